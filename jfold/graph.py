@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `Graph` of examples: for each operation, its nodes as rows of input values.
 
-All of it is arrays, example by example, and what belongs to one example refers to that
-example alone; so graphs can be kept, cut and put together without looking inside.
+All of it is arrays, example by example, and the numbers in one example refer to that
+example alone; so graphs can be stored, cut and concatenated without looking inside.
 
 Values of one tensor type are numbered within their example: first the program's
 constants, then the example's own, then the outputs of each operation in the program's
@@ -29,7 +29,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows that belong to examples, one example after another.
+    """Rows of examples, one example after another.
 
     Attributes:
       first: [examples + 1] int64, where the rows of each example begin.
@@ -49,11 +49,11 @@ class Table:
 
     @cached_property
     def single(self) -> bool:
-        """Whether each example has one row."""
+        """Return whether each example has one row."""
         return bool((self.counts == 1).all())
 
     def pick(self, examples: Array) -> Table:
-        """The rows of the given examples [n], in that order."""
+        """Return the rows of some examples [n], in that order."""
         if not len(self):
             return Table(np.zeros(len(examples) + 1, np.int64), self.columns)
         if self.single:
@@ -67,21 +67,21 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What examples compute.
+    """The operations that examples run, and what each reads.
 
     Attributes:
       examples: how many there are.
-      constants: per type, the examples' own; columns: values [rows, *shape]. Of keys
-        these say nothing: each is told by its number in its example.
+      constants: per type, the examples' own; columns: values [rows, *shape]. Values of
+        keys are not used: a key is made from its number in its example.
       operations: per operation, its nodes; columns: levels [nodes], then per input the
-        value numbers [nodes]. A level is 1 + the highest of those inputs that the
-        node's own component makes, 1 if there are none. Nodes of a component do not
-        depend on others of their level.
+        value numbers [nodes]. A level is 1 + the highest level of those inputs that
+        are results of the node's own component, 1 if there are none. Nodes of a
+        component do not depend on others of their level.
       results: per result; columns: per tensor the value numbers [rows].
-      numbers: how all values are numbered, where whoever made it knew.
+      numbers: the numbering of values, if it is known already.
       labels: per result that has any; columns: objects [rows].
-      fits: whether it is known to fit its operations: source recorded it, or it was
-        checked. Whatever is planned of others is checked first.
+      fits: whether it is known to fit its operations, since source recorded it or it
+        was checked; other graphs are checked before they are scheduled.
     """
 
     examples: int
@@ -99,22 +99,22 @@ class Graph:
 
     @cached_property
     def first(self) -> Array:
-        """Where the rows of each example begin in each table [tables, examples + 1]."""
+        """The first row of each example in each table [tables, examples + 1]."""
         return np.array([table.first for table in self.tables])
 
     @property
     def levels(self) -> tuple[Array, ...]:
-        """Per operation, the level of each node [nodes]."""
+        """The level of each node [nodes], per operation."""
         return tuple(table.columns[0] for table in self.operations)
 
     @property
     def nodes(self) -> int:
-        """How many operations run."""
+        """The number of operations that run."""
         return sum(map(len, self.operations))
 
     @property
     def nodes_of_examples(self) -> Array:
-        """How many operations each example runs [examples]."""
+        """The number of operations that each example runs [examples]."""
         nodes = np.zeros(self.examples, np.int64)
         for table in self.operations:
             nodes += table.counts
@@ -127,7 +127,7 @@ class Graph:
         return int(max(highest, default=0))
 
     def pick(self, examples: Array) -> Graph:
-        """The graph of the given examples [n], in that order."""
+        """Return the graph of some examples [n], in that order."""
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
@@ -145,8 +145,7 @@ class Graph:
 def labels_of(
     program: Operations, parts: Sequence[Sequence[Table]]
 ) -> dict[str, Array]:
-    """By name of a metric that has any, the labels [rows] of its rows in graphs, one
-    behind the other, given the tables of labels of each."""
+    """Return the labels [rows] of each metric that has any, from tables per graph."""
     return {
         str(program.results[r].kind.name): np.concatenate(
             [labels[k].columns[0] for labels in parts]
@@ -156,7 +155,7 @@ def labels_of(
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:
-    """The graph of all examples of several graphs of one program."""
+    """Return the graph of all examples of several graphs of one program."""
     if len(graphs) == 1:
         return graphs[0]
 
@@ -180,8 +179,10 @@ def _join(tables: Sequence[Table]) -> Table:
 
 
 def first_of(counts: Array) -> Array:
-    """Where each run begins, of runs [n] one behind the other, and where the last
-    ends [n + 1]."""
+    """Return the cumulative sum of counts [n], from zero [n + 1].
+
+    Of ranges one behind another it is where each begins, and where the last ends.
+    """
     if len(counts) == 1:
         return np.array([0, counts[0]])
     first = np.zeros(len(counts) + 1, np.int64)
@@ -190,7 +191,7 @@ def first_of(counts: Array) -> Array:
 
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
-    """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i.
+    """Return `begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i.
 
     Args:
       begin, counts: [n].
@@ -205,14 +206,14 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 
 def gather(values: Array, ids: Array) -> Array:
-    """Values [n, ...] at ids [m]; NumPy is several times as fast with ids as wide as
-    pointers."""
-    found: Array = values[ids.astype(np.intp, copy=False)]
-    return found
+    """Return values [n, ...] at ids [m]."""
+    # NumPy is several times as fast with ids as wide as pointers.
+    result: Array = values[ids.astype(np.intp, copy=False)]
+    return result
 
 
 def values_before(first: Array, counts: Array) -> Array:
-    """Of each row [rows], how many values the examples before its own have.
+    """Return the number of the first value of each row's example [rows].
 
     Args:
       first: [examples + 1] the number of each example's first value.
@@ -226,12 +227,12 @@ def values_before(first: Array, counts: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Numbering:
-    """The numbers of values when all examples of a graph stand one after another.
+    """The numbers of values where all examples of a graph stand one after another.
 
     Attributes:
       first: per type [examples + 1], the number of each example's first value.
-      constants: per type [examples], of its first own constant.
-      outputs: per operation and output [examples], of its first node's.
+      constants: per type [examples], the number of each example's first own constant.
+      outputs: per operation and output [examples], that of its first node's.
     """
 
     first: tuple[Array, ...]
@@ -240,24 +241,23 @@ class Numbering:
 
 
 def numbering(program: Operations, graph: Graph) -> Numbering:
-    """How the values of a graph are numbered."""
+    """Return the numbering of the values of a graph."""
     if graph.numbers is not None:
         return graph.numbers
     tables = graph.constants + graph.operations
-    found, _ = number_values(program, graph.examples, tables)
-    return found
+    return number_values(program, graph.examples, tables)[0]
 
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Parts of the values, in order of their numbers: own constants, then outputs.
+    """Return the parts of the values, by number: own constants, then outputs.
 
-    Of each its type, the number of its table, constants first, and which output of the
-    rows it is.
+    A part is its type, the number of its table, constants first, and the number of the
+    output.
     """
     types = len(program.types)
-    own = [(t, t, 0) for t in range(types)]
-    return *own, *(
+    constants = [(t, t, 0) for t in range(types)]
+    return *constants, *(
         (t, types + o, k)
         for o, operation in enumerate(program.operations)
         for k, t in enumerate(operation.outputs)
@@ -267,10 +267,12 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[Numbering, list[Array]]:
-    """The numbering, given the tables of constants and then those of operations.
+    """Return the numbering, and per part the first number within each example.
 
-    And of each part [examples] the number of its first value in its example.
+    Args:
+      tables: of constants, then of operations.
     """
+    # Within an example first, as graphs have it; then all examples one after another.
     zero = np.zeros(examples, np.int64)
     ends = [zero + count if count else zero for count in shared_counts(program)]
     begins = []
@@ -282,10 +284,10 @@ def number_values(
     if examples != 1:
         of_parts = (first[t] for t, _, _ in value_parts(program))
         places = [x + y[:-1] for x, y in zip(begins, of_parts, strict=True)]
-    rest = iter(places)
-    constants = tuple(itertools.islice(rest, len(program.types)))
+    numbers = iter(places)
+    constants = tuple(itertools.islice(numbers, len(program.types)))
     outputs = tuple(
-        tuple(itertools.islice(rest, len(operation.outputs)))
+        tuple(itertools.islice(numbers, len(operation.outputs)))
         for operation in program.operations
     )
     return Numbering(first, constants, outputs), begins
@@ -293,11 +295,11 @@ def number_values(
 
 @memoized
 def shared_counts(program: Operations) -> tuple[int, ...]:
-    """Per type, how many constants the program itself has."""
+    """Return the number of constants of each type that the program itself has."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))
 
 
 def concatenated(chunks: Sequence[Array]) -> Array:
-    """Arrays [n, ...] one after another."""
+    """Concatenate arrays [n, ...], without a copy if there is one."""
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Ragged`: what a batch gives in the place of a sequence."""
+"""`Ragged`: the sequences of a batch, as one array of items."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Ragged(NDArrayOperatorsMixin):
     on. Spare rows, at the end, are zero, so that sums need no mask; gradients flow
     through all others.
 
-    Operators work item by item, with another `Ragged` of the same lengths or with what
-    is for each item, and so do functions of NumPy, as `np.exp(x)`. `x[k]` has the items
-    of example `k`, `x[2:5]` and `x[[4, 0]]` are of several examples; neither is there
-    under `jit`, where shapes must be known.
+    Operators work item by item, with another `Ragged` of the same lengths or with a
+    value for every item, and so do functions of NumPy, as `np.exp(x)`. `x[k]` has the
+    items of example `k`, `x[2:5]` and `x[[4, 0]]` are of several examples; neither
+    works under `jit`, where shapes must be known.
 
     Attributes:
       values: [rows, *shape]; a tuple of such arrays if items are tuples, and where they
-        are or hold sequences, a `Ragged` with a sequence a row.
+        are or hold sequences, a `Ragged` with one sequence per row.
       lengths: [examples] int32, items of each; 0 for those beyond the batch, which
         `Model.schedule(..., size=)` makes room for.
 
@@ -62,16 +62,16 @@ class Ragged(NDArrayOperatorsMixin):
 
     @property
     def mask(self) -> jax.Array:
-        """Whether a row is an item [rows] bool."""
+        """A mask [rows] bool of the rows that are items, and not spare."""
         rows = jnp.arange(_rows(self.values), dtype=self.lengths.dtype)
         return rows < self.lengths.sum(dtype=self.lengths.dtype)
 
     def sum(self) -> Any:
-        """The sum over all items [*shape], of all examples."""
+        """Return the sum over all items [*shape], of all examples."""
         return jax.tree.map(_total, self.values, is_leaf=_is_ragged)
 
     def mean(self) -> Any:
-        """The mean over all items [*shape], of all examples; zero if there are none.
+        """Return the mean over all items [*shape], of all examples; zero without items.
 
         >>> import jfold as jf
         >>> jf.Ragged(jnp.array([3.0, 5.0, 0.0]), jnp.array([1, 1])).mean().item()
@@ -86,16 +86,16 @@ class Ragged(NDArrayOperatorsMixin):
 
     @api_boundary
     def map(self, fn: Callable[..., Any], *others: Ragged) -> Ragged:
-        """A function of all items at once, as of losses; for use under `jit` too.
+        """Apply a function to all items at once, as to losses; works under `jit` too.
 
         Args:
           fn: takes items [rows, *shape], in tuples if they are, then those of others;
-            gives arrays [rows, ...]. Items of items, where these are sequences.
+            returns arrays [rows, ...]. Gets the innermost items if items are sequences.
           *others: of the same lengths; they may have more spare rows.
 
         Raises:
-          TypeError: another is no `Ragged`, or of other levels; ValueError: it has
-            other lengths, as far as these are known.
+          TypeError: another is no `Ragged`, or is nested otherwise.
+          ValueError: another has other lengths, as far as these are known.
 
         >>> import jfold as jf, numpy as np
         >>> lengths = np.array([1, 1])
@@ -107,21 +107,20 @@ class Ragged(NDArrayOperatorsMixin):
         """
         for other in others:
             _check_alike(self, other)
-        every = self, *others
-        rows = min(_rows(x.values) for x in every)
-        parts = [_first(x.values, rows) for x in every]
+        operands = self, *others
+        rows = min(_rows(x.values) for x in operands)
+        values = [_first_rows(x.values, rows) for x in operands]
         if _is_ragged(self.values):
-            first, *rest = parts
-            return Ragged(first.map(fn, *rest), self.lengths)
+            return Ragged(values[0].map(fn, *values[1:]), self.lengths)
         items = jnp.arange(rows) < self.lengths.sum()
-        # Of what is in spare rows some functions have no gradient, at 1 most have one.
-        made = fn(*(_only(items, x, 1) for x in parts))
-        return Ragged(_only(items, made, 0), self.lengths)
+        # At zeros, as in spare rows, some functions have no gradient; at 1 most have.
+        result = fn(*(_masked(items, x, 1) for x in values))
+        return Ragged(_masked(items, result, 0), self.lengths)
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
     ) -> Any:
-        """For operators and for functions of NumPy: that of JAX of the same name."""
+        """Apply the function of JAX that has the name of a NumPy ufunc or operator."""
         fn = getattr(jnp, ufunc.__name__, None)
         if method != '__call__' or options or fn is None:
             return NotImplemented
@@ -142,27 +141,29 @@ class Ragged(NDArrayOperatorsMixin):
             )
         key = key if isinstance(key, slice) else np.asarray(key)
         examples = np.arange(len(self))[key]
-        found = picked(self, np.atleast_1d(examples), _known)
-        return found if examples.ndim else found.values
+        result = picked(self, np.atleast_1d(examples), _to_numpy)
+        return result if examples.ndim else result.values
 
     def to_list(self) -> list[Any]:
-        """A list an example, of what `Block.eval` gives for it: arrays, of NumPy, in
-        tuples and lists."""
+        """Return a list per example, of NumPy arrays in tuples and lists.
+
+        So `Block.eval` returns it.
+        """
         lengths = np.asarray(self.lengths).tolist()
         items = iter(_items(self.values, sum(lengths)))
         return [list(itertools.islice(items, length)) for length in lengths]
 
     @api_boundary
     def padded(self, length: int, fill: object = 0) -> tuple[Any, jax.Array]:
-        """The first items of each sequence, side by side; for use under `jit` too.
+        """Return the first items of each sequence, padded; works under `jit` too.
 
         Args:
-          length: how many; an int, as it decides a shape.
-          fill: what stands where a sequence has ended.
+          length: the number of items; an int, as it decides a shape.
+          fill: the value behind the end of a sequence.
 
         Returns:
-          Items [examples, length, *shape], in tuples as in `values`, and which of them
-          are real [examples, length] bool.
+          Items [examples, length, *shape], in tuples as in `values`, and whether each
+          of them is real [examples, length] bool.
 
         Raises:
           TypeError: `length` is no int; or items are, or hold, sequences.
@@ -179,55 +180,55 @@ class Ragged(NDArrayOperatorsMixin):
         mask = within < self.lengths[:, None]
         first = jnp.cumsum(self.lengths, dtype=self.lengths.dtype) - self.lengths
         rows = first[:, None] + within
-        made = jax.tree.map(lambda x: _filled(x, rows, mask, fill), self.values)
-        return made, mask
+        items = jax.tree.map(lambda x: _gather_padded(x, rows, mask, fill), self.values)
+        return items, mask
 
     def __repr__(self) -> str:
-        return f'Ragged(values={_shown(self.values)}, lengths={_shown(self.lengths)})'
+        return f'Ragged(values={_repr(self.values)}, lengths={_repr(self.lengths)})'
 
 
-# Values have the structure of the expression, which may be nested deep: so
-# neither Python's stack nor JAX's trees, which are recursive too, are used for them.
+# Values have the structure of the expression, which may be nested deep: so they are
+# walked neither by recursion nor by JAX's trees, which are recursive too.
 
 
 def picked(value: object, rows: Array, read: Callable[[Any], Any] = np.asarray) -> Any:
-    """Some rows [n] of a value with a leading axis of rows.
+    """Return some rows [n] of a value with a leading axis of rows.
 
     Args:
-      read: what becomes of arrays before.
+      read: converts arrays before rows are taken.
     """
-    return run(_rows_of(value, rows, read))
+    return run(_pick_rows(value, rows, read))
 
 
-def _known(x: object) -> object:
-    """An array of NumPy, if its values are known: JAX would compile for each shape."""
+def _to_numpy(x: object) -> object:
+    """Return an array as NumPy's unless it is traced: JAX compiles for each shape."""
     return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
-def _rows_of(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
+def _pick_rows(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
-        begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
-        counts: Any = chosen  # of NumPy, as all that is given back
-        inside = _rows_of(value.values, ranges(begins, chosen), read)
-        return Ragged((yield inside), counts)
+        begins = (lengths.cumsum() - lengths)[rows]
+        counts: Any = lengths[rows]  # of NumPy, as all that is returned
+        items = _pick_rows(value.values, ranges(begins, counts), read)
+        return Ragged((yield items), counts)
     if is_leaf(value):
         return read(value)[rows]
     parts, structure = opened(value)
-    made = yield in_turn(_rows_of(each, rows, read) for each in parts)
-    return jax.tree.unflatten(structure, made)
+    leaves = yield in_turn(_pick_rows(part, rows, read) for part in parts)
+    return jax.tree.unflatten(structure, leaves)
 
 
 # ---- item by item --------------------------------------------------------------------
 
 
 def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
-    """A function of tensors, of the items of some inputs and of others as they are."""
+    """Apply a function of tensors to items of `Ragged` inputs and to other inputs."""
     first, *others = filter(_is_ragged, inputs)
 
     def of_tensors(*tensors: jax.Array) -> Any:
-        found = iter(tensors)
-        given = [next(found) if _is_ragged(x) else x for x in inputs]
+        items = iter(tensors)
+        arguments = [next(items) if _is_ragged(x) else x for x in inputs]
         most = tensors[0].ndim - (fn is not jnp.matmul)
         for x in itertools.filterfalse(_is_ragged, inputs):
             if np.ndim(x) > most:
@@ -237,7 +238,7 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
                     f'{list(np.shape(x))}: lay out what differs from item to item by '
                     '`schedule.ragged(lists)`'
                 )
-        return fn(*given)
+        return fn(*arguments)
 
     def of_items(*items: object) -> Any:
         return jax.tree.map(of_tensors, *items)
@@ -247,11 +248,11 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
 
 
 def _check_alike(one: Ragged, other: object) -> None:
-    """Refuses what has other items.
+    """Check that another value has the same items.
 
     Raises:
-      TypeError: it is no `Ragged`, or of other levels; ValueError: it has other
-        lengths, as far as these are known.
+      TypeError: it is no `Ragged`, or is nested otherwise.
+      ValueError: it has other lengths, as far as these are known.
     """
     nested = _is_ragged(one.values)
     if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
@@ -262,7 +263,7 @@ def _check_alike(one: Ragged, other: object) -> None:
             f'expected sequences of {len(pair[0])} examples, got those of '
             f'{len(pair[1])}: lay them out by `schedule.ragged(lists)`'
         )
-    if all(map(_is_here, pair)):
+    if all(map(_is_known, pair)):
         different = np.asarray(pair[0]) != np.asarray(pair[1])
         for k in np.flatnonzero(different)[:1].tolist():
             raise ValueError(
@@ -271,27 +272,27 @@ def _check_alike(one: Ragged, other: object) -> None:
             )
 
 
-def _is_here(x: object) -> bool:
-    """Whether the values of an array are known in this process."""
+def _is_known(x: object) -> bool:
+    """Return whether the values of an array are known in this process."""
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
-def _first(values: Any, rows: int) -> Any:
-    """The first rows of values."""
+def _first_rows(values: Any, rows: int) -> Any:
+    """Return the first rows of values."""
     if _is_ragged(values):
         return Ragged(values.values, values.lengths[:rows])
     if any(map(_is_ragged, jax.tree.leaves(values, is_leaf=_is_ragged))):
         raise TypeError(
             'expected items of tensors, got sequences among them: take what '
-            f'`values` holds, {_shown(values)}, one after another'
+            f'`values` holds, {_repr(values)}, one after another'
         )
     return jax.tree.map(lambda x: x[:rows], values)
 
 
-def _only(items: jax.Array, values: object, other: int) -> Any:
-    """Values [rows, ...] where there are items [rows] bool, and a number elsewhere."""
+def _masked(items: jax.Array, values: object, other: int) -> Any:
+    """Return values [rows, ...] with spare rows, by `items` [rows] bool, replaced."""
 
     def of_tensor(x: Any) -> jax.Array:
         if np.shape(x)[:1] != items.shape:
@@ -306,8 +307,10 @@ def _only(items: jax.Array, values: object, other: int) -> Any:
     return jax.tree.map(of_tensor, values)
 
 
-def _filled(x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any) -> jax.Array:
-    """Rows [examples, length, *shape] of `x` [n, *shape], if they are real."""
+def _gather_padded(
+    x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any
+) -> jax.Array:
+    """Return rows [examples, length, *shape] of `x` [n, *shape], if they are real."""
     if not len(x):
         return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
     chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
@@ -316,7 +319,7 @@ def _filled(x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any) -> jax.Ar
 
 
 def _total(values: Any) -> Any:
-    """The sum over all rows."""
+    """Return the sum over all rows."""
     return values.sum() if _is_ragged(values) else jnp.asarray(values).sum(0)
 
 
@@ -325,45 +328,45 @@ def _is_ragged(values: object) -> bool:
 
 
 def _rows(values: object) -> int:
-    """How many rows there are."""
+    """Return the number of rows."""
     first, *_ = jax.tree.leaves(values, is_leaf=_is_ragged)
     return len(first.lengths if _is_ragged(first) else first)
 
 
 def _items(values: object, count: int) -> Sequence[Any]:
-    """The first rows, one by one."""
+    """Return the first rows, one by one."""
     if isinstance(values, Ragged):
         return values.to_list()[:count]
     if not is_leaf(values):
         parts, structure = opened(values)
-        columns = [_items(each, count) for each in parts]
+        columns = [_items(part, count) for part in parts]
         rows = ([column[i] for column in columns] for i in range(count))
         return [jax.tree.unflatten(structure, row) for row in rows]
     array = np.asarray(values)
     return [array[i, ...] for i in range(count)]
 
 
-def _shown(values: Any) -> str:
+def _repr(values: Any) -> str:
     if isinstance(values, tuple) or (is_struct(values) and not _is_ragged(values)):
         form = TUPLE if isinstance(values, tuple) else StructForm.of(values)
-        return ''.join(form.around(map(_shown, form.opened(values))))
+        return ''.join(form.around(map(_repr, form.opened(values))))
     if isinstance(values, Ragged) or not hasattr(values, 'dtype'):
         return repr(values)
     return f'{values.dtype}[{",".join(map(str, values.shape))}]'
 
 
-# ---- laid out ------------------------------------------------------------------------
+# ---- layout --------------------------------------------------------------------------
 
 
 def laid_out(
     lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
 ) -> Ragged:
-    """Items of any kind, as the results of a batch lie.
+    """Return a `Ragged` of items, laid out as the results of a batch.
 
     Args:
-      lists: the items of each example; in the next level, of each of these.
-      rows: of each level, of which there is one at least.
-      type_: of an item; that of all items together if it is left out.
+      lists: the items of each example; if these are sequences, lists of lists.
+      rows: of each level of nesting, the outermost first.
+      type_: of an item; inferred from all of them if left out.
 
     Raises:
       TypeError: items are no numbers of one shape.
@@ -375,51 +378,53 @@ def laid_out(
         return Ragged(laid_out([*items, *[()] * spare], rows[1:], type_), lengths)
     values = np.zeros((rows[0], *(type_.shape if type_ else ())), type_ and type_.dtype)
     if items:
-        given = _together(items, type_)
-        values = np.zeros((rows[0], *given.shape[1:]), given.dtype)
-        values[: len(items)] = given
+        array = _stacked(items, type_)
+        values = np.zeros((rows[0], *array.shape[1:]), array.dtype)
+        values[: len(items)] = array
     return Ragged(values.astype(jax.dtypes.canonicalize_dtype(values.dtype)), lengths)
 
 
-def _together(items: list[Any], type_: TensorType | None) -> Array:
-    """Items as an array [items, *shape]."""
+def _stacked(items: list[Any], type_: TensorType | None) -> Array:
+    """Return items as an array [items, *shape]."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
-        made = np.asarray(items, type_ and type_.dtype)
-        if made.dtype.kind in 'biufc' and (not type_ or made.shape[1:] == type_.shape):
-            return made
-    kind = f'items as {type_}' if type_ else 'numbers, or arrays of one shape, as items'
+        array = np.asarray(items, type_ and type_.dtype)
+        is_numeric = array.dtype.kind in 'biufc'
+        if is_numeric and (not type_ or array.shape[1:] == type_.shape):
+            return array
+    what = f'items as {type_}' if type_ else 'numbers, or arrays of one shape, as items'
     some = ', '.join(
         [*map(short_repr, items[:3]), *(['...'] if len(items) > 3 else [])]
     )
-    raise TypeError(f'expected {kind}, got {some}: turn them into numbers before')
+    raise TypeError(f'expected {what}, got {some}: turn them into numbers before')
 
 
 def assembled(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
-    """A batch's value.
+    """Return a batch's value.
 
     Args:
       type_: of one example.
       tables: per level of the type, the tensors [rows, *shape] in its rows.
     """
-    # From the last level on, so that sequences inside are there when they are wanted.
-    made: deque[Any] = deque()
+    # The last level first: `nesting` goes inwards, breadth first, so the items of all
+    # sequences of a level wait in the queue, those of its last sequence in front.
+    items: deque[Any] = deque()
     for level, tensors in reversed([*zip(nesting(type_), tables, strict=True)]):
         leaves = [
-            Ragged(made.popleft(), x) if isinstance(each, SequenceType) else x
-            for each, x in reversed([*zip(leaf_types(level), tensors, strict=True)])
+            Ragged(items.popleft(), x) if isinstance(leaf, SequenceType) else x
+            for leaf, x in reversed([*zip(leaf_types(level), tensors, strict=True)])
         ]
-        made.append(pack(level, reversed(leaves)))
-    return made.pop()
+        items.append(pack(level, reversed(leaves)))
+    return items.pop()
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MetricValues:
-    """What a `Metric` collected in a batch; a pytree.
+    """The values that a `Metric` collected in a batch; a pytree.
 
     Rows are ordered by example, and within one as `Block.eval` collects them, part by
     part of the data. Spare rows, at the end (of each shard), are zero, so that sums
-    need no mask. Labels, if the metric is given any, are in `Schedule.labels`.
+    need no mask. Labels, if the metric has any, are in `Schedule.labels`.
 
     Attributes:
       values: [rows, *shape], or a tuple of such arrays if the metric takes a tuple.
@@ -433,10 +438,10 @@ class MetricValues:
     mask: jax.Array
 
     def sum(self) -> Any:
-        """The sum over all real rows."""
+        """Return the sum over all real rows."""
         return jax.tree.map(lambda x: x.sum(0), self.values)
 
     def mean(self) -> Any:
-        """The mean over all real rows; zero if there are none."""
+        """Return the mean over all real rows; zero if there are none."""
         count = self.mask.sum()
         return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)

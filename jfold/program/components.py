@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrence: operations that take turns, and the order in which they run.
+"""Components: operations that feed each other, and the order in which they run.
 
 Two operations are of one component if each may read, through others, what the other
 makes: the cells of a tree, an encoder's step. Components run one after another, each
@@ -8,8 +8,8 @@ alone that does not read its own results (an embedding, a softmax, a loss) has n
 levels: it runs once, over all its nodes. For a component of one operation the number of
 levels is the longest chain in the data, the least that any order needs.
 
-Who may read what is a fact of the operations, whatever the data: whoever states them
-says it, or else a value may be any result of its type.
+Who may read what is a property of the operations, not of the data: `Operations.sources`
+states it, or else a value may be any result of its type.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ class Component:
 
 @memoized
 def components(operations: Operations) -> tuple[Component, ...]:
-    """All operations, so that each component reads itself and earlier ones alone."""
+    """Return the components, in an order in which each reads earlier ones alone."""
     closure = _closure(reads(operations))
-    reached = [made | 1 << o for o, made in enumerate(closure)]
+    # Operations that read each other reach the same set: that is a component.
+    reached = [producers | 1 << o for o, producers in enumerate(closure)]
     groups: dict[ProducerSet, list[int]] = {}
-    for o, made in enumerate(reached):  # equal for those that read each other
-        groups.setdefault(made, []).append(o)
-    # What a component reads reaches less than it does.
+    for o, producers in enumerate(reached):
+        groups.setdefault(producers, []).append(o)
+    # A component reaches all that those it reads do, and itself: so sorting by size
+    # puts it behind them.
     ordered = sorted(groups.values(), key=lambda group: reached[group[0]].bit_count())
     return tuple(
         Component(tuple(group), bool(closure[group[0]] >> group[0] & 1))
@@ -56,23 +58,23 @@ def components(operations: Operations) -> tuple[Component, ...]:
 
 @memoized
 def component_of(operations: Operations) -> tuple[int, ...]:
-    """Per operation, the number of its component."""
+    """Return the number of each operation's component."""
     numbers = enumerate(components(operations))
-    found = {o: c for c, component in numbers for o in component.operations}
-    return tuple(found[o] for o in range(len(operations.operations)))
+    component = {o: c for c, part in numbers for o in part.operations}
+    return tuple(component[o] for o in range(len(operations.operations)))
 
 
 @memoized
 def are_recurrent(operations: Operations) -> tuple[bool, ...]:
-    """Per operation, whether its component is recurrent."""
+    """Return whether each operation's component is recurrent."""
     parts = components(operations)
     return tuple(parts[c].recurrent for c in component_of(operations))
 
 
 def _closure(reads: list[ProducerSet]) -> list[ProducerSet]:
-    """What each operation reads, directly or through others."""
+    """Return the operations that each reads, directly or through others."""
     reads = list(reads)
-    # Warshall's algorithm: ways by more and more operations in between. Sets are bits,
+    # Warshall's algorithm: paths through more and more operations. Sets are bits,
     # so one step adds all that another operation reads.
     for q in range(len(reads)):
         for o in range(len(reads)):
@@ -81,17 +83,17 @@ def _closure(reads: list[ProducerSet]) -> list[ProducerSet]:
     return reads
 
 
-# ---- who reads what ------------------------------------------------------------------
+# ---- reads and producers -------------------------------------------------------------
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Per operation, the number of its first result; in the end, how many there are."""
-    counts = (len(each.outputs) for each in operations.operations)
+    """Return the number of each operation's first result, then the number of all."""
+    counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
 
 
 def results_in(makers: ProducerSet) -> Iterator[int]:
-    """The numbers in a set."""
+    """Yield the numbers in a set, the lowest first."""
     while makers:
         lowest = makers & -makers
         yield lowest.bit_length() - 1
@@ -100,35 +102,37 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Who may read what, as it is stated, or as types allow."""
+    """Return the results that each input may read, as stated or as types allow."""
     if operations.sources is not None:
         return operations.sources
-    made = itertools.chain(*(each.outputs for each in operations.operations))
-    # Nothing more being said, a value may come from whatever makes values of its type.
+    outputs = itertools.chain(*(x.outputs for x in operations.operations))
+    # Where nothing is stated, a value may be any result of its type.
     of_type = [0 for _ in operations.types]
-    for number, t in enumerate(made):
+    for number, t in enumerate(outputs):
         of_type[t] |= 1 << number
 
     def allowed(types: Iterable[int]) -> tuple[ProducerSet, ...]:
         return tuple(of_type[t] for t in types)
 
     return Producers(
-        tuple(allowed(each.inputs) for each in operations.operations),
-        tuple(allowed(each.tensors) for each in operations.results),
+        tuple(allowed(operation.inputs) for operation in operations.operations),
+        tuple(allowed(result.tensors) for result in operations.results),
     )
 
 
 @memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
-    """Per operation and input, whether it comes from outside of a recurrence that the
-    operation is in, whatever the data."""
+    """Return whether each input of an operation comes from outside of its recurrence.
+
+    That is so whatever the data; of operations that are not recurrent it is false.
+    """
     first, parts = first_results(operations), components(operations)
-    own = [
-        union(1 << n for o in each.operations for n in range(first[o], first[o + 1]))
-        for each in parts
+    results = [
+        union(1 << n for o in part.operations for n in range(first[o], first[o + 1]))
+        for part in parts
     ]
     return tuple(
-        tuple(parts[c].recurrent and not makers & own[c] for makers in inputs)
+        tuple(parts[c].recurrent and not makers & results[c] for makers in inputs)
         for c, inputs in zip(
             component_of(operations), sources(operations).inputs, strict=True
         )
@@ -136,8 +140,8 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
 
 
 def reads(operations: Operations) -> list[ProducerSet]:
-    """Per operation, which operations' results it may read directly."""
-    counts = enumerate(len(each.outputs) for each in operations.operations)
+    """Return the operations whose results each operation may read directly."""
+    counts = enumerate(len(x.outputs) for x in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]
     return [
         union(1 << owner[number] for number in results_in(union(inputs)))
@@ -145,6 +149,6 @@ def reads(operations: Operations) -> list[ProducerSet]:
     ]
 
 
-def union(given: Iterable[ProducerSet]) -> ProducerSet:
-    """All that is in one of the sets."""
-    return functools.reduce(operator.or_, given, 0)
+def union(sets: Iterable[ProducerSet]) -> ProducerSet:
+    """Return the union of sets."""
+    return functools.reduce(operator.or_, sets, 0)

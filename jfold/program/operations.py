@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Program`: the result of lowering an expression, and all that later parts see.
 
-It has two halves. `Operations` is what the device runs: a layer's function at given
-tensor types is an operation, and there is one per distinct callable and types. The
-scheduler and the device see nothing else, so a front end that makes a `Graph` in
-another way than by source states operations alone. The source, a function of examples
-in Python, records which operations are applied to what.
+It has two halves. `Operations` is what the device runs: an operation is a layer at
+certain tensor types, one per distinct callable and types. The scheduler and the device
+see nothing else, so a front end that makes a `Graph` without source states operations
+alone. The source, a Python function of examples, records which operations are applied
+to what.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from jfold.tracing.record import Expression, Source
 
 ProducerSet = int  # a set of operations, or of their results, as bits
-# Rows on which a function of whole tiles is tried: few, and many, to tell all of them
-# from the first ones.
+# Rows on which a batched function is tried: with few and with many rows, so that one
+# that looks at the first rows alone is found out.
 PROBES = 2, 101
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A callable with its parameters; shared by every use of that callable."""
+    """A callable with its parameters, shared by all uses of that callable."""
 
     name: str
     call: Callable[..., Any]  # (params, *inputs) -> outputs
@@ -52,7 +52,7 @@ class Layer:
     parts: tuple[str, ...] = ()  # the names of others, whose parameters it has
 
     def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
-        """Its parameters, of those of all layers by name."""
+        """Return the parameters of this layer, among those of all layers by name."""
         if self.parts:
             return {name: params[name] for name in self.parts}
         return None if self.params is None else params.get(self.name)
@@ -68,9 +68,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Operation(Memoized):
-    """A layer at given types; the unit of batching.
+    """A layer at certain types; the unit of batching.
 
-    Types are given twice: as the user wrote them (nested tuples), and flat, as numbers
+    Types are stored twice: as the user wrote them (nested tuples), and flat, as numbers
     in `Operations.types`.
     """
 
@@ -80,41 +80,41 @@ class Operation(Memoized):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     from_left: bool = False  # the layer takes two of the arguments, then a third, ...
-    # Whether it may be one with what it reads: it has no loops, cases or reverse rules
-    # inside, which would decide how the reverse of all runs.
+    # Whether it may be fused with its producers: it has no loops, branches or custom
+    # derivatives, which would decide how the reverse of the fused operation runs.
     is_straight: bool = field(default=False, compare=False)
 
     @property
     def is_sum(self) -> bool:
-        """Whether each input has the very cotangent of the output."""
+        """Return whether each input has the same cotangent as the output."""
         adds = self.layer.adds and len(self.outputs) == 1
         return adds and {*self.inputs} == {*self.outputs}
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
-        """The layer's outputs, given parameters and inputs."""
+        """Return the layer's outputs for parameters and inputs."""
         if not self.from_left:
             return self.layer.call(params, *arguments)
         leaves, structure = jax.tree.flatten(arguments[0])
 
         def combined(left: object, right: object) -> Any:
-            # What a step gives is made what an operation gives, for the next one.
-            made = jax.tree.leaves(self.layer.call(params, left, right))
-            pairs = zip(made, leaves, strict=True)
+            # An intermediate result gets the types of the operation's result.
+            results = jax.tree.leaves(self.layer.call(params, left, right))
+            pairs = zip(results, leaves, strict=True)
             arrays = [jnp.asarray(x, like.dtype) for x, like in pairs]
             return jax.tree.unflatten(structure, arrays)
 
         return functools.reduce(combined, arguments)
 
     def __repr__(self) -> str:
-        given = ', '.join(map(repr, self.arguments))
+        arguments = ', '.join(map(repr, self.arguments))
         if self.from_left:
-            given = f'{len(self.arguments)} of {self.result!r}'
-        return f'{self.layer.name}({given}) -> {self.result!r}'
+            arguments = f'{len(self.arguments)} of {self.result!r}'
+        return f'{self.layer.name}({arguments}) -> {self.result!r}'
 
 
 @dataclass(frozen=True)
 class Producers:
-    """Of which operations' results, as bits, each value that is read may be.
+    """The results of operations that may be read at each place, as bit sets.
 
     Results are numbered through all operations, those of one in their order.
 
@@ -129,18 +129,20 @@ class Producers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Operations(Memoized):
-    """What the device runs. Compared and hashed by identity; a copy is itself.
+    """The half of a program that the device runs.
+
+    Compared and hashed by identity; a copy is the object itself.
 
     Attributes:
       types: the tensor types; each has one buffer on the device.
-      layers: what has parameters, and what has none.
-      operations: in an order that numbers them.
+      layers: of all operations, with parameters or without.
+      operations: numbered by their place here.
       constants: arrays that are the same in every batch, with the number of their type.
-      results: what a batch gives: the expression's own value, metrics, and items of
+      results: the outputs of a batch: the expression's value, metrics, and items of
         sequences.
-      sources: which results may be read where, so what is recurrent; any of its type,
-        if that is `None`.
-      once: whether it is to run without loops: no operation takes turns, but for sums.
+      sources: the results that may be read at each place, which decides what is
+        recurrent; any of its type if `None`.
+      once: whether it runs without loops: no operation is recurrent, except sums.
     """
 
     types: tuple[TensorType, ...]
@@ -163,23 +165,22 @@ class Operations(Memoized):
 
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:
-        """The results with any number of rows."""
+        """The numbers of results that may have any number of rows."""
         return tables.counted(self.results)
 
     @functools.cached_property
     def labelled(self) -> tuple[int, ...]:
-        """The results whose rows have labels."""
+        """The numbers of results whose rows have labels."""
         return tables.labelled(self.results)
 
     @functools.cached_property
     def metric_results(self) -> tuple[int, ...]:
-        """The results of metrics."""
+        """The numbers of results of metrics."""
         return tables.of_metrics(self.results)
 
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
-        """The results that the value of the expression is made of: its own, then the
-        items of each sequence in it, by the `nesting` of its type."""
+        """The numbers of the results that make up the value, in `nesting` order."""
         return tables.of_value(self.results)
 
     def __copy__(self) -> Operations:
@@ -193,17 +194,17 @@ class Operations(Memoized):
         return f'{name}({self.output!r}, operations: {len(self.operations)})'
 
     def __str__(self) -> str:
-        lines = [f'  {i}: {each!r}' for i, each in enumerate(self.operations)]
+        lines = [f'  {i}: {x!r}' for i, x in enumerate(self.operations)]
         return '\n'.join(['operations', *lines])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Operations):
-    """An expression, lowered.
+    """A lowered expression.
 
     Attributes:
-      source: what records examples.
-      expression: what tells what is wrong with them.
+      source: the generated function that records examples.
+      expression: explains what is wrong with an example.
     """
 
     source: Source
@@ -214,20 +215,20 @@ class Program(Operations):
 
 
 def check_operations(operations: Operations) -> None:
-    """Refuses operations that refer to what there is not.
+    """Check that operations refer only to types and results that exist.
 
     Raises:
       ValueError: a number of a type is out of range, sources are of another shape, not
         one result is the value of the expression, or others are not the items of its
         sequences.
     """
-    making = [each.kind.making for each in operations.results]
-    if (own := making.count(Making.RETURNED)) != 1:
-        raise ValueError(f'expected one result without a name, got {own}')
+    making = [result.kind.making for result in operations.results]
+    if (returned := making.count(Making.RETURNED)) != 1:
+        raise ValueError(f'expected one result without a name, got {returned}')
     known = range(len(operations.types))
-    used = [(repr(each), each.inputs + each.outputs) for each in operations.operations]
+    used = [(repr(x), x.inputs + x.outputs) for x in operations.operations]
     used += [(f'constant {i}', (t,)) for i, (t, _) in enumerate(operations.constants)]
-    used += [(f'result {r}', each.tensors) for r, each in enumerate(operations.results)]
+    used += [(f'result {r}', x.tensors) for r, x in enumerate(operations.results)]
     for what, numbers in used:
         for number in numbers:
             if number not in known:
@@ -240,19 +241,19 @@ def check_operations(operations: Operations) -> None:
 
 
 def _check_levels(operations: Operations) -> None:
-    """Refuses results that are not the items of the sequences in the value."""
-    found = [operations.results[r] for r in operations.value_results]
+    """Check that results are the items of the sequences in the value."""
+    results = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(nesting(operations.output)))
-    if [(each.kind.level, each.type) for each in found] != expected:
-        got = [each.type for each in found[1:]]
+    if [(result.kind.level, result.type) for result in results] != expected:
+        got = [result.type for result in results[1:]]
         items = [type_ for _, type_ in expected[1:]]
         raise ValueError(f'expected results of items {items}, got {got}')
 
 
 def _check_sources(operations: Operations, sources: Producers) -> None:
     for name, stated, read in (
-        ('inputs', sources.inputs, [each.inputs for each in operations.operations]),
-        ('results', sources.results, [each.tensors for each in operations.results]),
+        ('inputs', sources.inputs, [x.inputs for x in operations.operations]),
+        ('results', sources.results, [x.tensors for x in operations.results]),
     ):
         got, expected = list(map(len, stated)), list(map(len, read))
         if got != expected:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch gives: results, which are tables of rows, and their kinds.
+"""Results: the tables of rows that a batch returns, and their kinds.
 
-All that differs between kinds is said here, by the kind of each result; whoever plans,
-runs, stores or hands out results asks it, and treats all alike otherwise.
+All that differs between kinds is said here. The scheduler, the device and what returns
+values to a user ask the `Kind` of a result, and treat all alike otherwise.
 
     | kind           | rows           | in the order of | spare rows | given as       |
     | -------------- | -------------- | --------------- | ---------- | -------------- |
@@ -28,25 +28,25 @@ from jfold.types import (
 )
 
 LENGTH = TensorType((), 'int32')  # of the lengths of sequences
-IN_ROW = SequenceType, TensorType  # what of a type has a tensor in a row of it
+IN_ROW = SequenceType, TensorType  # leaf types that have a tensor in a row
 T = TypeVar('T')
 
 
 def nesting(type_: Type) -> Iterator[Type]:
-    """The type itself, those of items of sequences in it, and so on."""
-    found = [type_]
-    for each in found:
-        yield each
-        sequences = (t for t in leaf_types(each) if isinstance(t, SequenceType))
-        found.extend(sequence.item for sequence in sequences)
+    """Yield a type, those of the items of sequences in it, and so on inwards."""
+    types = [type_]
+    for level in types:  # grows meanwhile: breadth first
+        yield level
+        sequences = (t for t in leaf_types(level) if isinstance(t, SequenceType))
+        types.extend(sequence.item for sequence in sequences)
 
 
 class Making(enum.Enum):
-    """How rows are made, and so in which order they are."""
+    """The place where rows of a result are made, which decides their order."""
 
-    RETURNED = enum.auto()  # by the body of the expression, one of each example
-    OBSERVED = enum.auto()  # by that body, all at once, in the order that they have
-    COLLECTED = enum.auto()  # by any body, some at a time; put in that of evaluation
+    RETURNED = enum.auto()  # by the body of the expression, one row per example
+    OBSERVED = enum.auto()  # by that body, all rows at once, in their own order
+    COLLECTED = enum.auto()  # by any body, some at a time; sorted as `eval` would be
 
 
 # ---- kinds ---------------------------------------------------------------------------
@@ -54,18 +54,18 @@ class Making(enum.Enum):
 
 @dataclass(frozen=True)
 class Kind:
-    """Whose the rows of a result are, and what becomes of them.
+    """The kind of a result: where its rows come from, and how they are returned.
 
     Attributes:
-      said: what it is called; so files of traced examples say what is in them.
-      making: how they are made.
+      said: a name, by which files of traced examples say what is in them.
+      making: where rows are made.
       is_counted: whether each batch has its own number of rows: they take room in a
-        capacity, spare ones are zero, and a schedule says of each whose it is.
-      is_packed: whether the rows of all shards are handed out one after another, with
+        capacity, spare ones are zero, and a schedule has the example of each row.
+      is_packed: whether the rows of all shards are returned one after another, with
         spare ones at the end alone.
-      level: which of the `nesting` of the expression's type the rows are; `None` of
-        what the value of the expression is not made of.
-      name: of the metric; `None` of others.
+      level: the place of the rows in the `nesting` of the expression's type; `None` if
+        the value of the expression is not made of them.
+      name: of the metric; `None` for other results.
       labelled: whether each row has a label, an object that stays on the host.
     """
 
@@ -78,33 +78,32 @@ class Kind:
     labelled: bool = False
 
     def room(self, examples: int, counted: Iterator[int]) -> int:
-        """For how many rows there is room, given that for examples, and for the next
-        results that are counted."""
+        """Return the rows in a capacity: the next of `counted`, or `examples`."""
         return next(counted) if self.is_counted else examples
 
     def owned(self, rows: int) -> int:
-        """Of how many of its rows a schedule says whose they are."""
+        """Return the number of rows whose example a schedule stores."""
         return rows if self.is_counted else 0
 
     def __str__(self) -> str:
         return self.said
 
 
-# The table: these are all that there are.
+# The table of the docstring above: there are no other kinds.
 
 EXAMPLE_ROWS = Kind('result', Making.RETURNED, is_counted=False, level=0)
 
 
 def item_rows(level: int) -> Kind:
-    """Items of the sequences in the value, example by example; `Ragged` has no rows
-    between those of shards."""
+    """Return the kind of items of sequences in the value, example by example."""
+    # Packed, as a `Ragged` has no spare rows between those of shards.
     return Kind(
         f'items of sequence {level}:', Making.OBSERVED, is_packed=True, level=level
     )
 
 
 def metric_rows(name: str, labelled: bool = False) -> Kind:
-    """What the metrics of a name collect, each when it is evaluated."""
+    """Return the kind of rows that the metrics of one name collect."""
     labels = ', with labels' if labelled else ''
     said = f'metric {name!r} in order{labels}:'
     return Kind(said, Making.COLLECTED, name=name, labelled=labelled)
@@ -115,12 +114,12 @@ def metric_rows(name: str, labelled: bool = False) -> Kind:
 
 @dataclass(frozen=True)
 class Result:
-    """A table of rows that a batch gives.
+    """A table of rows that a batch returns.
 
     Attributes:
-      kind: whose the rows are, and what becomes of them.
+      kind: where rows come from, and how they are returned.
       type: of a row, as the user wrote it.
-      tensors: those `in_row`, as numbers in `Operations.types`.
+      tensors: the types `in_row`, as numbers in `Operations.types`.
     """
 
     kind: Kind
@@ -132,68 +131,67 @@ class Result:
 
 
 def in_row(type_: Type) -> tuple[TensorType, ...]:
-    """The tensors in a row of a type: of a sequence its length, for whose items there
-    is a result of its own."""
+    """Return the tensor types in a row of a type; of sequences, lengths."""
     return tuple(
-        LENGTH if isinstance(each, SequenceType) else each
-        for each in leaf_types(type_)
-        if isinstance(each, IN_ROW)
+        LENGTH if isinstance(leaf, SequenceType) else leaf
+        for leaf in leaf_types(type_)
+        if isinstance(leaf, IN_ROW)
     )
 
 
 def rows_of(
     output: Type, metrics: Mapping[str, tuple[Type, bool]]
 ) -> tuple[tuple[Kind, Type], ...]:
-    """The kinds of the results of an expression, in their order, with types of rows.
+    """Return the kinds of an expression's results, in order, with types of rows.
 
     Args:
       output: the type of one example's value.
-      metrics: by name, what it collects, and whether its rows have labels.
+      metrics: by name, the type that it collects, and whether its rows have labels.
     """
-    own, *items = nesting(output)
+    value, *items = nesting(output)
     return (
-        (EXAMPLE_ROWS, own),
+        (EXAMPLE_ROWS, value),
         *((metric_rows(x, y), type_) for x, (type_, y) in sorted(metrics.items())),
         *((item_rows(k), item) for k, item in enumerate(items, 1)),
     )
 
 
-# ---- which of them -------------------------------------------------------------------
+# ---- selectors -----------------------------------------------------------------------
 
 
 def counted(results: Sequence[Result]) -> tuple[int, ...]:
-    """The numbers of those with any number of rows."""
+    """Return the numbers of results that may have any number of rows."""
     return tuple(r for r, x in enumerate(results) if x.kind.is_counted)
 
 
 def packed(results: Sequence[Result]) -> tuple[int, ...]:
-    """The numbers of those whose rows lie together, whatever shards they are of."""
+    """Return the numbers of results whose rows of all shards lie together."""
     return tuple(r for r, x in enumerate(results) if x.kind.is_packed)
 
 
 def labelled(results: Sequence[Result]) -> tuple[int, ...]:
-    """The numbers of those whose rows have labels."""
+    """Return the numbers of results whose rows have labels."""
     return tuple(r for r, x in enumerate(results) if x.kind.labelled)
 
 
 def of_value(results: Sequence[Result]) -> tuple[int, ...]:
-    """The numbers of those that the value of the expression is made of, by level."""
-    found = ((x.kind.level, r) for r, x in enumerate(results))
-    return tuple(r for _, r in sorted((k, r) for k, r in found if k is not None))
+    """Return the numbers of results that make up the expression's value, by level."""
+    levels = ((x.kind.level, r) for r, x in enumerate(results))
+    return tuple(r for _, r in sorted((k, r) for k, r in levels if k is not None))
 
 
 def of_metrics(results: Sequence[Result]) -> tuple[int, ...]:
-    """The numbers of those of metrics."""
+    """Return the numbers of results of metrics."""
     return tuple(r for r, x in enumerate(results) if x.kind.name is not None)
 
 
 def check_classes(results: Iterable[Result]) -> None:
-    """Refuses results in classes of a user's, which others need not have.
+    """Check that no result is a class of the user's, which others may not have.
 
     Raises:
       TypeError: one is.
     """
-    waiting: list[Type] = [each.type for each in results]
+    waiting: list[Type] = [result.type for result in results]
     while waiting:
         type_ = waiting.pop()
         if isinstance(type_, StructType) and type_.form.name:
@@ -204,7 +202,7 @@ def check_classes(results: Iterable[Result]) -> None:
         waiting += type_.parts if isinstance(type_, Nested) else ()
 
 
-# ---- what a user gets ----------------------------------------------------------------
+# ---- returned values -----------------------------------------------------------------
 
 
 def handed_out(
@@ -213,29 +211,29 @@ def handed_out(
     value_of: Callable[[list[T]], Any],
     metric_of: Callable[[int, T], Any],
 ) -> Any:
-    """The value of an expression, with what metrics collect by name if there are any.
+    """Return the value of an expression; with metrics, also those by name.
 
     Args:
       tables: of each result.
-      value_of: makes the value of the tables of its levels.
-      metric_of: makes what a metric collects of the number of its result, and table.
+      value_of: makes the value from the tables of its levels.
+      metric_of: makes the value of a metric from the number of its result and table.
     """
-    given = [*tables]
-    value = value_of([given[r] for r in of_value(results)])
+    rows = [*tables]
+    value = value_of([rows[r] for r in of_value(results)])
     metrics = {
-        str(results[r].kind.name): metric_of(r, given[r]) for r in of_metrics(results)
+        str(results[r].kind.name): metric_of(r, rows[r]) for r in of_metrics(results)
     }
     return (value, metrics) if metrics else value
 
 
 def each_handed_out(
     results: Sequence[Result],
-    given: Any,
+    output: Any,
     change_value: Callable[[Any], Any],
     change_metric: Callable[[Any], Any],
 ) -> Any:
-    """What `handed_out` gave, with functions applied to the value and each metric."""
+    """Apply functions to the value and to each metric of a result of `handed_out`."""
     if not of_metrics(results):
-        return change_value(given)
-    value, metrics = given
+        return change_value(output)
+    value, metrics = output
     return change_value(value), {name: change_metric(x) for name, x in metrics.items()}

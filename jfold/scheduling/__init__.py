@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of schedules: what examples demand, and where everything lies."""
+"""The arithmetic of schedules: demands, capacities, layouts and indices."""

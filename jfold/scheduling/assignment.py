@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which examples of a batch go to which shard."""
+"""The assignment of the examples of a batch to shards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jfold.scheduling.shards import Shards
 
 @dataclass(frozen=True, eq=False)
 class ShardAssignment:
-    """Which examples of a batch each shard has.
+    """The examples of a batch that each shard has.
 
     Attributes:
-      shards: over which devices; `None` for one device, which has them all.
+      shards: the devices to share them; `None` for one device, which has them all.
       rows: of the results of a shard.
       examples: per shard, the numbers of its examples in the batch [rows or fewer]; of
-        the shards of this process, if others have examples of their own.
+        this process's shards alone, if other processes have examples of their own.
     """
 
     shards: Shards | None
@@ -32,29 +32,29 @@ class ShardAssignment:
     examples: tuple[Array, ...]
 
     def parts(self, selection: Selection) -> list[Selection]:
-        """Return what each shard has of a selection."""
+        """Return the part of a selection that each shard has."""
         if self.shards is None:
             return [selection]
         return [selection.pick(examples) for examples in self.examples]
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Which of these are the shards of this process, as places in `examples`."""
+        """The shards of this process, as places in `examples`."""
         if self.shards is None or len(self.examples) < self.shards.count:
             return tuple(range(len(self.examples)))
         return self.shards.own
 
     @property
     def of_rows(self) -> tuple[Array, Array]:
-        """Of each row, the number of its example [shards * rows] int64, and whether it
-        is real [shards * rows] bool.
+        """The example of each row, and whether it is real, both [shards * rows].
 
         Spare rows of a shard repeat its last example, or that of the shard before.
         """
         order, last = [], 0
-        for each in self.examples:
-            last = int(each[-1]) if len(each) else last
-            order.append(np.append(each, np.full(self.rows - len(each), last)))
+        for examples in self.examples:
+            last = int(examples[-1]) if len(examples) else last
+            spare = np.full(self.rows - len(examples), last)
+            order.append(np.append(examples, spare))
         counts = np.array([*map(len, self.examples)])
         mask = np.arange(self.rows) < counts[:, None]
         return np.concatenate(order).astype(np.int64), mask.ravel()
@@ -63,14 +63,14 @@ class ShardAssignment:
 def deal_in_order(
     examples: int, size: int | None = None, shards: Shards | None = None
 ) -> ShardAssignment:
-    """Return the deal of examples as they come, to shards or all to one device.
+    """Assign examples in order, to shards or all to one device.
 
     Args:
       size: rows of the results, those of all shards; when left out as few as hold them.
 
     Raises:
-      TypeError, ValueError: `size` is no int, too few or far too many, or cannot be
-        shared out.
+      TypeError, ValueError: `size` is no int, too few, far too many, or cannot be
+        divided.
     """
     if shards is None:
         return ShardAssignment(None, rows_asked(size, examples), (np.arange(examples),))
@@ -81,8 +81,7 @@ def deal_in_order(
 def in_order(
     shards: Shards, rows: int, examples: int, count: int | None = None
 ) -> ShardAssignment:
-    """As the examples come: all rows of the first shard, then those of the second; to
-    `count` shards if not to all."""
+    """Assign examples in order, `rows` to each of the first `count` shards."""
     count = shards.count if count is None else count
     ends = [min(shard * rows, examples) for shard in range(count + 1)]
     parts = itertools.pairwise(ends)
@@ -92,15 +91,16 @@ def in_order(
 def evenly(
     shards: Shards, rows: int, work: Sequence[int], count: int | None = None
 ) -> ShardAssignment:
-    """Such that all shards have about the same work; the same whoever computes it.
+    """Assign examples so that all shards have about the same work.
 
     Largest first, each to the shard with the least so far that has room (Graham, Bounds
     on multiprocessing timing anomalies, 1969); in a shard examples keep their order.
+    Every process computes the same.
 
     Args:
       rows: the most examples of a shard.
       work: of each example.
-      count: of shards to deal to, if not to all.
+      count: of shards to assign to, if not to all.
     """
     count = shards.count if count is None else count
     parts: list[list[int]] = [[] for _ in range(count)]
@@ -124,27 +124,27 @@ def rows_of_shard(
     rows: int | None = None,
     count: int | None = None,
 ) -> int:
-    """How many rows of results each shard has; as few as examples need, or its part.
+    """Return the rows of results of each shard, as few as examples need by default.
 
     Args:
-      name: of the argument that says how many rows there are of all shards.
+      name: of the argument that `rows`, of all shards, was passed as.
       count: of shards, if not all of them are meant.
 
     Raises:
-      TypeError, ValueError: it is too few or far too many, or cannot be shared out.
+      TypeError, ValueError: `rows` are too few, far too many, or cannot be divided.
     """
     count = shards.count if count is None else count
     if rows is None:
         return -(-examples // count)
-    each, rest = divmod(check_at_least(name, rows, 0), count)
-    if rest:
+    per_shard, remainder = divmod(check_at_least(name, rows, 0), count)
+    if remainder:
         raise ValueError(
             f'expected `{name}` as a multiple of {count}, the number of shards, got '
-            f'{rows}: pass {(each + 1) * count}'
+            f'{rows}: pass {(per_shard + 1) * count}'
         )
     if rows < examples:
         raise ValueError(
             f'expected at most {rows} examples, as `{name}` says, got {examples}'
         )
     check_spare_rows(name, rows, examples)
-    return each
+    return per_shard

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of schedule that a model has: each is a program to compile.
+"""The budget of specs that a model has: each is a program to compile.
 
-For each number of rows of the results, and the shards they lie in, those in use form a
-chain: each holds what the one before it holds, and a batch takes the first that holds
-it. What was reserved stays in its chain; the last, if it was not, is replaced when a
-batch outgrows it.
+For each number of rows of the results, and their shards, the specs in use form a chain:
+each holds all that the one before it holds, and a batch takes the first that holds it.
+A reserved spec stays in its chain; if the last one is not reserved, it is replaced when
+a batch outgrows it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from jfold.scheduling.tiles import asked, best_strategy, strategy_named, strateg
 
 Batches: TypeAlias = tuple[int, Shards | None]  # rows of the results, and shards
 LOG = logging.getLogger('jfold')
-FEW = 8  # programs, beyond which a user is warned
-LATE = 32  # batches, by whose needs capacities grow
+FEW = 8  # programs; a user is warned of more
+LATE = 32  # recent batches, by whose needs capacities grow
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Chain:
     """The specs of batches of one size, from small to large.
 
     Attributes:
-      late: what the last batches needed.
+      late: the needs of the last batches.
       outgrown: how often a batch did not fit.
     """
 
@@ -47,8 +47,7 @@ class Chain:
     outgrown: int = 0
 
     def holding(self, need: Capacity) -> Spec | None:
-        """The smallest that holds it, though a larger one would too: what a program
-        costs to run goes by its capacity, and compiling it is paid already."""
+        """Return the smallest spec that holds a capacity: it costs least to run."""
         for spec in self.specs:
             if spec.capacity.holds(need):
                 return spec
@@ -56,7 +55,7 @@ class Chain:
 
     @property
     def largest(self) -> Capacity | None:
-        """What holds all others, if there is any."""
+        """The largest capacity, which holds all others; `None` if there is none."""
         return self.specs[-1].capacity if self.specs else None
 
 
@@ -65,14 +64,14 @@ class Budget:
     """The specs of a model's schedules.
 
     Attributes:
-      limit: how many there may be; `None`: any number, of which a user is told.
+      limit: the most specs; `None`: any number, with a warning if there are many.
       strategy: of every spec, as are `program`, `residuals` and `reproducible`; `None`:
         as suits the backend.
       chains: the specs in use.
-      reserved: those of them that stay, whatever comes; and whether a user said so.
+      reserved: those of them that are never replaced; and whether a user said so.
       specs: all there were, in order, and whether they count against the limit.
-      is_hard: whether the limit is kept; see `without_limit`.
-      has_warned: whether a user was told that there are many.
+      is_hard: whether the limit is enforced; see `without_limit`.
+      has_warned: whether the user was warned that there are many.
     """
 
     program: Program
@@ -88,7 +87,7 @@ class Budget:
 
     @cached_property
     def has_profiles(self) -> bool:
-        """Whether capacities tell of levels how many rows they have."""
+        """Return whether capacities have profiles: how many rows each level has."""
         return strategy_named(self.strategy, self.reproducible).fixed
 
     @cached_property
@@ -96,46 +95,48 @@ class Budget:
         return FINE if self.strategy == ONCE else COARSE
 
     def without_limit(self) -> Budget:
-        """The same, of which there may be any number: those that are made do not count
-        for whoever has the limit, but are there for them."""
+        """Return a budget that shares the specs and may add any number to them.
+
+        Added ones do not count against the limit.
+        """
         return self if self.limit is None else replace(self, is_hard=False)
 
     def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
-        """The spec for a batch, which is in use from now on.
+        """Return the spec for a batch, which is in use from now on.
 
         Raises:
           ProgramBudgetError: it would be one too many; nothing has changed then.
         """
         need = asked(self.program, need, self.strategy)
         chain = self.chains.get(_batches(need)) or Chain()
-        spec = chain.holding(need) or self._extended(chain, need, chance)
+        spec = chain.holding(need) or self._grow(chain, need, chance)
         chain.late.append(need)
         return spec
 
-    def _extended(
+    def _grow(
         self, chain: Chain, need: Capacity, chance: Callable[[], Headroom]
     ) -> Spec:
-        """A new spec for a batch, with room for others like those of late."""
+        """Add a spec for a batch, with room for others like the last ones."""
         old, stage = chain.largest, Stage.GROWING if chain.outgrown else Stage.OUTGROWN
-        # What was reserved was to be enough, so a user is warned, and not only told.
+        # A user who reserved thought it enough, so outgrowing it is a warning.
         was_enough = old is not None and self.reserved.get(chain.specs[-1])
         level = logging.WARNING if was_enough else logging.INFO
-        # Where now one kind of node is frequent, now another, either has outgrown it
-        # soon: so all have room as the last batches together would.
-        late = [*chain.late]  # as it is now: other threads may schedule meanwhile
+        # Now one operation is frequent, now another: room for the maximum of the last
+        # batches is not outgrown by each of them in turn.
+        late = [*chain.late]  # a copy: other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
         new = grow(old, most, chance, self._sizes, stage)
-        spec = self._use(need, new, chain)
+        spec = self._append(need, new, chain)
         chain.outgrown += old is not None
-        self._tell(f'{self._told(need)}: {_grown(old, need)}', level)
+        self._log(f'{self._latest(need)}: {_growth(old, need)}', level)
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Reserves what several batches need, before the first of them does.
+        """Reserve a spec for several batches, before the first of them is scheduled.
 
         Args:
-          is_known: whether none needs more.
-          whose: what to say of them.
+          is_known: whether no batch needs more.
+          whose: the name of the batches in messages.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -144,18 +145,18 @@ class Budget:
         chain = self.chains.get(_batches(need)) or Chain()
         spec = chain.holding(need)
         if spec is None:
-            # What was there before tells nothing of these, unlike those before them.
+            # Grown as a first capacity: earlier batches tell nothing about these.
             chance = functools.partial(nothing_more, need) if is_known else dict
             new = grow(None, need, chance, self._sizes)
-            spec = self._use(need, _either(chain.largest, new), chain)
-            self._tell(f'{self._told(need)}: reserved {_size(spec)} for {whose}')
+            spec = self._append(need, _union(chain.largest, new), chain)
+            self._log(f'{self._latest(need)}: reserved {_size(spec)} for {whose}')
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
-        """The spec for all batches that `capacity` holds, which stays.
+        """Reserve a spec for all batches that fit a user's capacity.
 
         Raises:
-          TypeError: the capacity is none; ValueError: it is of another program.
+          TypeError: `capacity` is none; ValueError: it is of another program.
           ProgramBudgetError: as of `reserve`.
         """
         self._check(capacity)
@@ -165,14 +166,14 @@ class Budget:
         spec = chain.holding(capacity)
         if spec is None:
             old = chain.largest
-            # Not grown by chance: whoever reserves says what comes.
-            spec = self._use(capacity, _either(old, capacity), chain)
-            self._tell(f'{self._told(capacity)}: {_grown(old, capacity)}; reserved')
+            # Without spare room: the user knows what comes.
+            spec = self._append(capacity, _union(old, capacity), chain)
+            self._log(f'{self._latest(capacity)}: {_growth(old, capacity)}; reserved')
         self.reserved[spec] = True
         return spec
 
     def spec_of(self, capacity: Capacity) -> Spec:
-        """The spec of a capacity by itself, which is not in use for that.
+        """Return the spec of a capacity, without taking it into use.
 
         Raises:
           TypeError, ValueError: as of `adopt`.
@@ -202,33 +203,33 @@ class Budget:
                 'that `model.trace` returns'
             )
 
-    def _use(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
-        """Puts a spec of a new capacity at the end of the chain that `need` is of."""
+    def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
+        """Append a spec of a new capacity to a chain, that of `need`."""
         spec, limit = self._spec(new), self.limit
-        # One that was in use before is no new program: JAX has it still.
+        # A spec that was in use before is no new program: JAX still has it compiled.
         is_new = self.is_hard and spec not in self.specs
         if is_new and limit is not None and sum(self.specs.values()) >= limit:
-            raise ProgramBudgetError(_over(limit, chain.largest, need))
-        # A program that was outgrown serves nobody else: its successor holds all that
-        # it held, so of those that grew by themselves there is one at a time.
+            raise ProgramBudgetError(_over_limit(limit, chain.largest, need))
+        # An outgrown spec is dropped, since its successor holds all that it held: of
+        # those that nobody reserved a chain has one at a time.
         stays = not chain.specs or chain.specs[-1] in self.reserved
         chain.specs = *(chain.specs if stays else chain.specs[:-1]), spec
         self.chains[_batches(need)] = chain
         self.specs.setdefault(spec, self.is_hard)
         return spec
 
-    def _told(self, need: Capacity) -> str:
-        """Which program the last is, and for which batches."""
+    def _latest(self, need: Capacity) -> str:
+        """Return text: the number of the last program, and the size of its batches."""
         return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
 
     def named(self, number: int) -> str:
-        """A program by its number."""
-        # There are more than there may be where predictions needed some.
+        """Return text that names a program by its number."""
+        # Predictions may add programs beyond the limit.
         most = '' if number > (self.limit or 0) else f' of at most {self.limit}'
         return f'program {number}{most}'
 
-    def _tell(self, text: str, level: int = logging.INFO) -> None:
-        """Tells of a new program; warns of the first that is more than a few."""
+    def _log(self, text: str, level: int = logging.INFO) -> None:
+        """Log a new program; warn once if there are more than a few."""
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
             self.has_warned, level = True, logging.WARNING
             text += _advice(self.chains)
@@ -237,7 +238,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class FixedBudget:
-    """The specs of a model whose programs were compiled elsewhere: no others.
+    """The specs of a model whose programs were compiled before it was saved.
 
     Attributes:
       specs: from small to large.
@@ -247,12 +248,11 @@ class FixedBudget:
 
     @property
     def has_profiles(self) -> bool:
-        """As of `Budget`."""
+        """Return whether capacities have profiles, as in `Budget`."""
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
-        """The spec for a batch: the smallest that holds it, whose results may have more
-        rows.
+        """Return the smallest spec that holds a batch; results may have more rows.
 
         Raises:
           ValueError: none does.
@@ -264,19 +264,19 @@ class FixedBudget:
         raise ValueError(_outgrown(self.specs[-1].capacity, need))
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Nothing: each batch has what holds it, by itself."""
+        """Do nothing: all specs are there already."""
 
     def without_limit(self) -> FixedBudget:
-        """Itself: what it has is all there is."""
+        """Return itself: it never has more specs."""
         return self
 
 
 class NoBudget:
-    """What examples have that were traced apart from a model: they wait for one."""
+    """The budget of examples that were traced without a model: it refuses all."""
 
     @property
     def has_profiles(self) -> bool:
-        """Refuse, as do all others: a model decides.
+        """Refuse to answer: a model decides.
 
         Raises:
           TypeError: always.
@@ -311,7 +311,7 @@ def _outgrown(largest: Capacity, need: Capacity) -> str:
         )
     return (
         'expected a batch that fits a capacity that the model was saved with, got one '
-        f'that is larger than the largest of them; {_grown(largest, need)}. Save it '
+        f'that is larger than the largest of them; {_growth(largest, need)}. Save it '
         'with a larger one, `jf.save(path, model, params, capacities=[...])`, of '
         '`model.trace(examples).capacities(batch_size)`, or give smaller batches'
     )
@@ -321,20 +321,20 @@ def _batches(need: Capacity) -> Batches:
     return need.examples, need.shards
 
 
-def _either(old: Capacity | None, new: Capacity) -> Capacity:
-    """What holds a new capacity, and the largest that there was."""
+def _union(old: Capacity | None, new: Capacity) -> Capacity:
+    """Return a capacity that holds a new one and the largest before, if any."""
     return new if old is None else old | new
 
 
 def _size(spec: Spec) -> str:
-    """How much there is room for."""
+    """Return text: how much there is room for."""
     capacity = spec.capacity
     levels = f' in {capacity.levels} levels' if capacity.levels else ''
     return f'{sum(capacity.rows):,} nodes{levels}'
 
 
 def _advice(chains: Mapping[Batches, Chain]) -> str:
-    """What to do where there are many programs."""
+    """Return advice for a user whose model has many programs."""
     sizes = sorted({examples for examples, _ in chains})
     if len(sizes) > FEW // 2:
         shown = ', '.join(map(str, sizes))
@@ -348,7 +348,7 @@ def _advice(chains: Mapping[Batches, Chain]) -> str:
     )
 
 
-def _grown(old: Capacity | None, need: Capacity) -> str:
+def _growth(old: Capacity | None, need: Capacity) -> str:
     if old is None:
         return f'no batch had {need.results} examples before'
     pairs = zip(old.dimensions(), need.dimensions(), strict=True)
@@ -358,10 +358,10 @@ def _grown(old: Capacity | None, need: Capacity) -> str:
     return f'these grew: {", ".join(grown)}'
 
 
-def _over(limit: int, old: Capacity | None, need: Capacity) -> str:
+def _over_limit(limit: int, old: Capacity | None, need: Capacity) -> str:
     return (
         f'expected batches for at most {limit} programs, as `max_programs` says, got '
         f'a batch of {need.results} examples, which needs program {limit + 1}; '
-        f'{_grown(old, need)}. Give batches of one size and similar content, which '
+        f'{_growth(old, need)}. Give batches of one size and similar content, which '
         'share programs; or raise `jfold.compile(..., max_programs=...)`'
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which edge rows the reverse pass of loops adds up for each row of values.
+"""Consumers: the edge rows that the reverse pass sums for each value row.
 
-An edge row is where a use of a value leaves its cotangent. Each value row knows its
-*consumers*, a few edge rows; the values with many uses get sums in between.
+An edge row is where a use of a value leaves its cotangent. Each value row has its
+*consumers*, a few edge rows; values with many uses get sums in between.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from jfold.scheduling.sum_trees import (
 
 
 def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
-    """Write the edge rows that the cotangent of each computed value of a type is the
-    sum of: a table [fan, rows]."""
+    """Write the edge rows to sum for each computed value of a type [fan, rows]."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
     # Constants lie first in the buffer of values, and have no cotangents.
@@ -42,8 +41,7 @@ def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
 
 
 def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
-    """Write the sums of a type, and return the uses that are left of some [uses] when
-    they are taken."""
+    """Write the sums of a type, and return the uses that remain."""
     most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
     if batch.spec.capacity.sums[t]:
         base = batch.places.edge_sums[t]
@@ -51,13 +49,15 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
         rounds = _rounds(batch, t, tree)
         tree = in_order(tree, rounds, base)
         uses = tree.left
-    is_whole = (most < SUM_ARITY)[uses.rows]
-    whole = whole_cotangents(uses.chosen(is_whole), len(most), zero)
-    uses = uses.chosen(~is_whole)
+    # Outputs of sums have one use left: its edge row holds their total cotangent, which
+    # is that of all their operands, too.
+    is_total = (most < SUM_ARITY)[uses.rows]
+    totals = whole_cotangents(uses.chosen(is_total), len(most), zero)
+    uses = uses.chosen(~is_total)
     if tree is not None:
-        table = followed(tree.table, whole)
+        table = followed(tree.table, totals)
         _write_sums(batch, t, replace(tree, table=table), np.sort(rounds))
-    return RowUses(uses.rows, followed(uses.edges, whole))
+    return RowUses(uses.rows, followed(uses.edges, totals))
 
 
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
@@ -80,18 +80,19 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
         if f + 1 == len(table):
             column[rows] = edges  # all others are in the columns before
             return
-        # A sum may use a value twice, and has one edge row: so uses are counted.
+        # A sum may use a value twice with one edge row: so uses are compared by number.
         numbers = edges if unique else np.arange(len(rows), dtype=np.int32)
         column[rows] = numbers
         written = column[rows]
         if not unique:
             column[rows] = edges[written]
+        # Of several writes to a row the last one stays: the others are left.
         left = (written != numbers).nonzero()[0]
         rows, edges = rows[left], edges[left]
 
 
 def _most_uses(batch: Batch, t: int) -> Array:
-    """Return how many uses may be left of the value of each computed row [rows]."""
+    """Return the most uses that may be left of each computed row's value [rows]."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
     for o in adding(batch.spec.program, t):
@@ -103,8 +104,8 @@ def _most_uses(batch: Batch, t: int) -> Array:
 def _rounds(batch: Batch, t: int, tree: SumTree) -> Array:
     """Return the round of the reverse pass in which each sum is taken [sums]."""
     stages = batch.spec.capacity.stages
-    # All uses of what a level makes are of later levels or components, so the reverse
-    # pass has them when it comes to the level, and takes its sums then.
+    # All uses of a level's values are in later levels or components, so the reverse
+    # pass has their cotangents when it comes to the level, and takes its sums then.
     steps: Array = _row_steps(batch, t)[tree.values]
     return steps * stages + tree.stages
 
@@ -124,19 +125,18 @@ def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
 
 
 def _row_steps(batch: Batch, t: int) -> Array:
-    """Return the last step of the level of each computed row of a type [rows], counted
-    through the components."""
+    """Return the last step of each computed row's level [rows], over all components."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
     # A level may take several steps; in reverse it begins with the last of them.
     begin = 0
     for c, component in enumerate(running(batch.spec)):
         for o in component.operations:
-            of_rows = begin + _last_steps(batch, c, o)
+            last = begin + _last_steps(batch, c, o)
             outputs = batch.spec.program.operations[o].outputs
             for number, base in zip(outputs, places.value_base[o], strict=True):
                 if number == t:
-                    steps[base - computed :][: len(of_rows)] = of_rows
+                    steps[base - computed :][: len(last)] = last
         begin += places.tables[c][0]
     return steps
 
@@ -145,8 +145,7 @@ def _last_steps(batch: Batch, c: int, o: int) -> Array:
     """Return the last step of the level of each row of an operation [nodes]."""
     if c in batch.levels.last_steps:
         counts = batch.levels.counts[o]
-        of_levels = batch.levels.last_steps[c][: len(counts)]
-        found: Array = of_levels.repeat(counts)
-        return found
+        steps: Array = batch.levels.last_steps[c][: len(counts)].repeat(counts)
+        return steps
     table = len(batch.spec.program.types) + o
     return np.zeros(batch.selection.totals[table], np.int64)

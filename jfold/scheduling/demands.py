@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What examples demand of a schedule, one by one.
+"""Demands: the numbers of rows, levels and sums that each example needs.
 
-A batch's capacity follows from its examples' demands by sums and maxima, so batches of
-examples that were traced before need no look into their graphs:
+A batch's capacity is made of its examples' demands by sums and maxima, so the graphs of
+examples that were traced before need not be read again:
 
     example  constants  nodes  sums   levels  uses at once  rounds of sums
        0         3        5      0       3         1               0
@@ -32,8 +32,8 @@ from jfold.scheduling.spec import Capacity
 from jfold.scheduling.sum_trees import adding, most_uses, sum_room
 from jfold.scheduling.summands import needs
 
-ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # what adds up
-FEW = 16  # examples, whose spread tells nothing of others
+ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
+FEW = 16  # examples; the spread of fewer tells nothing of others
 
 
 def capacity(
@@ -46,7 +46,7 @@ def capacity(
     """
     types, active = len(program.types), active_types(program)
     added, highest = demanded.added, demanded.highest
-    # For one example alone a reduction would take longer than all else.
+    # For one example a reduction would take longer than all the rest.
     total = added[0] if len(added) == 1 else added.sum(0, dtype=np.int64)
     largest = highest[0] if len(highest) == 1 else highest.max(0, initial=0)
     constants, rows, sums, metrics, summands = _parts(program, total.tolist())
@@ -58,7 +58,7 @@ def capacity(
         levels=levels,
         constants=tuple(map(operator.add, shared_counts(program), constants)),
         rows=rows,
-        # With no example at all, gradients still flow.
+        # At least one in a batch without examples: gradients flow there, too.
         fans=tuple([max(fan, int(t in active)) for t, fan in enumerate(fans)]),
         sums=sums,
         stages=stages,
@@ -71,34 +71,33 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Return how much more so many other examples may need by chance, of what adds up.
+    """Return how much more other examples may need by chance, in fields that add up.
 
-    Six standard deviations of a sum, by those of the examples; nothing is told from a
-    few.
+    Six standard deviations of a sum over `count` examples; empty if there are too few.
     """
     if len(demanded.added) < FEW:
         return {}
-    # Of examples drawn apart, variances add up.
+    # Variances of independent examples add up.
     deviations = np.sqrt(count * demanded.added.var(axis=0))
     more = np.ceil(6 * deviations).astype(np.int64).tolist()
     return dict(zip(ADDED, _parts(program, more), strict=True))
 
 
 def row_columns(program: Operations) -> slice:
-    """Return which numbers of `Demands.added` count nodes per operation."""
+    """Return the columns of `Demands.added` that count nodes per operation."""
     first = len(program.types)
     return slice(first, first + len(program.operations))
 
 
 def node_counts(program: Operations, demanded: Demands) -> Array:
-    """Return how many operations each example runs [examples] int64."""
+    """Return the number of operations that each example runs [examples] int64."""
     rows = demanded.added[:, row_columns(program)]
     return np.asarray(rows.sum(axis=1, dtype=np.int64))
 
 
 def fits(program: Operations, demanded: Demands) -> bool:
-    """Whether these are demands of a program: others may be of one with loops, whose
-    graphs are the same."""
+    """Return whether demands are of a program, by their widths."""
+    # Those for the same graphs differ between programs with loops and without.
     highest = 2 + len(program.types)  # levels, fans and stages
     highest += len(slots(program)) + 1 if program.once else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
@@ -107,14 +106,14 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return where the numbers of each dimension of `ADDED` begin, and the last end."""
+    """Return the bounds of the columns of each field of `ADDED`."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Return numbers that add up, by the dimensions of `ADDED`."""
+    """Return numbers split by the fields of `ADDED`."""
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 
@@ -123,7 +122,7 @@ def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
 
 @memoized
 def demands(selection: Selection) -> Demands:
-    """Return the demands of every example of a selection, as known or as found."""
+    """Return the demands of each example of a selection."""
     if selection.known is not None:
         return selection.known
     program, numbers = selection.program, selection.numbers
@@ -131,7 +130,7 @@ def demands(selection: Selection) -> Demands:
     sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
     read = use_counts(selection)
     fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
-    # One at least, even if no value is used: a sum of no rows has no shape.
+    # At least one, even if no value is used: the device cannot sum over no rows.
     fans = np.maximum(fans, 1) * _is_active(program)
     if _adds_up(program) or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
         for t in active_types(program):
@@ -145,10 +144,11 @@ def demands(selection: Selection) -> Demands:
     if program.observed:
         added.append(tables[[types + nodes + r for r in program.observed]])
     if program.once:
-        found = needs(selection.every)
-        own = slice(None) if selection.examples is None else selection.examples
-        added.append(found.summands[:, own])
-        highest.append(found.highest[:, own])
+        # Computed for all examples of the graph at once, and remembered.
+        reads = needs(selection.every)
+        chosen = slice(None) if selection.examples is None else selection.examples
+        added.append(reads.summands[:, chosen])
+        highest.append(reads.highest[:, chosen])
     return Demands(_by_example(added), _by_example(highest))
 
 
@@ -161,13 +161,13 @@ def _is_active(program: Operations) -> Array:
 
 @memoized
 def _adds_up(program: Operations) -> bool:
-    """Return whether an operation adds up values that gradients flow through."""
+    """Return whether an operation is a sum of values that gradients flow through."""
     return any(adding(program, t) for t in active_types(program))
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Return numbers [kinds, examples] in parts as an array [examples, all kinds]."""
-    # Copied, so that the numbers of an example lie together: batches pick whole rows.
+    """Return arrays [numbers, examples] as one array [examples, all numbers]."""
+    # Copied, so that the numbers of an example lie together: batches pick rows.
     return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
 
@@ -186,8 +186,11 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return the largest of the values [n] of each example [examples], 0 for none; they
-    begin at `begin` [examples]."""
+    """Return the largest value of each example [examples], 0 for none.
+
+    Args:
+      begin: [examples] the place of each example's first value in `values`.
+    """
     if len(begin) == 1:
         return np.array([np.maximum.reduce(values, initial=0)], np.int64)
     # `reduceat` would give an example without values the first value of the next.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filling the arrays of a spec with what a selection of examples says.
+"""Filling the arrays of a schedule from a selection of examples.
 
 All numbers of values become rows of buffers at once, with loops and without:
 
@@ -43,19 +43,18 @@ from jfold.types import KeyType
 def fill(
     selection: Selection, spec: Spec, devices: int = 1
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Return the index array [size] int32, and the constants of each type
-    [capacity, *shape].
+    """Return the index array [size] int32 and the constants, per type [capacity, ...].
 
     Args:
-      spec: must have room for the selection.
-      devices: how many run such schedules at a time, on the cores of this process.
+      spec: of a capacity that holds the selection.
+      devices: the number that run such schedules at a time, on this process's cores.
     """
     if spec.strategy == ONCE:
         graph = with_sums(selection.every, ways(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
     places = layout(spec)
-    # Not cleared before: each section is written whole.
+    # Not cleared before, as all of every section is written.
     indices = np.empty(places.sections.size, np.int32)
     levels = levels_of(selection, spec)
     batch = Batch(selection, spec, places, levels, indices)
@@ -65,11 +64,11 @@ def fill(
     return indices, _constants(selection, spec)
 
 
-# ---- how much there is ---------------------------------------------------------------
+# ---- counts and constants ------------------------------------------------------------
 
 
 def _write_counts(batch: Batch, devices: int) -> None:
-    """Write the header, and the tiles of each component."""
+    """Write the header: levels, nodes and rows; and the tiles of each component."""
     spec, indices, places = batch.spec, batch.indices, batch.places
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
@@ -85,8 +84,8 @@ def _write_counts(batch: Batch, devices: int) -> None:
         table[depths[c] :] = 0
         for o in component.operations:
             part = table[:, places.column[o] : places.column[o] + 2]
-            rest = places.widths[o], places.trips[c]
-            in_loops(spec).write(part, batch.levels.counts[o], last, *rest)
+            loops = places.widths[o], places.trips[c]
+            in_loops(spec).write(part, batch.levels.counts[o], last, *loops)
     header[len(depths) : -1] = rows
     header[-1] = 1 if spec.strategy == ONCE else empty_part(cores(devices))
     places.sections.header.whole.write(indices, header)
@@ -94,52 +93,50 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return of the operations that run in one step [n] their components, their
-    numbers, and where the two numbers of their tiles are."""
+    """Return components, numbers and tile places of one-step operations, each [n]."""
     places = layout(spec)
-    found = [
+    triples = [
         (c, o, places.sections.tiles[c].start + places.column[o])
         for c, component in enumerate(running(spec))
         for o in component.operations
         if places.tables[c][0] == 1
     ]
-    components, operations, starts = np.array(found, np.intp).reshape(-1, 3).T
+    components, operations, starts = np.array(triples, np.intp).reshape(-1, 3).T
     return components, operations, starts
 
 
 def _write_owners(batch: Batch) -> None:
-    """Write whose the rows of results are, where there is room to say it."""
+    """Write the examples of the rows of results that have sections for them."""
     sections, tables = batch.places.sections.owners, batch.selection.behind
     for r, section in enumerate(sections, tables - len(sections)):
         if section.shape != (0,):
-            # Spare rows belong to an example that is not there.
+            # Spare rows belong to an example behind the last.
             owners = batch.selection.owners(r)
             section.fill(batch.indices, owners, batch.spec.capacity.examples)
 
 
 def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
-    """Return the constants of each type [capacity, *shape], the program's first; of
-    keys the example and the number in it."""
-    made, ends = [], [0 for _ in spec.program.types]
+    """Return the constants of each type [capacity, *shape], the program's first."""
+    arrays, ends = [], [0 for _ in spec.program.types]
     for table, rows in zip(
         selection.graph.constants, spec.capacity.constants, strict=True
     ):
-        own = table.columns[0]
-        made.append(np.zeros((rows, *own.shape[1:]), own.dtype))
+        values = table.columns[0]
+        arrays.append(np.zeros((rows, *values.shape[1:]), values.dtype))
     for t, value in spec.program.constants:
-        made[t][ends[t]] = value
+        arrays[t][ends[t]] = value
         ends[t] += 1
     for t, table in enumerate(selection.graph.constants):
         if not len(table):
             continue
-        found, counts = selection.column(t, 0), selection.counts[t]
-        own = made[t][ends[t] : ends[t] + len(found)]
-        if isinstance(spec.program.types[t], KeyType):
-            own[:, 0] = selection.owners(t)
-            own[:, 1] = ranges(np.zeros_like(counts), counts)
+        values, counts = selection.column(t, 0), selection.counts[t]
+        part = arrays[t][ends[t] : ends[t] + len(values)]
+        if isinstance(spec.program.types[t], KeyType):  # example, number in it
+            part[:, 0] = selection.owners(t)
+            part[:, 1] = ranges(np.zeros_like(counts), counts)
         else:
-            own[...] = found
-    return tuple(made)
+            part[...] = values
+    return tuple(arrays)
 
 
 # ---- rows of values ------------------------------------------------------------------
@@ -151,7 +148,8 @@ def _first_rows(spec: Spec) -> Array:
     program, bases = spec.program, layout(spec).value_base
     types, shared = len(program.types), shared_counts(program)
     behind = types + len(program.operations) + len(program.results)
-    found = [
+    # Those of the program's constants, the examples' own, and outputs of operations.
+    first = [
         0
         if table >= behind
         else shared[table]
@@ -159,7 +157,7 @@ def _first_rows(spec: Spec) -> Array:
         else bases[table - types][k]
         for table, k in parts_of(program).keys
     ]
-    return np.array(found, np.intp)[:, None]
+    return np.array(first, np.intp)[:, None]
 
 
 def _value_rows(batch: Batch) -> Array:
@@ -169,31 +167,31 @@ def _value_rows(batch: Batch) -> Array:
     before = selection.before
     if numbers.parts.has_shared:
         # Every example numbers the program's constants; a batch holds them once.
-        none = np.zeros((types, len(selection)), before.dtype)
-        before = np.concatenate([before[: selection.behind], none])
+        zero = np.zeros((types, len(selection)), before.dtype)
+        before = np.concatenate([before[: selection.behind], zero])
     begin = before[numbers.parts.tables] + _first_rows(spec)
     rows = ranges(numbers.parts.by_example(begin), numbers.cells, numbers.places)
     for o, nodes in batch.levels.nodes.items():
-        # Nodes are numbered as recorded, rows go by level.
+        # Values are numbered in the order of recording, rows go by level.
         place, counts = np.empty(len(nodes), np.intp), selection.counts[types + o]
         place[nodes] = np.arange(len(nodes))
         for k, base in enumerate(batch.places.value_base[o]):
-            own = ranges(numbers.begin(types + o, k), counts)
-            rows[own] = place + base
+            values = ranges(numbers.begin(types + o, k), counts)
+            rows[values] = place + base
     return rows
 
 
-# ---- what is read --------------------------------------------------------------------
+# ---- reads ---------------------------------------------------------------------------
 
 
 class _Target(NamedTuple):
-    """Where the rows of a column are written.
+    """The place where the rows of a column are written.
 
     Attributes:
-      before: what is taken off each row.
-      spare: what spare places hold; -1 for the last row that there is.
-      operation: whose nodes read them; -1 of results and sums.
-      edge, step: the edge row of the first, and how far it is to that of the next.
+      before: a number that is subtracted from each row.
+      spare: the number to fill spare places with; -1 for the last row.
+      operation: that reads them; -1 for results and sums.
+      edge, step: the edge row of the first, and the distance to that of the next.
     """
 
     section: Section
@@ -206,12 +204,12 @@ class _Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """What a schedule says of what is read.
+    """The columns of reads that a schedule contains, and where each is written.
 
     Attributes:
       columns: of the graph, and of its tables of sums.
-      targets: where each is written.
-      edges, steps: [columns] int32 of these.
+      targets: the place of each.
+      edges, steps: [columns] int32 of the targets.
     """
 
     columns: Columns
@@ -222,10 +220,10 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return what a schedule says of what is read."""
-    found = _of_slots if spec.strategy == ONCE else _in_graph
-    both = sorted(found(spec), key=lambda pair: pair[0].space)
-    columns, targets = [x for x, _ in both], tuple(x for _, x in both)
+    """Return the columns of reads that schedules of a spec contain."""
+    pairs = _of_slots(spec) if spec.strategy == ONCE else _in_graph(spec)
+    ordered = sorted(pairs, key=lambda pair: pair[0].space)
+    columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
     edges = np.array([x.edge for x in targets], np.int32)
     steps = np.array([x.step for x in targets], np.int32)
     program = spec.program
@@ -234,7 +232,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield all that operations read, and results consist of."""
+    """Yield the inputs of operations and the tensors of results."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
@@ -242,31 +240,30 @@ def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
         for a, t in enumerate(operation.inputs):
             target = _Target(inputs[o][a], 0, last, o, *places.edges[o][a])
             yield Column(t, types + o, 1 + a), target
-    for r, result in enumerate(program.results, types + len(program.operations)):
-        own = r - types - len(program.operations)
+    for r, result in enumerate(program.results):
+        table = types + len(program.operations) + r
         for j, t in enumerate(result.tensors):
-            edge = places.edge_results[own][j]
-            yield Column(t, r, j), _Target(results[own][j], 0, last, -1, edge)
+            edge = places.edge_results[r][j]
+            yield Column(t, table, j), _Target(results[r][j], 0, last, -1, edge)
 
 
 def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield what slots read that are not read in place, and what is summed."""
+    """Yield the columns of slots that are not read in place, and of summands."""
     program, sections = spec.program, layout(spec).sections
     types, operations = len(program.types), len(program.operations)
-    own, to = sections.inputs + sections.results, sections.input_sums
-    to += sections.result_sums
+    reads = sections.inputs + sections.results
+    sums = sections.input_sums + sections.result_sums
+    # The tables of `with_sums` stand behind all others, in the order of this function.
     behind = types + operations + len(program.results)
-    for slot, way in zip(slots(program), ways(spec), strict=True):
-        table, target = types + slot.table, _Target(own[slot.table][slot.column])
-        if way is ReadMode.INDEXED:
-            yield (
-                Column(slot.type, table, slot.column + (slot.table < operations)),
-                target,
-            )
-        elif way is ReadMode.SUMMED:
+    for slot, mode in zip(slots(program), ways(spec), strict=True):
+        table, target = types + slot.table, _Target(reads[slot.table][slot.column])
+        if mode is ReadMode.INDEXED:
+            number = slot.column + (slot.table < operations)  # behind the levels
+            yield Column(slot.type, table, number), target
+        elif mode is ReadMode.SUMMED:
             yield Column(slot.type, behind, 0), target
-            # Spare ones are added to a row that is not there.
-            rows = _Target(to[slot.table][slot.column], spare=NOWHERE)
+            # Spare summands are added to a row that no buffer has.
+            rows = _Target(sums[slot.table][slot.column], spare=NOWHERE)
             yield Column(table, behind, 1), rows
             behind += 1
     for c, component in enumerate(components(program)):
@@ -280,36 +277,39 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write the rows that are read; in loops also where cotangents of them are."""
+    """Write the rows that are read; with loops the consumers of values, too."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
-    has_loops = spec.strategy != ONCE  # and so all values are read by number
+    has_loops = spec.strategy != ONCE  # so all reads are indexed
     selection = batch.selection
     merged = selection.values if has_loops else selection.merge(reads.columns)
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
-    found = _value_rows(batch).take(rows[:of_values])
-    if of_values < len(rows):
-        found = np.concatenate([found, rows[of_values:]])
+    # Numbers of values become rows of buffers; behind them are rows of tables already.
+    values = _value_rows(batch).take(rows[:of_values])
+    has_tables = of_values < len(rows)
+    rows = np.concatenate([values, rows[of_values:]]) if has_tables else values
     pairs = zip(reads.targets, itertools.pairwise(merged.ends), strict=True)
     for (section, before, spare, o, _, _), (a, b) in pairs:
-        own, nodes = found[a:b], batch.levels.nodes.get(o)
+        column, nodes = rows[a:b], batch.levels.nodes.get(o)
         if nodes is not None:
-            own[...] = own.take(nodes)
+            column[...] = column.take(nodes)
         if before:
-            own = own - before
-        # Spare rows repeat a real one: on zeros a function may give no number.
-        section.fill(indices, own, spare if spare >= 0 else own[-1] if b > a else 0)
-    if has_loops:  # else JAX itself takes gradients
+            column = column - before
+        # Spare rows repeat a real one: on zeros a function may return NaN.
+        last = column[-1] if b > a else 0
+        section.fill(indices, column, spare if spare >= 0 else last)
+    if has_loops:  # else JAX itself differentiates the program
         edges = _edges(reads, merged)
         for t in active_types(spec.program):
             begin, end = reads.columns.ends[t : t + 2]
             of_type = slice(merged.ends[begin], merged.ends[end])
-            write_consumers(batch, t, RowUses(found[of_type], edges[of_type]))
+            write_consumers(batch, t, RowUses(rows[of_type], edges[of_type]))
 
 
 def _edges(reads: _Reads, merged: Merged) -> Array:
     """Return the edge row of each use of a value [uses] int32."""
+    # Row i of a column has the edge row `edge + step * i`.
     begin = np.array(merged.ends[:-1], np.int32)
     places = np.arange(merged.ends[-1], dtype=np.int32)
     edges: Array = (reads.edges - reads.steps * begin).repeat(merged.lengths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How capacities grow, so that a stream of batches meets few of them.
+"""The growth of capacities, such that a stream of batches needs few of them.
 
 Each new capacity is a program to compile, of seconds; room that a batch does not fill
 costs memory alone.
@@ -25,8 +25,10 @@ FINE = 64  # where each row of room is computed
 
 
 class Stage(enum.IntEnum):
-    """How often a capacity was outgrown; the value is the part of what is needed that
-    is spared beyond: a quarter, half, or as much again."""
+    """The number of times that a capacity was outgrown.
+
+    The value `n` tells how much spare room is added: 1/n of what is needed.
+    """
 
     FIRST = 4
     OUTGROWN = 2
@@ -40,7 +42,7 @@ def grow(
     sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
-    """The capacity for `need`: `old` if it fits, else one with room to spare.
+    """Return a capacity that holds `need`: `old` if it does, else one with spare room.
 
     Spare room costs memory and its clearing but no arithmetic. All dimensions step up
     together, by half of what is needed, and by as much again if the stream has outgrown
@@ -48,12 +50,12 @@ def grow(
     logarithmic in their size.
 
     Args:
-      need: the most of any batch of late, of each dimension.
-      chance: gives, for dimensions that add up over examples, how much more another
-        batch may need by chance: a first capacity spares no more than that, and a
-        quarter at most; the next no less, up to twice what is needed.
-      sizes: of which there are so many an octave: `COARSE` or `FINE`.
-      stage: of a stream that has a capacity; else it is the first.
+      need: the maximum of the last batches, in each dimension.
+      chance: returns, for dimensions that add up over examples, how much more another
+        batch may need by chance: a first capacity has no more spare room than that, and
+        a quarter at most; the next has no less, up to twice what is needed.
+      sizes: how many sizes there are per octave, `COARSE` or `FINE`.
+      stage: of a stream that has a capacity; without `old` it is the first.
     """
     if old is not None and old.holds(need):
         return old
@@ -64,14 +66,14 @@ def grow(
         wanted = getattr(need, name)
         had = getattr(old, name) if old is not None else (0,) * len(wanted)
         unknown = wanted if old is None else (0,) * len(wanted)
-        rooms = zip(had, wanted, more.get(name, unknown), strict=True)
-        return tuple(_room(*each, sizes, stage) for each in rooms)
+        numbers = zip(had, wanted, more.get(name, unknown), strict=True)
+        return tuple(_room(*n, sizes, stage) for n in numbers)
 
-    # One slot that has to be indexed may be followed by others: all are at once, so
-    # that there is one program more at most.
+    # Once one slot has to be indexed, others are likely to follow: all are indexed at
+    # once, so that this costs one more program at most.
     more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
     indexed = [1 if more_indexed else number for number in need.indexed]
-    # A level costs no more than a row of a table: their number may double.
+    # A spare level costs no more than a row of a table.
     levels = max(need.levels + need.levels // stage, 32)
     fans = _fans(need, stage)
     return Capacity(
@@ -92,32 +94,31 @@ def grow(
 
 
 def nothing_more(need: Capacity) -> Headroom:
-    """That others need no more by chance, for `grow`: what is needed is known."""
+    """Return a headroom of zero, for `grow` where all that is needed is known."""
     names = 'constants', 'rows', 'sums', 'metrics', 'summands'
-    found: dict[str, tuple[Any, ...]] = {
+    rows: dict[str, tuple[Any, ...]] = {
         name: (0,) * len(getattr(need, name)) for name in names
     }
     profiles = [
         tuple((count, (0,) * len(rows)) for count, rows in profile)
         for profile in need.profiles
     ]
-    return found | {'profiles': tuple(profiles)}
+    return rows | {'profiles': tuple(profiles)}
 
 
 def _profiles(
     old: Capacity | None, need: Capacity, more: Headroom, stage: Stage
 ) -> tuple[Profile, ...]:
-    """The levels that another batch may have: wider ones, and some behind the last, and
-    all that there was room for."""
+    """Return the levels of a grown capacity: wider ones, and some behind the last."""
     wanted = need.profiles
     margins = more.get('profiles', (None,) * len(wanted))
-    raised = [_raised(*each, stage) for each in zip(wanted, margins, strict=True)]
+    raised = [_widened(*pair, stage) for pair in zip(wanted, margins, strict=True)]
     had = old.profiles if old is not None else ((),) * len(wanted)
     return tuple(map(larger, raised, had))
 
 
-def _raised(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
-    """The levels of a component, each with a margin, and spare ones.
+def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
+    """Return the levels of a component, each with a margin, and spare levels.
 
     A level that is wider than its step, or behind all others, takes a spare one; where
     examples differ much, that happens more often. In a stream that grows each level
@@ -128,42 +129,43 @@ def _raised(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     operations = len(profile[0][1])
     levels = steps(profile, operations)
     spare = -(-levels // 4)
-    if margin is not None:  # of some batches alone, which may have fewer levels
-        of_batch = steps(margin, operations)[: len(levels)]
-        part = spare[: len(of_batch)]
-        part[:] = of_batch if stage == Stage.FIRST else np.maximum(part, of_batch)
-    unlike = min(float(spare.sum() / levels.sum()), 0.5)
-    count = 5 + len(levels) // 20 + round(16 * max(unlike - 0.1, 0))
+    if margin is not None:  # it may have fewer levels than the profile
+        by_chance = steps(margin, operations)[: len(levels)]
+        part = spare[: len(by_chance)]
+        part[:] = by_chance if stage == Stage.FIRST else np.maximum(part, by_chance)
+    # The number of spare levels: more of them the more levels vary.
+    spread = min(float(spare.sum() / levels.sum()), 0.5)
+    count = 5 + len(levels) // 20 + round(16 * max(spread - 0.1, 0))
     last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
     wider = (levels + spare).repeat(2 if stage == Stage.GROWING else 1, 0)
     return run_length_encode(np.concatenate([wider, [last] * count]))
 
 
 def _fans(need: Capacity, stage: Stage) -> tuple[int, ...]:
-    """A power of two of uses at once [types]: three shapes in all; 0 stays 0. Where
-    there are several in a stream that grows, there are soon as many as there can be."""
+    """Return uses at once [types] as powers of two, for few shapes; 0 stays 0."""
+    # A stream that grows will soon need the most, where it needs several.
     least = SUM_ARITY if stage == Stage.GROWING else 0
     return tuple(power_of_two(max(x, least)) if x > 1 else x for x in need.fans)
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Room in one dimension, where `chance` more than `wanted` may be needed."""
-    if not had and not wanted:  # what no batch has had so far costs nothing
+    """Return room in one dimension, where `chance` more than `wanted` may be needed."""
+    if not had and not wanted:  # operations that no batch has had so far cost nothing
         return 0
     spare = wanted // stage
     if stage == Stage.FIRST:
         spare = min(spare, chance)
-    else:  # a stream that has outgrown its capacity may be more than chance, not less
+    else:  # such a stream may grow by more than chance tells
         spare = max(spare, min(chance, 2 * wanted))
     return max(had, _step(max(wanted + spare, 128), sizes))
 
 
 def _step(number: int, sizes: int) -> int:
-    """Rounded up to one of so many sizes an octave."""
+    """Return a number rounded up to one of so many sizes per octave."""
     unit = max(power_of_two(number + 1) // (2 * sizes), 1)
     return -(-number // unit) * unit
 
 
 def power_of_two(number: int) -> int:
-    """Rounded up to a power of two."""
+    """Return a number rounded up to a power of two."""
     return 1 << max(number - 1, 0).bit_length()

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything lies in the arrays of a batch, by arithmetic on a `Spec`.
+"""`Layout`: the places of rows and sections, by arithmetic on a `Spec`.
 
 On the device each tensor type has one *value buffer*,
 
     | constants | rows of operation 0, output 0 | output 1 | operation 1 ... |
 
-and, if gradients flow through it, one *edge buffer*, where each use of a value leaves a
-cotangent:
+and, if gradients flow through it (an *active* type), one *edge buffer*, where each use
+of a value leaves a cotangent:
 
     | rows of operation 0, input 0 | input 1 | ... | results | sums | a row of zeros |
 
-or, where each write starts a kernel, the rows of all inputs of the type by turns.
+or, where each write starts a kernel, the rows of all inputs of the type interleaved.
 All indices of a batch are one array, whose sections are laid out in `sections`.
 """
 
@@ -30,19 +30,19 @@ from jfold.scheduling.sections import Allocator, Room, Sections, lay_out
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
 
-# ---- what runs, and what is trained --------------------------------------------------
+# ---- components and active types -----------------------------------------------------
 
 
 def has_gradient(operation: Operation) -> bool:
-    """Whether an operation has parameters that are trained."""
+    """Return whether an operation has parameters of floats, which may be trained."""
     leaves, _ = operation.layer.leaves
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 
 @memoized
 def active_types(program: Operations) -> frozenset[int]:
-    """The types through which gradients flow: made, somewhere, from parameters."""
-    # Until nothing is added: in a recurrence later operations feed earlier ones.
+    """Return the types through which gradients flow: somewhere made from parameters."""
+    # To a fixed point, as in a recurrence later operations feed earlier ones.
     active: set[int] = set()
     while True:
         before = len(active)
@@ -57,48 +57,47 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running(spec: Spec) -> tuple[Component, ...]:
-    """The components, without the operations that there is no room for: what no batch
-    has had so far costs nothing."""
+    """Return the components, without operations that there is no room for."""
+    # So an operation that no batch has had so far costs nothing.
+    rows = spec.capacity.rows
     return tuple(
-        replace(
-            each, operations=tuple(o for o in each.operations if spec.capacity.rows[o])
-        )
-        for each in components(spec.program)
+        replace(part, operations=tuple(o for o in part.operations if rows[o]))
+        for part in components(spec.program)
     )
 
 
 # ---- layout --------------------------------------------------------------------------
 
 Numbers: TypeAlias = tuple[int, ...]
-Steps: TypeAlias = tuple[tuple[int, int], ...]  # first ones, and how far to the next
+Steps: TypeAlias = tuple[tuple[int, int], ...]  # first rows, and distances to the next
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where things lie. Tuples go by operation, type or result as in the program.
+    """The places of rows in buffers and of sections in the index array.
 
     Attributes:
-      region: [operations] rows of each in a buffer: capacity, one tile to overrun into,
-        whole chunks.
+      region: [operations] rows of each in a buffer: its capacity, and room for a tile
+        that overruns it and for full chunks.
       results: [results] rows of each.
       chunk: [operations] rows per step of the deferred parameter gradients.
       widths: per operation, rows per tile: widest first, or in the order of loops.
-      component: [operations] the number of each one's.
-      column: [operations] where each one's numbers begin in a row of its component's
-        table of tiles.
-      tables: per component, rows and columns of its table of tiles: as many rows as
-        levels, or steps if their number is fixed.
-      trips: per component, of loops over so many of these rows, one behind another.
+      component: [operations] the number of its component.
+      column: [operations] the column of its first row in its component's table of
+        tiles; the next column has its end.
+      tables: per component, rows and columns of its table of tiles: one row per level,
+        or per step if their number is fixed.
+      trips: per component, the rows of that table that each of its loops takes.
       value_base: per operation and output, the first row in the value buffer.
-      value_rows: [types].
-      together: per operation, its inputs in groups, each of one type, that are read and
-        whose cotangents are written at once.
-      edges: per operation and input, the edge row of the first, and how far it is to
-        that of the next; of sums `~row`, the computed row of the first that they make;
+      value_rows: [types] rows of each value buffer.
+      together: per operation, its inputs in groups of one type, each read at once, as
+        its cotangents are written.
+      edges: per operation and input, the edge row of the first node, and the distance
+        to that of the next; for sums `~row` of the first computed row of their output;
         -1 where no gradient flows.
-      edge_results: per result and tensor, the edge row of the first, likewise.
-      edge_sums: [types] likewise.
-      edge_rows: [types] the row of zeros at the end included.
+      edge_results: per result and tensor, the edge row of the first row, or -1.
+      edge_sums: [types] the edge row of the first sum, or -1.
+      edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] sums that are taken at once.
       sections: of the index array.
     """
@@ -124,7 +123,7 @@ class Layout:
 
 @memoized
 def layout(spec: Spec) -> Layout:
-    """The layout of a spec."""
+    """Return the layout of a spec."""
     program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
     chunk = chunk_rows(spec)
     region = _regions(spec, widths, chunk)
@@ -140,44 +139,44 @@ def layout(spec: Spec) -> Layout:
     return Layout(*of_rows, *of_values, *edges, sums, sections)
 
 
-def _regions(spec: Spec, widths: Sequence[Numbers], chunk: Numbers) -> Numbers:
-    """`Layout.region`: chunks begin at multiples of their size."""
+def _regions(spec: Spec, tiles: Sequence[Numbers], chunk: Numbers) -> Numbers:
+    """Return `Layout.region`: chunks begin at multiples of their size."""
     region, parts = strategy_of(spec).region, components(spec.program)
     numbers = zip(component_of(spec.program), spec.capacity.rows, strict=True)
     return tuple(
-        max(region(rows, each, parts[c]), -(-rows // size) * size) if rows else 0
-        for (c, rows), each, size in zip(numbers, widths, chunk, strict=True)
+        max(region(rows, widths, parts[c]), -(-rows // size) * size) if rows else 0
+        for (c, rows), widths, size in zip(numbers, tiles, chunk, strict=True)
     )
 
 
 def _result_rows(spec: Spec) -> Numbers:
-    """`Layout.results`."""
+    """Return `Layout.results`."""
     capacity, counted = spec.capacity, iter(spec.capacity.metrics)
     kinds = (result.kind for result in spec.program.results)
     return tuple(kind.room(capacity.examples, counted) for kind in kinds)
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
-    """`Layout.value_base` and `Layout.value_rows`."""
-    cursors = [Allocator() for _ in spec.program.types]
+    """Return `Layout.value_base` and `Layout.value_rows`."""
+    allocators = [Allocator() for _ in spec.program.types]
     # Constants first: a row's number alone tells whether it has a cotangent.
-    for cursor, rows in zip(cursors, spec.capacity.constants, strict=True):
-        cursor.take(rows)
+    for allocator, rows in zip(allocators, spec.capacity.constants, strict=True):
+        allocator.take(rows)
     base = tuple(
-        tuple(cursors[t].take(rows) for t in operation.outputs)
+        tuple(allocators[t].take(rows) for t in operation.outputs)
         for operation, rows in zip(spec.program.operations, region, strict=True)
     )
-    return base, tuple(cursor.next for cursor in cursors)
+    return base, tuple(allocator.next for allocator in allocators)
 
 
 def _together(spec: Spec) -> tuple[tuple[Numbers, ...], ...]:
-    """`Layout.together`."""
+    """Return `Layout.together`."""
     together = strategy_of(spec).together
     return tuple(together(operation.inputs) for operation in spec.program.operations)
 
 
 def _sum_width(spec: Spec) -> Numbers:
-    """`Layout.sum_width`."""
+    """Return `Layout.sum_width`."""
     types, width = spec.program.types, strategy_of(spec).sum_width
     pairs = zip(spec.capacity.sums, types, strict=True)
     return tuple(width(rows, t.size * t.dtype.itemsize) for rows, t in pairs)
@@ -191,28 +190,27 @@ def _edges(
     together: Sequence[tuple[Numbers, ...]],
     sum_width: Numbers,
 ) -> tuple[tuple[Steps, ...], tuple[Numbers, ...], Numbers, Numbers]:
-    """`Layout.edges`, `edge_results`, `edge_sums` and `edge_rows`."""
+    """Return `Layout.edges`, `edge_results`, `edge_sums` and `edge_rows`."""
     program, active = spec.program, active_types(spec.program)
-    cursors = [Allocator() for _ in program.types]
+    allocators = [Allocator() for _ in program.types]
 
     def take(types: Sequence[int], rows: int) -> Numbers:
-        return tuple(cursors[t].take(rows) if t in active else -1 for t in types)
+        return tuple(allocators[t].take(rows) if t in active else -1 for t in types)
 
     def of_inputs(o: int, rows: int) -> Steps:
         operation = program.operations[o]
         if operation.is_sum:
-            # What a sum reads has the cotangent of the sum, wherever that is.
+            # The operands of a sum have its cotangent, so its edge rows are theirs.
             (t,), (first,) = operation.outputs, values[o]
-            return ((~(first - spec.capacity.constants[t]), -1),) * len(
-                operation.inputs
-            )
-        found = [(-1, 1) for _ in operation.inputs]
+            step = ~(first - spec.capacity.constants[t]), -1
+            return (step,) * len(operation.inputs)
+        steps = [(-1, 1) for _ in operation.inputs]
         for group in together[o]:
             if (t := operation.inputs[group[0]]) in active:
-                base, step = cursors[t].take(rows * len(group)), len(group)
+                base, distance = allocators[t].take(rows * len(group)), len(group)
                 for number, a in enumerate(group):
-                    found[a] = base + number, step
-        return tuple(found)
+                    steps[a] = base + number, distance
+        return tuple(steps)
 
     of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
     of_results = tuple(
@@ -222,24 +220,20 @@ def _edges(
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
         sums += take([t], rows + sum_width[t] if rows else 0)
-    # Behind all that is written, so the zeros that a new buffer is made of stay there.
-    ends = tuple(cursor.take(1) + 1 for cursor in cursors)
+    # Nothing is ever written to the last row, so it stays zero, as buffers begin.
+    ends = tuple(allocator.take(1) + 1 for allocator in allocators)
     return of_rows, of_results, tuple(sums), ends
 
 
 def _tables(
     spec: Spec,
 ) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
-    """`Layout.column`, `Layout.tables` and `Layout.trips`.
-
-    A row has, per operation, the first row and the end.
-    """
+    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
-    for whole, component in zip(components(spec.program), running(spec), strict=True):
-        cursor = Allocator()
-        for o in component.operations:
-            column[o] = cursor.take(2)
-        trips.append(strategy_of(spec).trips(spec, whole))
-        tables.append((sum(trips[-1]), cursor.next))
+    for component, runs in zip(components(spec.program), running(spec), strict=True):
+        for place, o in enumerate(runs.operations):
+            column[o] = 2 * place  # first row and end
+        trips.append(strategy_of(spec).trips(spec, component))
+        tables.append((sum(trips[-1]), 2 * len(runs.operations)))
     return tuple(column), tuple(tables), tuple(trips)

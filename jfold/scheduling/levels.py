@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order, and at which steps, the nodes of a batch run.
+"""The order of the nodes of a batch, and the steps at which they run.
 
 Rows of an operation in a recurrence are sorted by level and dense; those of others are
 as in the graph, and run in one step, or in as many as there is room for.
@@ -22,12 +22,12 @@ from jfold.scheduling.tiles import in_loops
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """In which order, and at which steps, the nodes of loops over levels run.
+    """The order of nodes in loops over levels, and the steps at which they run.
 
     Attributes:
-      counts: by operation, how many nodes each level has [levels].
-      nodes: by operation, its nodes in the order of their rows [nodes]; of those whose
-        order is another than in the graph alone.
+      counts: by operation, the number of nodes of each level [levels].
+      nodes: by operation, its nodes in the order of their rows [nodes]; only of those
+        whose order differs from that in the graph.
       last_steps: by component, the step at which each level ends [levels], from 0.
     """
 
@@ -39,13 +39,13 @@ class Levels:
 @memoized
 def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
     """Return the components that may take several steps, by their numbers."""
-    found = zip(running(spec), layout(spec).tables, strict=True)
-    return tuple((c, each) for c, (each, (rows, _)) in enumerate(found) if rows != 1)
+    pairs = zip(running(spec), layout(spec).tables, strict=True)
+    return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 
 
 def levels_of(selection: Selection, spec: Spec) -> Levels:
     """Return the levels of all loops."""
-    found, places = Levels({}, {}, {}), layout(spec)
+    result, places = Levels({}, {}, {}), layout(spec)
     for c, component in in_steps(spec):
         for o in component.operations:
             if component.recurrent:
@@ -54,27 +54,27 @@ def levels_of(selection: Selection, spec: Spec) -> Levels:
                 if len(counts) > 1:
                     # Sixteen bits are sorted by radix.
                     short = levels.astype(np.int16) if len(counts) < 1 << 15 else levels
-                    found.nodes[o] = short.argsort(kind='stable')
+                    result.nodes[o] = short.argsort(kind='stable')
             else:
                 number = int(selection.totals[len(spec.program.types) + o])
                 counts = np.array([number] if number else [], np.intp)
-            found.counts[o] = counts
-        counted = [found.counts[o] for o in component.operations]
+            result.counts[o] = counts
+        counted = [result.counts[o] for o in component.operations]
         widths = [places.widths[o] for o in component.operations]
         steps = in_loops(spec).last_steps(counted, widths, places.trips[c])
-        found.last_steps[c] = steps
-    return found
+        result.last_steps[c] = steps
+    return result
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What is to be written, and where.
+    """A selection and the arrays to write it into.
 
     Attributes:
-      selection: of examples; in a program without loops with tables of sums.
-      spec: which has room for it.
+      selection: of examples; for a program without loops with tables of sums.
+      spec: of a capacity that holds it.
       places: the layout of the spec.
-      levels: the nodes of the operations whose rows are sorted.
+      levels: the order of nodes in loops.
       indices: [size] int32, the index array.
     """
 

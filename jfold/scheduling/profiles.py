@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows each level of a batch has, and how many another may have.
+"""Profiles: the rows of each level of a batch, with headroom for other batches.
 
-Of components with several levels alone; of others the number of rows says all.
+Components that are not recurrent have none, as they have one level.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from jfold.scheduling.selections import Selection
 from jfold.scheduling.staircase import Profile, larger, run_length_encode
 
 Profiles: TypeAlias = tuple[Profile, ...]
-# Of the levels of an operation's nodes [nodes], and the example of each [nodes], the
-# rows of each level [levels].
+# Takes the level and the example of each of an operation's nodes [nodes], and returns
+# the rows of each level [levels].
 Count: TypeAlias = Callable[[Array, Array], Array]
-DEVIATIONS = 3  # that a level may have more rows than in the batch that was first
+DEVIATIONS = 3  # of the number of rows of a level, as headroom
 
 
 def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
-    """Return per component the rows of each level, in the selection that has most."""
+    """Return the most rows of each level that any selection has, per component."""
     nothing: Profiles = ((),) * len(components(program))
-    found = (_profiles(each, _rows) for each in selections)
-    return functools.reduce(lambda a, b: tuple(map(larger, a, b)), found, nothing)
+    parts = (_profiles(selection, _rows) for selection in selections)
+    return functools.reduce(lambda a, b: tuple(map(larger, a, b)), parts, nothing)
 
 
 def most(selection: Selection, examples: int) -> Profiles:
-    """Return per component the most rows of each level that so many examples of a
-    selection, all different, have together."""
+    """Return the most rows of each level that some examples have, per component.
+
+    Args:
+      examples: how many different ones, of those of the selection.
+    """
 
     def counted(levels: Array, owner: Array) -> Array:
         """Return the most rows of each level [levels]."""
         level, count = _by_example(levels, owner, len(selection))
         order = np.lexsort((-count, level))
         level, count = level[order], count[order]
-        # Of each level the largest come first.
+        # Sorted by level, then largest first: take the first `examples` of each.
         place = np.arange(len(level)) - np.searchsorted(level, level)
         chosen = place < examples
         rows: Array = np.bincount(level[chosen], count[chosen])
@@ -51,11 +54,10 @@ def most(selection: Selection, examples: int) -> Profiles:
 
 
 def margins(selection: Selection, examples: int) -> Profiles:
-    """Return per component how many more rows each level of so many other examples may
-    have by chance.
+    """Return how many more rows each level may have by chance, per component.
 
-    Three standard deviations of a sum, by those of the examples of a selection. A level
-    that has even more takes a step more, of which some are spare.
+    Three standard deviations of a sum over so many examples, estimated from those of
+    the selection. A level that has even more takes one of the spare steps.
     """
 
     def counted(levels: Array, owner: Array) -> Array:
@@ -64,7 +66,7 @@ def margins(selection: Selection, examples: int) -> Profiles:
         mean = np.bincount(level, count) / max(len(selection), 1)
         square = np.bincount(level, count * count) / max(len(selection), 1)
         deviation = np.sqrt(examples * np.maximum(square - mean * mean, 0))
-        # What is whole but for rounding stays.
+        # A whole number with a rounding error is not rounded up to the next.
         margin: Array = np.ceil(DEVIATIONS * deviation - 1e-6).astype(np.int64)
         return margin[1:]
 
@@ -72,15 +74,14 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _by_example(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Return for each level of each example that has any rows there which level it is
-    [n], and how many rows there are [n]."""
+    """Return the level and the row count [n] of all levels of all examples."""
     keys = levels.astype(np.int64) * max(examples, 1) + owner
-    found, count = np.unique(keys, return_counts=True)
-    return found // max(examples, 1), count
+    keys, count = np.unique(keys, return_counts=True)
+    return keys // max(examples, 1), count
 
 
 def _rows(levels: Array, owner: Array) -> Array:
-    """Return how many rows each level of an operation has [levels]."""
+    """Return the rows of each level of an operation [levels]."""
     return np.bincount(levels, minlength=1)[1:]
 
 
@@ -91,15 +92,14 @@ def _profiles(selection: Selection, counted: Count) -> Profiles:
         return counted(selection.levels(o), selection.owners(types + o))
 
     return tuple(
-        _joined([rows(o) for o in each.operations]) if each.recurrent else ()
-        for each in components(selection.program)
+        _profile([rows(o) for o in component.operations]) if component.recurrent else ()
+        for component in components(selection.program)
     )
 
 
-def _joined(counts: Sequence[Array]) -> Profile:
-    """The rows of each level of several operations, given those of each [levels or
-    fewer]."""
+def _profile(counts: Sequence[Array]) -> Profile:
+    """Return the profile of operations with some rows per level [levels or fewer]."""
     levels = np.zeros((max(map(len, counts)), len(counts)), np.int64)
-    for column, each in zip(levels.T, counts, strict=True):
-        column[: len(each)] = each
+    for column, rows in zip(levels.T, counts, strict=True):
+        column[: len(rows)] = rows
     return run_length_encode(levels)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `Schedule`: what the host makes of a batch, and all that the device sees of it.
+"""`Schedule`: a batch as arrays, all that the device sees of it.
 
-One array of indices and the constants of each type. Trip counts are among the indices:
-which programs are compiled depends on the `Spec` alone.
+One array of indices, and the constants of each type. Trip counts are among the indices,
+so compiled programs depend on the `Spec` alone.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Schedule:
 
     Attributes:
       indices: [size] int32, all indices and counts, in `sections`; [shards, size] if
-        its examples are dealt to shards.
+        its examples are split over shards.
       constants: per type [capacity, *shape], or [shards, capacity, *shape].
-      spec: what a compiled program depends on.
-      seconds: how long building took; `None` after a pytree transformation.
-      labels: by name of a `Metric` that is given labels, those of its rows in order
-        [rows] object, real rows alone; of the shards that this process holds. `None`
-        after a pytree transformation: they are no part of what is compiled.
+      spec: all that a compiled program depends on.
+      seconds: the time that building took; `None` after a pytree transformation.
+      labels: by name of a `Metric` with labels, those of its real rows in order [rows]
+        object; of the shards that this process holds. `None` after a pytree
+        transformation: they are no part of what is compiled.
     """
 
     indices: Array | jax.Array
@@ -57,26 +57,26 @@ class Schedule:
     labels: Mapping[str, Array] | None = None
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
-        """For JAX: the arrays, and what is static."""
+        """Return the arrays and the static part, for JAX."""
         return (self.indices, self.constants), self.spec.key
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:
-        """For JAX: the inverse of `tree_flatten`."""
+        """Return a schedule of arrays and static part, for JAX."""
         indices, constants = children
         return cls(indices, constants, key.spec)
 
     @staticmethod
     @api_boundary
     def stack(schedules: Sequence[Schedule]) -> Schedule:
-        """Schedules of one capacity with a leading axis, for `lax.scan` or `vmap`.
+        """Stack schedules of one capacity on a leading axis, for `lax.scan` or `vmap`.
 
         `Model.schedules` makes such; others are of one capacity if their model has
         `precompile`d it. Works under `jit`, too.
 
         Raises:
-          TypeError: `schedules` are none.
-          ValueError: there are none, or their capacities, or models, differ.
+          TypeError: `schedules` is no list of schedules.
+          ValueError: it is empty, or their capacities, or models, differ.
 
         >>> import jax, jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -88,38 +88,38 @@ class Schedule:
         fits = is_several and all(isinstance(x, Schedule) for x in schedules)
         hint = 'pass what `model.schedules(batches)` returns'
         expect('schedules', schedules, fits, 'a list of schedules', hint)
-        kinds = list(dict.fromkeys(x.spec for x in schedules))
-        if len(kinds) != 1:
+        specs = list(dict.fromkeys(x.spec for x in schedules))
+        if len(specs) != 1:
             raise ValueError(
                 'expected schedules of one model and capacity, got '
-                f'{_unlike(kinds)}: make them together, by `model.schedules(batches)`'
+                f'{_diff(specs)}: make them together, by `model.schedules(batches)`'
             )
         host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves(schedules))
         put = np.stack if host else jnp.stack
-        made: Schedule = jax.tree.map(lambda *x: put(x), *schedules)
-        return made
+        stacked: Schedule = jax.tree.map(lambda *x: put(x), *schedules)
+        return stacked
 
     @property
     def sections(self) -> Sections:
-        """Where each part of `indices` lies."""
+        """The sections of `indices`."""
         return layout(self.spec).sections
 
     @property
     def capacity(self) -> Capacity:
-        """How much has room in it, for `Model.reserve`."""
+        """The capacity, for `Model.reserve`."""
         return self.spec.capacity
 
     @property
     def examples(self) -> int:
-        """How many rows the results have: examples, and spare rows if asked for."""
+        """The number of rows of the results: examples, and spare rows if asked for."""
         return self.spec.capacity.results
 
     @functools.cached_property
     def parts(self) -> tuple[Schedule, ...]:
-        """The schedules of the shards that this process holds; itself if it has none.
+        """The schedules of the shards that this process holds; itself without shards.
 
-        Arrays of the host, to look at. What a part says of examples counts from its
-        first.
+        Their arrays are of the host, to look at, and number the examples of each shard
+        from 0.
         """
         check_one(self)
         if self.spec.shards is None:
@@ -131,25 +131,25 @@ class Schedule:
     @property
     @api_boundary
     def mask(self) -> jax.Array:
-        """Which rows of the results are examples [examples] bool.
+        """A mask [examples] bool of the rows of the results that are examples.
 
-        The others repeat the last example, without its gradient; see `mean`.
+        Other rows repeat the last example, without its gradient; see `mean`.
         """
         return shard_mapped(_mask, self)
 
     @api_boundary
     def mean(self, losses: object) -> Any:
-        """The mean over the real examples alone, under `jit` and `grad` too.
+        """Return the mean over the real examples alone, under `jit` and `grad` too.
 
         Args:
-          losses: [examples, ...], or arrays of such shapes in a pytree: a row for each
-            of the results.
+          losses: [examples, ...], or a pytree of such arrays, with a row for each of
+            the results.
 
         Returns:
           The mean over the first axis [...]; zero if there is no example.
 
         Raises:
-          ValueError: there are not as many rows.
+          ValueError: the number of rows is another.
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Scalar())
@@ -164,16 +164,16 @@ class Schedule:
     def ragged(
         self, lists: Iterable[Iterable[Any]], type: TypeLike | None = None
     ) -> Ragged:
-        """Lays out what goes with each item of a result that is a sequence: targets.
+        """Lay out targets for the items of a result that is a sequence.
 
-        So a model that learns to label sequences labels those that have no labels, too.
+        As targets are no part of examples, a model that learns to label sequences can
+        be applied to some without labels.
 
         Args:
-          lists: for each example what goes with its items, lists of lists where items
-            are sequences; for each row, or without spare rows. With batches,
+          lists: for each example the targets of its items, lists of lists where items
+            are sequences; for all rows, or without spare rows. With batches,
             `[tags[i] for i in batch.indices]`.
-          type: of what goes with an item; that of what is given when left out, and of a
-            number of float32 where there is nothing.
+          type: of a target; inferred if left out, float32 if there are no targets.
 
         Returns:
           Arrays of NumPy with rows as those of the result, spare ones included. Where
@@ -206,40 +206,40 @@ class Schedule:
         return lay_out(of_one_shard(spec), parts, lists, type)
 
     def owners(self, result: int) -> jax.Array:
-        """Of each row of a result with any number of them, which row of the others its
-        example is [rows] int32; `examples` for spare rows."""
+        """Return the example of each row of a result [rows]; `examples` if spare."""
         shards = self.spec.shards
 
         def of_one(one: Schedule) -> jax.Array:
-            found = jnp.asarray(one.sections.owners[result].of(one.indices))
+            owners = jnp.asarray(one.sections.owners[result].of(one.indices))
             if shards is None:
-                return found
+                return owners
             before = lax.axis_index(shards.axes) * one.examples
-            return jnp.where(found < one.examples, found + before, self.examples)
+            return jnp.where(owners < one.examples, owners + before, self.examples)
 
         return shard_mapped(of_one, self)
 
     @property
     def depth(self) -> int:
-        """How many levels run, those of one component after those of another."""
+        """The number of levels of all components, which run one after another."""
         return int(self.depths.sum())
 
     @property
     def depths(self) -> Array:
-        """How many levels of each component run [components], in the shard that has
-        most; of steps, if their number is fixed."""
+        """The most levels or steps of each component in a shard [components]."""
         of_parts = [x.sections.header.depths.of(x.indices) for x in self.parts]
         return np.asarray(np.max(of_parts, axis=0))
 
     @property
     def counts(self) -> Array:
-        """Nodes per operation [operations]; of the shards that this process holds."""
+        """The nodes per operation [operations], in the shards that this process has."""
         of_parts = [x.sections.header.counts.of(x.indices) for x in self.parts]
         return np.asarray(np.sum(of_parts, axis=0))
 
     def tiles(self, operation: int) -> Array:
-        """Per level of its component [depth, 2 + widths]: first row, end, then tiles
-        per width; of a schedule without shards."""
+        """Return the tiles of an operation per level [depth, 2 + widths].
+
+        First row, end, then tiles of each width; of a schedule without shards.
+        """
         places = layout(self.spec)
         widths, c = places.widths[operation], places.component[operation]
         if not self.spec.capacity.rows[operation]:
@@ -253,16 +253,16 @@ class Schedule:
 
     @property
     def stacked(self) -> tuple[int, ...]:
-        """The leading axes that `stack` has made; none of the schedule of a batch."""
-        own = 1 if self.spec.shards is None else 2
-        return np.shape(self.indices)[:-own]
+        """The leading axes that `stack` has added."""
+        axes = 1 if self.spec.shards is None else 2
+        return np.shape(self.indices)[:-axes]
 
     def __repr__(self) -> str:
         shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
-        return f'Schedule({self.examples} examples{shards}, {self._told()})'
+        return f'Schedule({self.examples} examples{shards}, {self._summary()})'
 
-    def _told(self) -> str:
-        """What it prints of its arrays."""
+    def _summary(self) -> str:
+        """Return text about the arrays, to print."""
         if self.stacked:
             return f'stacked {list(self.stacked)}'
         try:
@@ -272,10 +272,10 @@ class Schedule:
 
 
 def check_one(schedule: Schedule) -> None:
-    """Refuses what `Schedule.stack` has made.
+    """Check that a schedule is of one batch, and not stacked.
 
     Raises:
-      ValueError: it is of several batches.
+      ValueError: it is stacked.
     """
     if schedule.stacked:
         got = f'{list(schedule.stacked)} of them stacked'
@@ -286,7 +286,7 @@ def check_one(schedule: Schedule) -> None:
 
 
 def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
-    """Of losses [examples, ...], whose real rows are in a mask [examples]."""
+    """Return the mean of losses [examples, ...] over rows in a mask [examples]."""
     if losses.shape[:1] != mask.shape:
         raise ValueError(
             f'expected losses [{len(mask)}, ...], one for each row of the results, got '
@@ -302,8 +302,8 @@ def _mask(schedule: Schedule) -> jax.Array:
 
 
 def on_device(schedule: Schedule) -> Schedule:
-    """With arrays where they are used, but for those of 64 bits, which JAX may know in
-    the caller's thread alone."""
+    """Return a schedule with its arrays on the device, except those of 64 bits."""
+    # JAX may allow 64 bits in the caller's thread alone.
     shards = schedule.spec.shards
     where = None if shards is None else shards.sharding
 
@@ -320,30 +320,30 @@ def on_device(schedule: Schedule) -> Schedule:
 
 
 def _parts(x: Array | jax.Array) -> list[Array]:
-    """What this process holds of an array [shards, ...], a shard each."""
+    """Return the shards of an array [shards, ...] that this process holds."""
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
         return list(np.asarray(x))
-    found = {each.index[0].start or 0: each.data for each in x.addressable_shards}
-    return [row for _, data in sorted(found.items()) for row in np.asarray(data)]
+    parts = {part.index[0].start or 0: part.data for part in x.addressable_shards}
+    return [row for _, data in sorted(parts.items()) for row in np.asarray(data)]
 
 
 def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
-    """A function of the schedule of each shard, run where that is.
+    """Apply a function to the schedule of each shard, on the devices of the shard.
 
     Args:
-      fn: takes a schedule, and the others as they are; gives arrays [rows, ...].
+      fn: takes a schedule, and the others as they are; returns arrays [rows, ...].
 
     Returns:
-      What it gives [shards * rows, ...], those of one shard after those of another.
+      Its results [shards * rows, ...], those of one shard after those of another.
     """
     check_one(schedule)
     shards, spec = schedule.spec.shards, schedule.spec
     if shards is None:
-        return _alike(fn, schedule, *others)
+        return _replicated(fn, schedule, *others)
 
     def of_one(others: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> T:
-        own = tuple(x[0] for x in constants)
-        return fn(Schedule(indices[0], own, of_one_shard(spec)), *others)
+        parts = tuple(x[0] for x in constants)
+        return fn(Schedule(indices[0], parts, of_one_shard(spec)), *others)
 
     run = jax.shard_map(
         of_one,
@@ -355,26 +355,26 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     arrays = jax.tree.map(shards.parted, (schedule.indices, schedule.constants))
     others = jax.tree.map(lambda x: shards.alike(shards.whole(x)), others)
     result = run(others, *arrays)
-    made: T = jax.tree.map(lambda x: shards.alike(x, shards.split), result)
-    return made
+    split: T = jax.tree.map(lambda x: shards.alike(x, shards.split), result)
+    return split
 
 
-def _alike(fn: Callable[..., T], *given: Any) -> T:
-    """What a function gives, on all devices of a mesh whose types say how arrays lie:
-    with such types JAX would not let rows be written into buffers."""
+def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
+    """Call `fn` replicated over the explicit axes of the current mesh, if any."""
+    # With explicit axes in its type JAX would not let rows be written into a buffer.
     mesh = jax.sharding.get_abstract_mesh()
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     axes = {axis for axis, type_ in pairs if type_ == AxisType.Explicit}
     if not axes:
-        return fn(*given)
+        return fn(*arguments)
     run = jax.shard_map(fn, in_specs=EVERYWHERE, out_specs=EVERYWHERE, axis_names=axes)
-    alike = jax.sharding.reshard(given, EVERYWHERE)  # type: ignore[no-untyped-call]
+    alike = jax.sharding.reshard(arguments, EVERYWHERE)  # type: ignore[no-untyped-call]
     result: T = run(*alike)
     return result
 
 
 def abstract(spec: Spec) -> Schedule:
-    """A schedule of shapes and types alone, for compiling ahead of time."""
+    """Return a schedule of shapes and types alone, for compiling ahead of time."""
     struct: Any = jax.ShapeDtypeStruct
     shards = spec.shards
     if shards is not None:
@@ -388,14 +388,14 @@ def abstract(spec: Spec) -> Schedule:
     return Schedule(struct((*before, size), np.int32), constants, spec)
 
 
-def _unlike(kinds: list[Spec]) -> str:
-    """In what the first two of several kinds of schedules differ, in a line."""
-    if not kinds:
+def _diff(specs: list[Spec]) -> str:
+    """Return text: in what the first two of several specs differ."""
+    if not specs:
         return 'none'
-    first, other = kinds[:2]
+    first, other = specs[:2]
     if first.program is not other.program:
         return 'those of two models'
     dimensions = first.capacity.dimensions(), other.capacity.dimensions()
     pairs = zip(*dimensions, strict=True)
-    found = [f'{name} {a} and {b}' for (name, a), (_, b) in pairs if a != b]
-    return f'some with {", ".join(found[:4]) or "other shards"}'
+    differences = [f'{name} {a} and {b}' for (name, a), (_, b) in pairs if a != b]
+    return f'some with {", ".join(differences[:4]) or "other shards"}'

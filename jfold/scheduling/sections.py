@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of the index array: where each begins, and its shape.
 
-All that a batch tells the device, but for constants, is one int32 array, so that it is
-sent at once. Its sections are declared here, each once with its shape, and laid out;
-who writes or reads one does it through its `Section`.
+All data of a batch but constants is one int32 array, so that it is sent at once. Its
+sections are declared here, each once with its shape, and laid out; the host writes and
+the device reads each through its `Section`.
 
     | depths | counts | rows | empty |         header, depends on the program alone
-    | tiles of each component |                in which order rows are computed
-    | inputs of each operation |               what they read
-    | results |                                what of it is handed out
+    | tiles of each component |                the order in which rows are computed
+    | inputs of each operation |               the rows of values that they read
+    | results |                                the rows of values that are returned
     | consumers, steps, sums of each type |    how cotangents are summed
 """
 
@@ -41,7 +41,7 @@ class Section:
 
     Attributes:
       start: the place of its first number.
-      shape: of what it holds; rows of the last axis lie together.
+      shape: of its numbers, in row-major order.
     """
 
     start: int
@@ -53,27 +53,27 @@ class Section:
         return self.start + math.prod(self.shape)
 
     def __getitem__(self, row: int) -> Section:
-        """One row of its first axis."""
+        """Return one row of the first axis."""
         _, *shape = self.shape
         return Section(self.start + row * math.prod(shape), tuple(shape))
 
     @property
     def rows(self) -> list[Section]:
-        """All rows of its first axis."""
+        """All rows of the first axis."""
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
-        """The section [*shape] of an index array [size]; of NumPy's arrays, a view."""
+        """Return the section [*shape] of an index array [size]; for NumPy a view."""
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def write(self, indices: Array, values: Array) -> None:
-        """Writes values [*shape] into an index array [size]."""
+        """Write values [*shape] into an index array [size]."""
         _require(values.shape == self.shape, self, values)
         self.of(indices)[...] = values
 
     def fill(self, indices: Array, values: Array, spare: int) -> None:
-        """Writes values [n or fewer] into a section [n], and `spare` behind them."""
+        """Write values [n or fewer] into a section [n], and `spare` behind them."""
         fits = values.ndim == len(self.shape) == 1 and len(values) <= self.shape[0]
         _require(fits, self, values)
         end = self.start + len(values)
@@ -94,13 +94,12 @@ class Header:
     """The sections that every schedule of a program has at the same place.
 
     Attributes:
-      depths: [components] how many levels of each run; of steps, if their number is
-        fixed.
+      depths: [components] levels of each; steps, if their number is fixed.
       counts: [operations] nodes of each.
       rows: [results] rows of each.
-      empty: [1] the part of a wide tile that may be empty: one of so many.
+      empty: [1] `n`, where up to 1/n of a wide tile may be empty.
       whole: all of these, one after another.
-      examples: [] how many examples there are: so many rows the value itself has.
+      examples: [] the number of examples, which is that of rows of the value itself.
     """
 
     depths: Section
@@ -111,19 +110,19 @@ class Header:
     examples: Section
 
 
-# ---- what shapes follow from ---------------------------------------------------------
+# ---- inputs of shapes ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What there is room for.
+    """The numbers that decide the shapes of sections.
 
     Attributes:
       spec: of the schedule.
       tables: per component, rows and columns of its table of tiles.
       regions: [operations] rows of each in a buffer.
       results: [results] rows of each.
-      computed: [types] rows of the value buffer that are no constants.
+      computed: [types] rows of the value buffer that are not constants.
       sum_width: [types] sums that are taken at once.
     """
 
@@ -136,7 +135,7 @@ class Room:
 
     @property
     def levels(self) -> int:
-        """Those of all components."""
+        """The number of levels of all components."""
         return sum(rows for rows, _ in self.tables)
 
 
@@ -145,15 +144,17 @@ PART = 'part'
 
 
 class Part(NamedTuple):
-    """How sections of a name are laid out: one behind another, with those of other
-    names that are of the same things, thing by thing.
+    """A declaration of the sections of one name.
+
+    Declarations next to each other with the same owners are laid out owner by owner.
 
     Attributes:
-      things: what has sections of their own, as many as there are in the room.
-      shapes: of the room and the number of a thing; of one section, or of several.
+      owners: takes a room, returns one item for each component, operation, ...
+      shapes: takes a room and the number of an owner, returns the shape of its section,
+        or those of several.
     """
 
-    things: Callable[[Room], Sized]
+    owners: Callable[[Room], Sized]
     shapes: Callable[[Room, int], Shape | list[Shape]]
 
 
@@ -163,20 +164,19 @@ RESULTS = operator.attrgetter('results')
 TYPES = operator.attrgetter('computed')
 
 
-def _each(
-    things: Callable[[Room], Sized],
+def _per(
+    owners: Callable[[Room], Sized],
     shapes: Callable[[Room, int], Shape | list[Shape]],
 ) -> Any:
-    """Declares a section, or several, of each component, operation, result or type."""
-    return field(metadata={PART: Part(things, shapes)})
+    """Declare a section, or several, of each component, operation, result or type."""
+    return field(metadata={PART: Part(owners, shapes)})
 
 
 # ---- declarations --------------------------------------------------------------------
 
 
 def summed_at_once(spec: Spec, c: int) -> bool:
-    """Whether a component is sums that are all taken at once, of what is in the end
-    added up."""
+    """Return whether a component is sums of sums, taken at once from their leaves."""
     component = components(spec.program)[c]
     return spec.strategy == ONCE and component.recurrent
 
@@ -185,8 +185,8 @@ def _summands(room: Room, c: int) -> Shape:
     if not (summed_at_once(room.spec, c) and sums_have_rows(room.spec)):
         return (0,)
     operations = room.spec.program.operations
-    own = components(room.spec.program)[c].operations
-    return (sum(room.regions[o] * len(operations[o].inputs) for o in own),)
+    sums = components(room.spec.program)[c].operations
+    return (sum(room.regions[o] * len(operations[o].inputs) for o in sums),)
 
 
 def _inputs(room: Room, o: int) -> list[Shape]:
@@ -206,15 +206,14 @@ def _results(room: Room, r: int) -> list[Shape]:
 
 
 def _slots(room: Room, table: int, count: int, rows: int) -> list[Shape]:
-    """Of each of the slots of a table, so many as it has columns, what it reads."""
-    found = read_ways(room.spec, table, count)
-    return [_room_of(room.spec, table, a, way, rows) for a, way in enumerate(found)]
-
-
-def _room_of(spec: Spec, table: int, column: int, way: ReadMode, rows: int) -> Shape:
-    if way is ReadMode.SUMMED:
-        return (spec.capacity.summands[slot_numbers(spec.program)[table, column]],)
-    return (rows if way is ReadMode.INDEXED else 0,)
+    """Return the shape of the section of each column of a table."""
+    numbers, summands = slot_numbers(room.spec.program), room.spec.capacity.summands
+    modes = read_ways(room.spec, table, count)
+    room_of = {ReadMode.IN_PLACE: 0, ReadMode.INDEXED: rows}
+    return [
+        (summands[numbers[table, a]] if mode is ReadMode.SUMMED else room_of[mode],)
+        for a, mode in enumerate(modes)
+    ]
 
 
 def _input_sums(room: Room, o: int) -> list[Shape]:
@@ -226,13 +225,13 @@ def _result_sums(room: Room, r: int) -> list[Shape]:
 
 
 def _summed(room: Room, table: int, shapes: list[Shape]) -> list[Shape]:
-    found = read_ways(room.spec, table, len(shapes))
-    pairs = zip(shapes, found, strict=True)
-    return [shape if way is ReadMode.SUMMED else (0,) for shape, way in pairs]
+    modes = read_ways(room.spec, table, len(shapes))
+    pairs = zip(shapes, modes, strict=True)
+    return [shape if mode is ReadMode.SUMMED else (0,) for shape, mode in pairs]
 
 
 def _consumers(room: Room, t: int) -> Shape:
-    # Where nothing is in loops, JAX itself takes gradients.
+    # Without loops JAX differentiates the program, so no edges are summed here.
     fan = 0 if room.spec.strategy == ONCE else room.spec.capacity.fans[t]
     return fan, room.computed[t]
 
@@ -246,96 +245,97 @@ def _rows_of_sums(room: Room, t: int) -> int:
 
 
 def _sums(room: Room, t: int) -> Shape:
-    summed = _rows_of_sums(room, t)
+    rows = _rows_of_sums(room, t)
     # The last tile of sums may run past their end.
-    return SUM_ARITY, summed + room.sum_width[t] if summed else 0
+    return SUM_ARITY, rows + room.sum_width[t] if rows else 0
 
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The sections, in their order: each is declared here, with its shape.
+    """The sections of an index array, in their order; each is declared with its shape.
 
     Attributes:
-      header: what tells how much of everything there is.
+      header: the counts of levels, nodes and rows.
       size: of the index array.
-      tiles: per component [levels, columns], for each of its operations first row and
-        end; a row for each step, if their number is fixed.
-      summands: per component that is sums, where these are taken at once [summands],
-        rows of the value buffer; [0] of others.
-      sums_of: likewise, to which row of the component each is added.
-      inputs: per operation and input [region], rows of the value buffer; [0] of sums
-        that are taken at once, and of what is read in place; [summands] of a slot that
-        is summed.
-      input_sums: likewise, of a slot that is summed to which of its rows each is added;
-        [0] of others.
-      owners: per result [rows], the example of each; [0] where each has one.
-      results: per result and tensor [rows], rows of the value buffer, or as of inputs.
-      result_sums: as `input_sums`.
-      consumers: per type [fan, rows], of each computed row the edge rows to sum.
+      tiles: per component [levels, columns], first row and end of each of its
+        operations; a row for each step, if their number is fixed.
+      summands: per component [summands], rows of the value buffer, if it is sums of
+        sums, which have rows; else [0].
+      sums_of: likewise, the row of the component that each summand is added to.
+      inputs: per operation and input [region], rows of the value buffer; [summands] if
+        its slot is summed; [0] if it is read in place, or the operation is a sum of
+        sums.
+      input_sums: likewise [summands], the row of the slot that each is added to, if it
+        is summed; else [0].
+      owners: per result [rows], the example of each row; [0] if each example has one.
+      results: per result and tensor [rows], as `inputs`.
+      result_sums: per result and tensor, as `input_sums`.
+      consumers: per type [fan, rows], the edge rows to sum for each computed row.
       steps: per type [levels of all components, stages, 2], first row and number of
         tiles of the sums that a level takes; [0, ...] where there are none.
-      sums: per type [SUM_ARITY, sums], the edge rows of each; likewise.
+      sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
+        where there are none.
     """
 
     header: Header
     size: int
-    tiles: tuple[Section, ...] = _each(COMPONENTS, lambda room, c: room.tables[c])
-    summands: tuple[Section, ...] = _each(COMPONENTS, _summands)
-    sums_of: tuple[Section, ...] = _each(COMPONENTS, _summands)
-    inputs: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _inputs)
-    input_sums: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _input_sums)
-    owners: tuple[Section, ...] = _each(RESULTS, _owners)
-    results: tuple[tuple[Section, ...], ...] = _each(RESULTS, _results)
-    result_sums: tuple[tuple[Section, ...], ...] = _each(RESULTS, _result_sums)
-    consumers: tuple[Section, ...] = _each(TYPES, _consumers)
-    steps: tuple[Section, ...] = _each(TYPES, _steps)
-    sums: tuple[Section, ...] = _each(TYPES, _sums)
+    tiles: tuple[Section, ...] = _per(COMPONENTS, lambda room, c: room.tables[c])
+    summands: tuple[Section, ...] = _per(COMPONENTS, _summands)
+    sums_of: tuple[Section, ...] = _per(COMPONENTS, _summands)
+    inputs: tuple[tuple[Section, ...], ...] = _per(OPERATIONS, _inputs)
+    input_sums: tuple[tuple[Section, ...], ...] = _per(OPERATIONS, _input_sums)
+    owners: tuple[Section, ...] = _per(RESULTS, _owners)
+    results: tuple[tuple[Section, ...], ...] = _per(RESULTS, _results)
+    result_sums: tuple[tuple[Section, ...], ...] = _per(RESULTS, _result_sums)
+    consumers: tuple[Section, ...] = _per(TYPES, _consumers)
+    steps: tuple[Section, ...] = _per(TYPES, _steps)
+    sums: tuple[Section, ...] = _per(TYPES, _sums)
 
 
 # ---- layout --------------------------------------------------------------------------
 
 
 class Allocator:
-    """Hands out consecutive places."""
+    """An allocator of consecutive places."""
 
     def __init__(self) -> None:
         self.next = 0
 
     def take(self, size: int) -> int:
-        """The first of so many places."""
+        """Allocate places, and return the first."""
         first, self.next = self.next, self.next + size
         return first
 
     def section(self, *shape: int) -> Section:
-        """A section of the given shape."""
+        """Allocate a section of a shape."""
         return Section(self.take(math.prod(shape)), shape)
 
     def sections(self, shapes: Shape | list[Shape]) -> object:
-        """A section of a shape, or one of each."""
+        """Allocate a section of a shape, or one of each."""
         if isinstance(shapes, list):
             return tuple(self.section(*shape) for shape in shapes)
         return self.section(*shapes)
 
 
 def lay_out(room: Room) -> Sections:
-    """The sections of all that there is room for."""
-    cursor = Allocator()
-    header = _header(room.spec.program, cursor)
+    """Return the sections of an index array."""
+    allocator = Allocator()
+    header = _header(room.spec.program, allocator)
     parts = {x.name: x.metadata[PART] for x in fields(Sections) if PART in x.metadata}
-    made: dict[str, list[Any]] = {name: [] for name in parts}
-    for things, names in itertools.groupby(parts, lambda name: parts[name].things):
-        together = [*names]
-        for number in range(len(things(room))):
-            for name in together:
-                made[name].append(cursor.sections(parts[name].shapes(room, number)))
-    laid_out = {name: tuple(sections) for name, sections in made.items()}
-    return Sections(header, cursor.next, **laid_out)
+    sections: dict[str, list[Any]] = {name: [] for name in parts}
+    for owners, group in itertools.groupby(parts, lambda name: parts[name].owners):
+        names = [*group]
+        for number in range(len(owners(room))):
+            for name in names:
+                shapes = parts[name].shapes(room, number)
+                sections[name].append(allocator.sections(shapes))
+    laid_out = {name: tuple(x) for name, x in sections.items()}
+    return Sections(header, allocator.next, **laid_out)
 
 
-def _header(program: Operations, cursor: Allocator) -> Header:
-    depths = cursor.section(len(components(program)))
-    counts = cursor.section(len(program.operations))
-    rows, empty = cursor.section(len(program.results)), cursor.section(1)
-    own, *_ = program.value_results
-    whole = Section(0, (cursor.next,))
-    return Header(depths, counts, rows, empty, whole, rows[own])
+def _header(program: Operations, allocator: Allocator) -> Header:
+    depths = allocator.section(len(components(program)))
+    counts = allocator.section(len(program.operations))
+    rows, empty = allocator.section(len(program.results)), allocator.section(1)
+    header, value = Section(0, (allocator.next,)), program.value_results[0]
+    return Header(depths, counts, rows, empty, header, rows[value])

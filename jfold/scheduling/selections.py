@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Selection`: examples chosen of a graph, and their values, merged.
+"""`Selection`: examples chosen from a graph, and their values, merged.
 
-A graph numbers the values of each example from 0 in each type. Merged, all values of a
-selection stand in one row, and a number is moved by where those of its type and example
-begin:
+A graph numbers the values of each example from 0 in each type. Merged, the values of a
+selection are numbered through, so the place where those of a type and example begin is
+added to their numbers:
 
     type             float32                              int32
     example          0             1                      0      1
@@ -11,8 +11,8 @@ begin:
     in the graph     0 1 2 3 4 5   0 1 2 3                0 1    0
     merged           0 1 2 3 4 5   6 7 8 9                10 11  12
 
-All columns of all tables are moved at once, so that the time of a merge hardly depends
-on the number of operations.
+All columns of all tables are renumbered at once, so that the time of a merge hardly
+depends on the number of operations.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """Numbers in a table.
+    """A column of numbers in a table.
 
     Attributes:
-      space: what is numbered: values of a type; or the rows of a table, whose number is
-        above those of all types.
+      space: what is numbered: values, by the number of their type; or rows of a table,
+        by the number of the table, where that is above those of all types.
       table: the number of the table: constants per type, operations, results.
-      number: which of its columns.
+      number: of the column in the table.
     """
 
     space: int
@@ -59,7 +59,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns that are merged at once, by space.
+    """Columns that are merged at once, in the order of their spaces.
 
     Attributes:
       every: the columns.
@@ -73,34 +73,34 @@ class Columns:
     ends: tuple[int, ...]
 
 
-def make_columns(every: Sequence[Column], count: int) -> Columns:
-    """Return columns, given them by space, of which there are so many."""
-    spaces, tables, _ = np.array(every, np.intp).reshape(-1, 3).T
+def make_columns(columns: Sequence[Column], count: int) -> Columns:
+    """Return columns that are sorted by space, among `count` spaces."""
+    spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
-    return Columns(tuple(every), spaces, tables, tuple(ends))
+    return Columns(tuple(columns), spaces, tables, tuple(ends))
 
 
 @memoized
 def value_columns(program: Operations) -> Columns:
-    """Return all columns of values: what operations read and results consist of."""
-    types, found = len(program.types), []
+    """Return all columns of values: inputs of operations and tensors of results."""
+    types, columns = len(program.types), []
     for o, operation in enumerate(program.operations, types):
-        # In front of its inputs an operation's table has levels.
-        found += [Column(t, o, a) for a, t in enumerate(operation.inputs, 1)]
+        # Column 0 of an operation has levels.
+        columns += [Column(t, o, a) for a, t in enumerate(operation.inputs, 1)]
     for r, result in enumerate(program.results, types + len(program.operations)):
-        found += [Column(t, r, j) for j, t in enumerate(result.tensors)]
-    return make_columns(sorted(found, key=lambda column: column.space), types)
+        columns += [Column(t, r, j) for j, t in enumerate(result.tensors)]
+    return make_columns(sorted(columns, key=lambda column: column.space), types)
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The numbers in columns, merged.
+    """The merged numbers in columns.
 
     Attributes:
       columns: by space.
       numbers: [rows of all columns] int64, one column behind another.
       lengths: [columns] rows of each.
-      ends: [columns + 1] where each begins, and the last ends.
+      ends: [columns + 1] where each column begins, and the last ends.
     """
 
     columns: Columns
@@ -110,7 +110,7 @@ class Merged:
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
-        """Of each column, by its table and number, which it is."""
+        """The place of each column, by its table and number."""
         return {x[1:]: c for c, x in enumerate(self.columns.every)}
 
     def column(self, table: int, number: int) -> Array:
@@ -124,14 +124,16 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Parts of the values of an example, type by type: the program's constants, if it
-    has any of the type, its own, and what each operation makes.
+    """The parts of the values of an example, type by type.
+
+    Of each type: the program's constants if there are any, the example's own, and the
+    outputs of each operation.
 
     Attributes:
-      keys: of each its table, and which output of its rows it is.
+      keys: of each part its table, and the number of the output.
       tables: [parts] of each; those of the program's constants are behind all others.
       ends: [types + 1] where the parts of each type begin.
-      bounds: the same as an array.
+      bounds: `ends` as an array.
       has_shared: whether the program has constants.
     """
 
@@ -142,8 +144,10 @@ class Parts:
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
-        """Return numbers [parts, examples] type by type, and of each type example by
-        example [cells]."""
+        """Return numbers [parts, examples] in the order of values [cells].
+
+        That is type by type, and within a type example by example.
+        """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
         bounds = itertools.pairwise(self.ends)
@@ -155,14 +159,14 @@ def parts_of(program: Operations) -> Parts:
     """Return the parts of the values of a program's examples."""
     types, shared = len(program.types), shared_counts(program)
     behind = types + len(program.operations) + len(program.results)
-    found, ends = [], [0]
+    keys, ends = [], [0]
     for t, count in enumerate(shared):
-        found += [(behind + t, 0)] if count else []
-        found += [x[1:] for x in value_parts(program) if x[0] == t]
-        ends.append(len(found))
-    tables = np.array([table for table, _ in found], np.intp)
+        keys += [(behind + t, 0)] if count else []
+        keys += [x[1:] for x in value_parts(program) if x[0] == t]
+        ends.append(len(keys))
+    tables = np.array([table for table, _ in keys], np.intp)
     bounds = np.array(ends, np.intp)
-    return Parts(tuple(found), tables, tuple(ends), bounds, any(shared))
+    return Parts(tuple(keys), tables, tuple(ends), bounds, any(shared))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +176,8 @@ class Numbers:
     Attributes:
       parts: of the values.
       cells: [cells] values of each part of each example, as `Parts.by_example`.
-      places: [cells + 1] the number of the first of each.
-      examples: how many there are.
+      places: [cells + 1] the number of the first value of each.
+      examples: the number of examples.
     """
 
     parts: Parts
@@ -186,16 +190,16 @@ class Numbers:
         """The number of the first value of each type and example [types, examples]."""
         if self.examples == 1:
             return self.places[self.parts.bounds[:-1]][:, None]
-        found = np.empty((len(self.parts.ends) - 1, self.examples), np.intp)
-        for row, (a, b) in zip(found, itertools.pairwise(self.parts.ends), strict=True):
+        first = np.empty((len(self.parts.ends) - 1, self.examples), np.intp)
+        for row, (a, b) in zip(first, itertools.pairwise(self.parts.ends), strict=True):
             row[:] = self._of_cells(a, b)
-        return found
+        return first
 
     @cached_property
     def ends(self) -> list[int]:
         """The number of the first value of each type [types + 1]."""
-        found: list[int] = self.places[self.parts.bounds * self.examples].tolist()
-        return found
+        ends: list[int] = self.places[self.parts.bounds * self.examples].tolist()
+        return ends
 
     def begin(self, table: int, output: int) -> Array:
         """Return the number of the first value of a part [examples]."""
@@ -205,27 +209,27 @@ class Numbers:
         return self._of_cells(a, b, p - a)
 
     def _of_cells(self, a: int, b: int, part: int = 0) -> Array:
-        """Return the numbers of the first values [examples] of a part of those of a
-        type, which are parts `a` to `b`."""
+        """Return the first numbers [examples] of a part of a type, of `a` to `b`."""
         return self.places[a * self.examples + part : b * self.examples : b - a]
 
 
 @dataclass(frozen=True, eq=False)
 class Demands:
-    """What each example needs.
+    """The numbers of rows, levels and sums that each example needs.
 
     Attributes:
-      added: [examples, numbers], what adds up over a batch: constants per type, nodes
-        per operation, rows of sums per type, values per metric, summands per slot.
-      highest: [examples, numbers], what only the largest decides: levels, fans per
-        type, stages; of each slot whether it is indexed, and whether sums have rows.
+      added: [examples, numbers], of which a batch needs the sum: constants per type,
+        nodes per operation, rows of sums per type, values per metric, summands per
+        slot.
+      highest: [examples, numbers], of which a batch needs the maximum: levels, fans per
+        type, stages; for each slot whether it is indexed, and whether sums have rows.
     """
 
     added: Array
     highest: Array
 
     def pick(self, examples: Array) -> Demands:
-        """Return the demands of the given examples [n]."""
+        """Return the demands of some examples [n]."""
         return Demands(self.added[examples], self.highest[examples])
 
 
@@ -237,11 +241,11 @@ class Selection(Memoized):
     """Examples of a graph, in some order; one may be there several times.
 
     Attributes:
-      program: what they were recorded for.
-      graph: which they are chosen of, known to fit the program.
-      examples: [n] which of them; `None` for all, as they are.
-      known: what each demands, where that is known.
-      origin: all examples of the graph, which keep what they were prepared for.
+      program: that they were recorded for.
+      graph: that they are chosen from, known to fit the program.
+      examples: [n] numbers in the graph; `None` for all of them in order.
+      known: the demands of each, if they are known.
+      origin: the selection of all examples, which memos are stored on.
     """
 
     program: Operations
@@ -255,7 +259,7 @@ class Selection(Memoized):
 
     @property
     def every(self) -> Selection:
-        """All examples of the graph."""
+        """The selection of all examples of the graph."""
         return self.origin or self
 
     def pick(self, which: Array) -> Selection:
@@ -274,14 +278,13 @@ class Selection(Memoized):
 
     @cached_property
     def _begin(self) -> Array:
-        """Where in each table of the graph the rows of each example begin
-        [tables, n]."""
+        """The first row of each example in each table of the graph [tables, n]."""
         first, examples = self.graph.first, self.examples
         return first[:, :-1] if examples is None else first.take(examples, 1)
 
     @cached_property
     def counts(self) -> Array:
-        """Rows of each example in each table [tables, n]."""
+        """The number of rows of each example in each table [tables, n]."""
         first, examples = self.graph.first, self.examples
         end = first[:, 1:] if examples is None else first.take(examples + 1, 1)
         counts: Array = end - self._begin
@@ -289,20 +292,20 @@ class Selection(Memoized):
 
     @cached_property
     def totals(self) -> Array:
-        """Rows of all examples in each table [tables]."""
+        """The number of rows of all examples in each table [tables]."""
         return self.counts[:, 0] if len(self) == 1 else self.counts.sum(1)
 
     @cached_property
     def _rows(self) -> list[Array]:
-        """Per table, where in it the rows of the chosen examples are."""
-        every = ranges(self._begin.ravel(), self.counts.ravel())
+        """The rows of the chosen examples in each table of the graph."""
+        rows = ranges(self._begin.ravel(), self.counts.ravel())
         ends = first_of(self.totals).tolist()
-        return [every[a:b] for a, b in itertools.pairwise(ends)]
+        return [rows[a:b] for a, b in itertools.pairwise(ends)]
 
     def column(self, table: int, number: int) -> Array:
         """Return a column of a table [rows, ...], of these examples alone."""
-        found = self.graph.tables[table].columns[number]
-        return found if self.examples is None else found.take(self._rows[table], 0)
+        column = self.graph.tables[table].columns[number]
+        return column if self.examples is None else column.take(self._rows[table], 0)
 
     def levels(self, o: int) -> Array:
         """Return the level of each node of an operation [nodes]."""
@@ -317,55 +320,56 @@ class Selection(Memoized):
 
     @cached_property
     def numbers(self) -> Numbers:
-        """How merged values are numbered."""
+        """The numbers of merged values."""
         parts, counts = parts_of(self.program), self.counts
         if parts.has_shared:
-            own = np.array(shared_counts(self.program))[:, None].repeat(len(self), 1)
-            counts = np.concatenate([counts[: self.behind], own])
+            shared = np.array(shared_counts(self.program))[:, None].repeat(len(self), 1)
+            counts = np.concatenate([counts[: self.behind], shared])
         cells = parts.by_example(counts[parts.tables])
         return Numbers(parts, cells, first_of(cells), len(self))
 
     @property
     def behind(self) -> int:
-        """How many tables the graph of a program has."""
+        """The number of tables of a program's graph."""
         program = self.program
         return len(program.types) + len(program.operations) + len(program.results)
 
     @cached_property
     def before(self) -> Array:
-        """Rows of the examples before each, in each table [tables, n]."""
-        found = np.zeros(self.counts.shape, np.intp)
+        """The number of rows of the examples before each, per table [tables, n]."""
+        result = np.zeros(self.counts.shape, np.intp)
         if len(self) > 1:
-            np.cumsum(self.counts[:, :-1], axis=1, out=found[:, 1:])
-        return found
+            np.cumsum(self.counts[:, :-1], axis=1, out=result[:, 1:])
+        return result
 
     def merge(self, columns: Columns) -> Merged:
-        """Return the numbers in columns, merged."""
+        """Return the merged numbers in columns."""
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])
+        # The number where its space and example begin, for each row of each column.
         numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
-        found = [self.column(table, number) for _, table, number in columns.every]
-        if found:
-            numbers += concatenated(found)
+        in_graph = [self.column(table, number) for _, table, number in columns.every]
+        if in_graph:
+            numbers += concatenated(in_graph)
         lengths = self.totals[columns.tables]
         return Merged(columns, numbers, lengths, [0, *lengths.cumsum().tolist()])
 
     @cached_property
     def values(self) -> Merged:
-        """All that is read."""
+        """The merged numbers of all values that are read."""
         return self.merge(value_columns(self.program))
 
     def made(self, o: int) -> Array:
-        """Return the number of each value that an operation of one output makes
-        [nodes]."""
+        """Return the numbers of the results of an operation of one output [nodes]."""
         table = len(self.program.types) + o
         return ranges(self.numbers.begin(table, 0), self.counts[table])
 
 
 def select(program: Operations, graph: Graph) -> Selection:
-    """Return all examples of a graph: one that is not known to fit is `checked` here,
-    in about 0.1 us a node.
+    """Return all examples of a graph, which is checked unless it is known to fit.
+
+    The check takes about 0.1 us a node.
 
     Raises:
       ValueError: it does not fit the program.
@@ -378,14 +382,13 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 @memoized
 def use_counts(selection: Selection) -> Array:
-    """Return how often each value is read [values]; 0 for constants of types through
-    which gradients flow."""
+    """Return how often each value is read [values]; 0 for constants of active types."""
     numbers, shared = selection.numbers, shared_counts(selection.program)
     counts = np.bincount(selection.values.numbers, minlength=numbers.ends[-1])
     for t in active_types(selection.program):
-        # They have no cotangents, so it does not matter how often they are read. They
-        # are the first values of each example.
+        # Constants have no cotangents, so their uses need no edges. They are the first
+        # values of each example.
         if shared[t] or selection.totals[t]:
-            own = selection.counts[t] + shared[t]
-            counts[ranges(numbers.first[t], own)] = 0
+            constants = selection.counts[t] + shared[t]
+            counts[ranges(numbers.first[t], constants)] = 0
     return counts

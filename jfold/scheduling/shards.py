@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Shards`: over which devices of a mesh the examples of a batch are dealt."""
+"""`Shards`: the devices of a mesh that share the examples of a batch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EVERYWHERE = PartitionSpec()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class Shards:
-    """Over which devices the examples of a batch are dealt.
+    """The devices that share the examples of a batch.
 
     Each shard is scheduled by itself, with the capacity of all, and runs on the devices
     that share its place on the axes.
 
     Attributes:
       mesh: of the devices.
-      axes: those of its axes along which examples are dealt.
+      axes: the names of its axes over which examples are split.
     """
 
     mesh: Mesh
@@ -36,17 +36,17 @@ class Shards:
 
     @functools.cached_property
     def count(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes)
 
     @functools.cached_property
     def split(self) -> PartitionSpec:
-        """Of arrays with a leading axis over the shards."""
+        """The partition of arrays with a leading axis over the shards."""
         return PartitionSpec(self.axes)  # type: ignore[no-untyped-call]
 
     @functools.cached_property
     def sharding(self) -> NamedSharding:
-        """Of arrays with a leading axis over the shards."""
+        """The sharding of arrays with a leading axis over the shards."""
         return NamedSharding(self.mesh, self.split)
 
     @functools.cached_property
@@ -57,25 +57,25 @@ class Shards:
 
     @functools.cached_property
     def processes(self) -> tuple[int, ...]:
-        """The numbers of those that have devices of the mesh, in order."""
-        return tuple(sorted({each.process_index for each in self.mesh.devices.flat}))
+        """The numbers of processes that have devices of the mesh, in order."""
+        return tuple(sorted({x.process_index for x in self.mesh.devices.flat}))
 
     @functools.cached_property
     def own_devices(self) -> int:
-        """How many devices of this process they run on."""
+        """The number of devices of this process that shards run on."""
         return len(self.sharding.addressable_devices)
 
     @property
     def is_local(self) -> bool:
-        """Whether this process has all of them."""
+        """Return whether this process has all shards."""
         return len(self.own) == self.count
 
     def gathered(self, parts: Array) -> Array | jax.Array:
-        """The array [shards, ...] of which this process has parts [own, ...]; as it is
-        if no other has devices of the mesh.
+        """Return the array [shards, ...] of which this process has parts [own, ...].
 
+        If no other process has devices of the mesh, `parts` are returned as they are.
         Where others have devices of the same shards, `jax.device_put` would compare
-        what all put, by a collective; see `agreement` about those.
+        their values by a collective; see `agreement` about those.
         """
         if self.sharding.is_fully_addressable:
             return parts
@@ -90,39 +90,40 @@ class Shards:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether types of arrays say how they lie on one of the axes."""
+        """Return whether one of the axes is explicit: in the types of arrays."""
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
     def whole(self, x: object) -> Any:
-        """`x` [*shape], of a type that says that each shard sees all of it."""
+        """Return `x` [*shape], replicated over the shards in its type, too."""
         if not self.is_explicit:
             return x
         spec = PartitionSpec(*map(self._without, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
-        """`x`, in forward and in reverse the same along all axes of the mesh where XLA
-        chooses how arrays lie, but for those that `spec` names.
+        """Constrain `x` and its cotangent to be replicated along all automatic axes.
 
-        Else it might spread what loops compute over other axes than those of the
-        shards, and have devices of all shards meet in loops whose lengths differ.
+        Args:
+          spec: the axes along which `x` may be split.
         """
+        # Else XLA might split loops over axes that are not those of the shards, and so
+        # put collectives of all shards into loops whose lengths differ.
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         if not any(t == AxisType.Auto for axis, t in types if axis not in self.axes):
             return x
-        # Of axes that are explicit the type tells, and the constraint may not.
+        # A constraint may not name explicit axes, which are in the type.
         where = NamedSharding(self.mesh, EVERYWHERE if self.is_explicit else spec)
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def _without(self, axes: object) -> object:
-        """Axes that an array lies along, less those of the shards."""
+        """Return the axes of an array's sharding, without those of the shards."""
         names = axes if isinstance(axes, tuple) else (axes,)
         kept = tuple(x for x in names if x is not None and x not in self.axes)
         return kept or None
 
     def parted(self, x: object) -> Any:
-        """`x` [shards, ...], of a type that says that each shard has its part."""
+        """Return `x` [shards, ...], split over the shards in its type, too."""
         if not self.is_explicit:
             return x
         return jax.sharding.reshard(x, self.sharding)  # type: ignore[no-untyped-call]
@@ -132,13 +133,13 @@ class Shards:
 
 
 def _start(where: Any) -> int:
-    """The first row of a part of an array, given by slices."""
+    """Return the first row of a part of an array, by its slices."""
     rows: slice = where[0]
     return rows.start or 0
 
 
 def make_shards(sharding: Sharding) -> Shards:
-    """The shards that a sharding of examples stands for.
+    """Return the shards that a sharding of examples stands for.
 
     Args:
       sharding: how an array [examples] would lie; without a mesh, on that of
@@ -165,7 +166,7 @@ def make_shards(sharding: Sharding) -> Shards:
 
 
 def _axes(mesh: Mesh, spec: PartitionSpec) -> tuple[str, ...]:
-    """The axes of a spec of arrays [examples]."""
+    """Return the axes of a spec of arrays [examples]."""
     first, *others = *spec, None
     axes = first if isinstance(first, tuple) else (first,)
     known = all(axis in mesh.axis_names for axis in axes)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How programs without loops read: in place, as sums, or by index.
+"""Slots: the places where programs without loops read, in place, summed or indexed.
 
-An input of an operation, or a tensor of a result, is a *slot*. Where nothing takes
-turns few slots need an index for each of their rows:
+An input of an operation, or a tensor of a result, is a *slot*. Without recurrence few
+slots need an index for each of their rows:
 
-    in place   row i is row i of what one operation has made, or of the constants
-    summed     row i is the sum of values, each told by a pair of the value and i: a sum
-               that nobody else reads has no row of its own
+    in place   row i is row i of the output of one operation, or of the constants
+    summed     row i is the sum of all values that are paired with i: a sum that nobody
+               else reads has no row of its own
     indexed    row i is any value
 
-Which of these a slot is depends on the data, and is part of the capacity: what was read
-in place in all batches so far may be indexed from some batch on.
+Which of these it is depends on the data, and is part of the capacity: a slot that was
+read in place in all batches so far may be indexed from some batch on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jfold.base.memo import memoized
-from jfold.graph import value_parts
 from jfold.program.components import components, first_results, results_in, sources
 from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.spec import ONCE, Capacity, Spec
 
 
 class ReadMode(enum.Enum):
-    """How a slot is read."""
+    """The mode in which a slot is read."""
 
     IN_PLACE = enum.auto()
     SUMMED = enum.auto()
@@ -37,15 +36,15 @@ class ReadMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Slot:
-    """What is read row by row.
+    """An input of an operation or a tensor of a result.
 
     Attributes:
-      table: the number of its operation, or that of its result after all of them.
-      column: which input or tensor it is.
+      table: the number of its operation, or that of its result behind all operations.
+      column: the number of the input or tensor.
       type: of the values.
-      part: the part of the values of which it may be the rows, by its number in
-        `value_parts`; `None` if there are several, or there may be other values.
-      sums: whether a sum may be read.
+      part: the part of the values that it may read in place, as a number in
+        `value_parts`; `None` if it may read several, or sums.
+      sums: whether it may read a sum.
     """
 
     table: int
@@ -57,69 +56,59 @@ class Slot:
 
 @memoized
 def sum_operations(program: Operations) -> frozenset[int]:
-    """The operations that add up what others of them have made, too: all of a component
-    are summed at once."""
-    found = (each.operations for each in components(program) if each.recurrent)
-    return frozenset(itertools.chain(*found)) if program.once else frozenset()
+    """Return the sums of sums of a program without loops, which are taken at once."""
+    sums = (x.operations for x in components(program) if x.recurrent)
+    return frozenset(itertools.chain(*sums)) if program.once else frozenset()
 
 
 @memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
-    """Those of operations that are no sums, then those of results; none of a program in
-    which anything takes turns."""
+    """Return the slots of operations, except sums, then of results; none with loops."""
     return tuple(_slots(program)) if program.once else ()
 
 
 @memoized
 def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
-    """Of each slot its number, by its table and column."""
+    """Return the number of each slot, by its table and column."""
     return {(x.table, x.column): s for s, x in enumerate(slots(program))}
 
 
 def _slots(program: Operations) -> Iterator[Slot]:
-    made, own = sources(program), sum_operations(program)
+    producers, sums = sources(program), sum_operations(program)
     first = first_results(program)
-    of_sums = sum(1 << first[o] for o in own)
-    types = [each.inputs for each in program.operations]
-    types += [each.tensors for each in program.results]
-    tables = zip(types, made.inputs + made.results, strict=True)
-    for table, (numbers, makers) in enumerate(tables):
-        if table in own:
+    of_sums = sum(1 << first[o] for o in sums)
+    types = [operation.inputs for operation in program.operations]
+    types += [result.tensors for result in program.results]
+    tables = zip(types, producers.inputs + producers.results, strict=True)
+    for table, columns in enumerate(tables):
+        if table in sums:
             continue
-        for column, (t, may) in enumerate(zip(numbers, makers, strict=True)):
-            part = _only_part(program, t, may)
+        for column, (t, may) in enumerate(zip(*columns, strict=True)):
+            part = _only_part(program, t, may, of_sums)
             yield Slot(table, column, t, part, bool(may & of_sums))
 
 
-def _only_part(program: Operations, t: int, makers: ProducerSet) -> int | None:
-    """The part of all values of a type that some operations make; that of constants if
-    none does."""
-    parts = [p for p, part in enumerate(value_parts(program)) if part[0] == t]
-    found = list(results_in(makers))
-    if len(found) > 1:
+def _only_part(
+    program: Operations, t: int, producers: ProducerSet, sums: ProducerSet
+) -> int | None:
+    """Return the only part that a slot may read, if there is one."""
+    # Parts are the constants of each type, then the results in their order. Results of
+    # sums may have no rows.
+    if producers & sums or producers.bit_count() > 1:
         return None
-    if not found:
-        return parts[0]
-    # Parts are the constants of each type, then results in their order.
-    part = len(program.types) + found[0]
-    return part if found[0] not in _results_of(program) else None
-
-
-def _results_of(program: Operations) -> set[int]:
-    """The results of sums, which may have no rows."""
-    first = first_results(program)
-    return {first[o] for o in sum_operations(program)}
+    return len(program.types) + next(results_in(producers)) if producers else t
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """A capacity that says how each slot of a program is read, and nothing of others:
-    by index where nothing is said of them, or where there is no part of which a slot
-    may be the rows."""
-    every, indexed, summands = slots(program), capacity.indexed, capacity.summands
-    none, sums_have_rows = (0,) * len(every), capacity.sum_rows
-    if not len(every) == len(indexed) == len(summands):
-        indexed, summands, sums_have_rows = (1,) * len(every), none, int(program.once)
-    pairs = zip(every, indexed, strict=True)
+    """Return a capacity with numbers for the slots of a program, and for no others.
+
+    Slots are indexed if the capacity had no such numbers, or if they have no `part`.
+    """
+    places, indexed, summands = slots(program), capacity.indexed, capacity.summands
+    none, sums_have_rows = (0,) * len(places), capacity.sum_rows
+    if not len(places) == len(indexed) == len(summands):
+        indexed, summands, sums_have_rows = (1,) * len(places), none, int(program.once)
+    pairs = zip(places, indexed, strict=True)
     return replace(
         capacity,
         indexed=tuple(1 if slot.part is None else number for slot, number in pairs),
@@ -130,28 +119,27 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def ways(spec: Spec) -> tuple[ReadMode, ...]:
-    """How each slot is read."""
+    """Return the mode in which each slot is read."""
     program, capacity = spec.program, spec.capacity
     if spec.strategy != ONCE or not capacity.indexed:
         return tuple(ReadMode.INDEXED for _ in slots(program))
     pairs = zip(slots(program), capacity.indexed, strict=True)
-    return tuple(_way(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)
+    return tuple(_mode(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)
 
 
-def _way(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
+def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
     if not indexed:
         return ReadMode.IN_PLACE
     return ReadMode.SUMMED if slot.sums and not sum_rows else ReadMode.INDEXED
 
 
 def sums_have_rows(spec: Spec) -> bool:
-    """Whether sums are values that are read, and not told to whoever reads them."""
+    """Return whether sums have rows of their own, and are not added up in slots."""
     return ReadMode.SUMMED not in ways(spec)
 
 
 def read_ways(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """How the columns of a table are read, so many as it has; by index where there are
-    loops."""
-    numbers, found = slot_numbers(spec.program), ways(spec)
-    chosen = [numbers.get((table, a)) for a in range(count)]
-    return [ReadMode.INDEXED if s is None else found[s] for s in chosen]
+    """Return the mode in which each column of a table is read; indexed with loops."""
+    numbers, modes = slot_numbers(spec.program), ways(spec)
+    columns = [numbers.get((table, a)) for a in range(count)]
+    return [ReadMode.INDEXED if s is None else modes[s] for s in columns]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled program depends on: a `Spec`, of a program and a `Capacity`.
+"""`Spec`: all that a compiled program depends on, a program and a `Capacity`.
 
-Only shapes. How many rows of a capacity a batch fills is data, so that batches share
+A capacity holds shapes only. How much of it a batch fills is data, so batches share
 compiled programs.
 """
 
@@ -28,26 +28,26 @@ ONCE = 'once'  # without loops
 
 @dataclass(frozen=True)
 class Capacity:
-    """How much fits into a schedule. Only shapes: the counts of a batch are data.
+    """The numbers of rows, levels and sums that fit into a schedule.
 
     Attributes:
       examples: rows of the results, exactly; those of one shard, as all numbers are.
-      levels: the most of a component.
-      constants: [types] of each type, the program's own included.
+      levels: the most that a component runs.
+      constants: [types] rows of constants, the program's own included.
       rows: [operations] nodes of each.
       fans: [types] how many uses of a value are gathered at once; 0 where no gradient
         flows.
-      sums: [types] rows for sums over wider uses.
+      sums: [types] rows for sums over the uses of values with more of them.
       stages: how many rounds such sums take.
       metrics: rows of the results that have any number of them: those of metrics,
         then the items of sequences.
-      indexed: per slot, whether it has an index for each row, and is not read in
-        place; none where there are loops.
-      summands: per slot, what is added up in it, if sums have no rows.
-      sum_rows: whether they have, since some are read more than once; 0 or 1.
+      indexed: per slot, 1 if it has an index for each row, 0 if it is read in place;
+        empty for programs with loops.
+      summands: per slot, how many values are added up in it, if sums have no rows.
+      sum_rows: 1 if sums have rows, since some are read more than once, else 0.
       profiles: per component the rows of its levels, if it has several, or of the steps
-        that they are to fit in; none where steps do not depend on that.
-      shards: over which devices examples are dealt; `None` if they are not.
+        that they must fit in; empty where steps do not depend on that.
+      shards: the devices that share the examples; `None` for one device.
     """
 
     examples: int
@@ -66,16 +66,16 @@ class Capacity:
 
     @property
     def results(self) -> int:
-        """Rows of the results, those of all shards."""
+        """The number of rows of the results, those of all shards."""
         return self.examples * (self.shards.count if self.shards else 1)
 
     def holds(self, other: Capacity) -> bool:
-        """Whether what needs the other fits."""
+        """Return whether all batches that the other capacity holds fit."""
         is_larger = all(map(operator.ge, self._room, other.numbers))
         return is_larger and all(map(fits, other.profiles, self.profiles))
 
     def __or__(self, other: Capacity) -> Capacity:
-        """The least capacity that holds what either holds, of training and validation.
+        """Return the least capacity that holds all that either holds.
 
         >>> one = Capacity(8, 5, (0,), (70,), (1,), (0,), 0, ())
         >>> either = one | Capacity(8, 9, (0,), (60,), (1,), (0,), 0, ())
@@ -90,11 +90,11 @@ class Capacity:
                 f'{self.shards or "none"} and {other.shards or "none"}'
             )
         numbers = {
-            each.name: _larger(getattr(self, each.name), getattr(other, each.name))
-            for each in fields(self)
-            if each.name not in ('profiles', 'shards')
+            x.name: _larger(getattr(self, x.name), getattr(other, x.name))
+            for x in fields(self)
+            if x.name not in ('profiles', 'shards')
         }
-        # Of what has no profiles nothing is known of levels but how many there are.
+        # Without profiles the rows of levels are unknown, so the result has none.
         profiles = self.profiles and other.profiles
         if profiles:
             profiles = tuple(map(larger, self.profiles, other.profiles))
@@ -102,7 +102,7 @@ class Capacity:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """All numbers in a row, but for profiles."""
+        """All numbers one after another, without profiles."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
         of_slots = *self.indexed, *self.summands, self.sum_rows
@@ -110,45 +110,44 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """What each of these may be: where sums have rows nothing is told to whoever
-        reads them, of which there may then be any number."""
+        """The upper bounds of `numbers`; none on summands if sums have rows."""
         if not self.sum_rows:
             return self.numbers
         first = len(self.numbers) - 1 - len(self.summands)
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Every number with a name that tells what it counts, but for profiles."""
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name in ('profiles', 'shards'):
+        """Yield all numbers with the names of what they count, without profiles."""
+        for name in (x.name for x in fields(self)):
+            value = getattr(self, name)
+            if name in ('profiles', 'shards'):
                 continue
             if isinstance(value, tuple):
                 for index, number in enumerate(value):
-                    yield f'{each.name}[{index}]', number
+                    yield f'{name}[{index}]', number
             else:
-                yield each.name, value
+                yield name, value
 
 
 def _larger(x: Any, y: Any) -> Any:
-    """The larger number, or those of each pair."""
+    """Return the larger number, or those of each pair."""
     return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
 
 
 class Spec(Memoized, Stays):
-    """What a compiled program depends on; static and hashable, and never changed.
+    """All that a compiled program depends on; static, hashable and immutable.
 
-    No dataclass, as which Flax's `tabulate` would print all that is in it, the whole
-    program, wherever a module is called with a schedule.
+    No dataclass: Flax's `tabulate` would print its fields, the entire program, wherever
+    a module is called with a schedule.
 
     Args:
-      residuals: what the forward pass keeps; one of `RESIDUALS`.
+      residuals: what the forward pass stores for the reverse; one of `RESIDUALS`.
       strategy: how often loops run; one of `STRATEGIES`, or `ONCE`. 'counted': as
         often as the batch says, level by level, with tiles of several widths. 'fixed':
         as often as the capacity says, with one tile of each operation a step, whose
-        widths follow its profiles. 'once': there are none, as no operation takes turns.
-      reproducible: whether sums have an order that neither the capacity nor the number
-        of threads decides; then each operation has tiles of one width.
+        widths follow its profiles. 'once': no loops, as no operation is recurrent.
+      reproducible: whether the order of sums depends neither on the capacity nor on the
+        number of threads; then each operation has tiles of one width.
     """
 
     _instead = (
@@ -179,33 +178,33 @@ class Spec(Memoized, Stays):
         return f'Spec({", ".join(map(repr, self._all))})'
 
     def replaced(self, **changes: Any) -> Spec:
-        """The same but for what is given by name."""
+        """Return a copy with some arguments replaced, by name."""
         names = 'program', 'capacity', 'residuals', 'strategy', 'reproducible'
         return Spec(**{**dict(zip(names, self._all, strict=True)), **changes})
 
     @property
     def shards(self) -> Shards | None:
-        """Over which devices examples are dealt, if they are."""
+        """The devices that share the examples; `None` for one device."""
         return self.capacity.shards
 
     @property
     def key(self) -> SpecKey:
-        """Stands for it in the tree of a schedule."""
+        """The key that stands for the spec in the tree of a schedule."""
         return key_of(self)
 
 
 @memoized
 def of_one_shard(spec: Spec) -> Spec:
-    """The spec of each shard alone."""
+    """Return the spec of each shard alone."""
     return spec.replaced(capacity=replace(spec.capacity, shards=None))
 
 
 @dataclass(frozen=True)
 class SpecKey:
-    """A spec in the tree of a schedule: equal where specs are, but without the program.
+    """A key for a spec in the tree of a schedule, equal where specs are.
 
-    Caches of JAX that outlive every function keep trees; with it they would keep all
-    data of the program.
+    It holds no program: JAX has caches of trees that outlive every function, and they
+    would keep all data of the program alive.
     """
 
     program: weakref.ref[Operations]
@@ -224,18 +223,18 @@ class SpecKey:
 
     def __repr__(self) -> str:
         # JAX prints this four times in its error about schedules that do not stack, so
-        # it stays a line however large the program is. The first number tells apart
-        # what is equal in all else that is told.
+        # it is one line however large the program is. The checksum tells apart keys
+        # that look alike in the other numbers.
         capacity, program = self.capacity, self.program()
-        made = 0 if program is None else len(program.operations)
+        operations = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
-        kind = f'{self.strategy}, {self.residuals}'
+        options = f'{self.strategy}, {self.residuals}'
         if self.reproducible:
-            kind += ', reproducible'
+            options += ', reproducible'
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
-            f'{sum(capacity.rows)}, operations: {made}, {kind}), expected of all; use '
-            'one `size`, and `Schedule.stack`'
+            f'{sum(capacity.rows)}, operations: {operations}, {options}), expected of '
+            'all; use one `size`, and `Schedule.stack`'
         )
 
     @property
@@ -256,7 +255,7 @@ class SpecKey:
 
 @memoized
 def key_of(spec: Spec) -> SpecKey:
-    """The key of a spec, which can be looked up from now on."""
+    """Return the key of a spec, and remember the spec by it."""
     program = weakref.ref(spec.program)
     options = spec.residuals, spec.strategy, spec.reproducible
     key = SpecKey(program, spec.capacity, *options)
@@ -266,5 +265,5 @@ def key_of(spec: Spec) -> SpecKey:
 
 @memoized
 def _specs(program: Operations) -> dict[SpecKey, Spec]:
-    """The specs of a program, by their keys."""
+    """Return the specs of a program, by their keys; the memo is filled by `key_of`."""
     return {}

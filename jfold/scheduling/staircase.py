@@ -33,7 +33,7 @@ HALVINGS = 5  # of the widest level, that are tried as a segment's width
 
 
 def run_length_encode(levels: Array) -> Profile:
-    """Rows of each level [levels, operations], equal ones as one segment."""
+    """Return the profile of levels [levels, operations]: equal ones are one segment."""
     if not len(levels):
         return ()
     changes = (levels[1:] != levels[:-1]).any(1).nonzero()[0] + 1
@@ -44,14 +44,14 @@ def run_length_encode(levels: Array) -> Profile:
 
 
 def steps(profile: Profile, operations: int) -> Array:
-    """The rows of each step [steps, operations]; the inverse of `run_length_encode`."""
+    """Return the rows of each step [steps, operations], decoding a profile."""
     counts = [count for count, _ in profile]
     rows = np.array([x for _, x in profile], np.int64)
     return rows.reshape(len(profile), operations).repeat(counts, 0)
 
 
 def larger(one: Profile, two: Profile) -> Profile:
-    """What holds either: at each step the larger number of rows."""
+    """Return the least profile that holds two: at each step the larger rows."""
     count = max((len(rows) for _, rows in one + two), default=0)
     both = sorted((steps(x, count) for x in (one, two)), key=len)
     short, long = both
@@ -61,37 +61,39 @@ def larger(one: Profile, two: Profile) -> Profile:
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """The step at which each level ends [levels], from 0; `None` if there are too few.
+    """Return the step at which each level ends [levels], from 0; `None` if too few.
 
     Args:
       levels: rows of each [levels, operations].
     """
-    left, before, found = levels, 0, []
+    left, before, result = levels, 0, [np.zeros(0, np.int64)]
     for trips, rows in profile:
         if not len(left):
             break
+        # The steps that each level would take here; those that end in time are done.
         taken = np.maximum(_tiles(left, np.array(rows)).max(1, initial=0), 1)
         ends = taken.cumsum()
         done = int(np.searchsorted(ends, trips, side='right'))
-        found.append(before + ends[:done] - 1)
-        # What the rest of the segment takes of the next level, the others need not.
-        rest = trips - int(ends[done - 1] if done else 0)
+        result.append(before + ends[:done] - 1)
+        # The remaining steps of the segment take a part of the next level, so later
+        # segments have less of it to take.
+        remaining = trips - int(ends[done - 1] if done else 0)
         left = left[done:]
-        if rest and len(left):
+        if remaining and len(left):
             left = left.copy()
-            left[0] = np.maximum(left[0] - rest * np.array(rows), 0)
+            left[0] = np.maximum(left[0] - remaining * np.array(rows), 0)
         before += trips
-    return None if len(left) else np.concatenate([np.zeros(0, np.int64), *found])
+    return None if len(left) else np.concatenate(result)
 
 
 def _tiles(rows: Array, widths: Array) -> Array:
-    """How many tiles take the rows; more than there can be, if they have none."""
+    """Return the tiles that rows take; a huge number if widths are zero."""
     tiles = -(-rows // np.maximum(widths, 1))
     return np.where((widths == 0) & (rows > 0), np.iinfo(np.int32).max, tiles)
 
 
 def fits(levels: Profile, profile: Profile) -> bool:
-    """Whether levels with such rows find room in the steps of a profile."""
+    """Return whether levels with such rows fit into the steps of a profile."""
     if not levels:
         return True
     operations = len(levels[0][1])
@@ -102,18 +104,18 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Whether it is a staircase already."""
+    """Return whether a profile is a staircase already."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """The cheapest staircase of a few segments that holds some levels.
+    """Return the cheapest staircase of a few segments that holds some levels.
 
     Args:
       levels: rows of each [levels, operations].
-      step: what a step costs, whatever its rows.
-      row: [operations] what a row of each costs.
+      step: the cost of a step, whatever its rows.
+      row: [operations] the cost of a row of each.
       most: [operations] the widest tile of each that memory allows.
     """
     if not len(levels):
@@ -131,22 +133,21 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
         begin = total.argmin(0)
         cuts.append(begin)
         best.append(np.append(np.inf, total[begin, np.arange(number)]))
-    # One more takes as long to compile as the others: it should save a step or so.
+    # Each segment is a loop to compile: one more should save about a step.
     chosen = int(np.argmin([x[-1] + s * step for s, x in enumerate(best[1:])])) + 1
-    found, end = [], number
-    for ways in reversed(cuts[:chosen]):
-        begin = int(ways[end - 1])
+    segments, end = [], number
+    for begins in reversed(cuts[:chosen]):
+        begin = int(begins[end - 1])
         rows = tuple(widths[begin, end - 1].tolist())
-        found.append((int(trips[begin, end - 1]), rows))
+        segments.append((int(trips[begin, end - 1]), rows))
         end = begin
-    return tuple(reversed(found))
+    return tuple(reversed(segments))
 
 
 def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Neighbouring levels as one block: how many each has [blocks], and the most rows
-    of any of them [blocks, operations]."""
-    each = -(-len(levels) // BLOCKS)
-    first = np.arange(0, len(levels), each)
+    """Join neighbours to blocks: levels of each, and most rows [blocks, operations]."""
+    size = -(-len(levels) // BLOCKS)
+    first = np.arange(0, len(levels), size)
     counts = np.diff(first, append=len(levels))
     return counts, np.maximum.reduceat(levels, first, axis=0)
 
@@ -154,13 +155,16 @@ def _blocks(levels: Array) -> tuple[Array, Array]:
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
-    """Of the segment from each block to each other: its price [blocks, blocks], its
-    steps [blocks, blocks], and its widths [blocks, blocks, operations]."""
+    """Return price, steps and widths of the segment from each block to each other.
+
+    All are [blocks, blocks]; widths have a further axis, [operations].
+    """
     number, operations = blocks.shape
     price = np.full((number, number), np.inf)
     trips = np.zeros((number, number), np.int64)
     widths = np.zeros((number, number, operations), np.int64)
     for i in range(number):
+        # Widths to try: the widest level of the segment, halved up to four times.
         most = np.maximum.accumulate(blocks[i:], 0)  # [ends, operations]
         tried = -(-most // (1 << np.arange(HALVINGS))[:, None, None])
         tried = np.minimum(_rounded(tried), limit)
@@ -177,7 +181,7 @@ def _prices(
 
 
 def _rounded(rows: Array) -> Array:
-    """Numbers of rows as tiles have them: multiples of `NARROW`, eight an octave."""
+    """Round rows up to widths of tiles: multiples of `NARROW`, four per octave."""
     rows = np.maximum(rows, 1)
     unit = np.maximum(1 << np.maximum(np.int64(np.log2(rows)) - 2, 0), NARROW)
     widths: Array = -(-rows // unit) * unit

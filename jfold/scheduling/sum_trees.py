@@ -2,8 +2,8 @@
 """Sums over the uses of values that have many.
 
 In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
-row*, and who made the value gathers them: nothing is scattered, and sums have a fixed
-order. So it must be known of every value where it is used, and how often.
+row*, and the producer of the value gathers them: nothing is scattered, and sums have a
+fixed order. So the host computes where each value is used, and how often.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from jfold.scheduling.selections import Selection
 
 @memoized
 def adding(program: Operations, t: int) -> tuple[int, ...]:
-    """The operations that make values of a type by adding up others of it."""
-    found = enumerate(program.operations)
-    return tuple(o for o, each in found if each.is_sum and each.outputs == (t,))
+    """Return the operations that add up values of a type to another of it."""
+    pairs = enumerate(program.operations)
+    return tuple(o for o, x in pairs if x.is_sum and x.outputs == (t,))
 
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """How many edge rows may be left of each value of a type [values], int8: one of
-    what a sum has made, which other values point to in place of a cotangent of their
-    own."""
+    """Return the most edge rows that each value of a type may have [values], int8.
+
+    The output of a sum has one, as its operands point to it instead of an own edge row.
+    """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
     for o in adding(selection.program, t):
@@ -40,29 +41,28 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Of each example [examples], rows and rounds of the sums that leave no value with
-    more uses than it may have.
+    """Return the rows and the rounds of the sums of each example, both [examples].
 
     Args:
       counts: [values] uses of each.
-      most: [values] how many may be left of each.
+      most: [values] the most uses that may be left of each.
       begin: [examples] the number of each example's first value.
     """
-    # All uses of a value are in its own example, and so are its sums: examples need no
-    # more of them in company, and their numbers add up.
+    # All uses of a value are in its own example, and so are its sums: so the rows of a
+    # batch are the sum of those of its examples, and its rounds the maximum.
     examples = len(begin)
     owner = np.repeat(np.arange(examples), np.diff(begin, append=len(counts)))
     rows = np.zeros(examples, np.int64)
     rounds = np.zeros(examples, np.int64)
     while (wide := np.flatnonzero(counts > most)).size:
-        counts, most, owner = _after_sums(counts[wide]), most[wide], owner[wide]
+        counts, most, owner = _sum_counts(counts[wide]), most[wide], owner[wide]
         rows += np.bincount(owner, counts, examples).astype(np.int64)
         rounds[owner] += 1
     return rows, rounds
 
 
-def _after_sums(counts: Array) -> Array:
-    """How many sums so many uses [n] make, each of `SUM_ARITY` at most."""
+def _sum_counts(counts: Array) -> Array:
+    """Return the number of sums over uses [n], each of `SUM_ARITY` at most."""
     return -(-counts // SUM_ARITY)
 
 
@@ -74,54 +74,52 @@ class RowUses(NamedTuple):
 
     Attributes:
       rows: [uses] rows of values, once for each use.
-      edges: [uses] int32, the edge row of each; `~row` of a value that a sum has made
-        stands for wherever the cotangent of that will be.
+      edges: [uses] int32, the edge row of each; `~row` where a sum uses the value, for
+        the edge row of the sum's output, which is in value row `row`.
     """
 
     rows: Array
     edges: Array
 
     def chosen(self, which: Array) -> RowUses:
-        """Some of them [uses] bool, or [n] their numbers."""
+        """Return some of the uses, by a mask [uses] or numbers [n]."""
         return RowUses(self.rows[which], self.edges[which])
 
 
 NO_USES = RowUses(np.zeros(0, np.intp), np.zeros(0, np.int32))
 
 
-def followed(edges: Array, whole: Array) -> Array:
-    """Edge rows [n], where `~row` stands for the one that `whole` [rows] has."""
-    found = edges.copy()
+def followed(edges: Array, totals: Array) -> Array:
+    """Return edge rows [n], where `~row` is replaced by that of `totals` [rows]."""
+    result = edges.copy()
     waiting = edges < 0
-    found[waiting] = whole[~edges[waiting]]
-    return found
+    result[waiting] = totals[~edges[waiting]]
+    return result
 
 
 def whole_cotangents(uses: RowUses, rows: int, zero: int) -> Array:
-    """The edge row [rows] where all of a value's cotangent is, of so many rows of
-    values; `zero` without a use.
+    """Return the edge row of each value's total cotangent [rows]; `zero` without a use.
 
     Args:
       uses: of values that have one use at most.
     """
-    whole = np.full(rows, zero, np.int32)
-    whole[uses.rows] = uses.edges
-    # A sum may be used by a sum, and so on: each round follows twice as many.
-    while len(waiting := np.flatnonzero(whole < 0)):
-        whole[waiting] = whole[~whole[waiting]]
-    return whole
+    totals = np.full(rows, zero, np.int32)
+    totals[uses.rows] = uses.edges
+    # A sum may be used by a sum, and so on: each round follows twice as many links.
+    while len(waiting := np.flatnonzero(totals < 0)):
+        totals[waiting] = totals[~totals[waiting]]
+    return totals
 
 
 @dataclass(frozen=True, eq=False)
 class SumTree:
-    """Sums over the uses of values that have more than may be left.
+    """Sums over the uses of values that have more than they may have.
 
     Attributes:
       table: [sums, SUM_ARITY] int32, the edge rows that each adds up.
-      values: [sums] the row of the value that each is of.
-      stages: [sums] how many rounds come before it.
-      left: plain uses, and sums that nothing else adds up; of each value as many as may
-        be left.
+      values: [sums] the row of the value whose uses it adds up.
+      stages: [sums] its depth: the number of rounds before it.
+      left: the uses that remain, plain ones and sums that no other sum adds up.
     """
 
     table: Array
@@ -131,7 +129,7 @@ class SumTree:
 
 
 def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
-    """Sums uses in groups of `SUM_ARITY`, until no value has more than it may have.
+    """Sum uses in groups of `SUM_ARITY`, until no value has more than it may have.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
 
@@ -146,7 +144,7 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
     or fewer costs no sum, unless it may have one alone.
 
     Args:
-      most: [rows] how many uses may be left of the value of each row.
+      most: [rows] the most uses that may be left of the value of each row.
       base: the edge row of the first sum; the others come behind it.
       zero: an edge row of zeros, which fills sums of fewer.
     """
@@ -154,7 +152,7 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
     wide = is_wide[uses.rows]
     left = [uses.chosen(~wide)]
     rows, edges = uses.chosen(wide)
-    # An empty part each, for types of which no value has many uses this time.
+    # Begun with empty parts, as no value of the type may have many uses.
     tables, values, stages = (
         [np.zeros((0, SUM_ARITY), np.int32)],
         [rows[:0]],
@@ -171,15 +169,16 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
         left.append(sums.chosen(~wide))
         rows, edges = sums.chosen(wide)
     table, value, stage = map(np.concatenate, (tables, values, stages))
-    return SumTree(
-        table, value, stage, RowUses(*map(concatenated, zip(*left, strict=True)))
-    )
+    uses = RowUses(*map(concatenated, zip(*left, strict=True)))
+    return SumTree(table, value, stage, uses)
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Uses in groups per value: edge rows [groups, SUM_ARITY]; of each group, the row
-    of its value [groups] and how many groups that has [groups]."""
-    # Stable: uses are added up in the order in which they are given.
+    """Return uses in groups of one value: edge rows [groups, SUM_ARITY].
+
+    And of each group, the row of its value, and the number of groups of that, [groups].
+    """
+    # Stable, so that uses are added up in a fixed order.
     order = np.argsort(rows, kind='stable')
     rows, edges = rows[order], edges[order]
     first = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -189,15 +188,15 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
     group = np.cumsum(begins) - 1
     table = np.full((int(begins.sum()), SUM_ARITY), zero, np.int32)
     table[group, within % SUM_ARITY] = edges
-    groups = _after_sums(uses)
+    groups = _sum_counts(uses)
     return table, rows[begins], np.repeat(groups, groups)
 
 
 def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
-    """The same tree with its sums sorted by round; edge rows follow.
+    """Return a tree with its sums sorted by round, and edge rows renumbered.
 
     Args:
-      rounds: [sums] in which round of the reverse pass each is taken.
+      rounds: [sums] the round of the reverse pass in which each is taken.
       base: the edge row of the first sum.
     """
     # The device takes the sums of a round as one run of rows.
@@ -206,7 +205,7 @@ def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
     moved[order] = np.arange(base, base + len(order))
 
     def placed(edges: Array) -> Array:
-        """Edge rows [n], where those of sums are now."""
+        """Return edge rows [n], those of sums moved."""
         # Other edge rows, of plain uses and the row of zeros, stay where they are.
         is_sum = (edges >= base) & (edges < base + len(order))
         return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs without loops read otherwise than by the numbers in their graphs.
+"""Tables of summands, and other needs of programs without loops.
 
-Of a slot that is read in place, no number at all; of one whose sums have no rows, what
-is added up in the end, by a table of pairs of a value and the row that it is added to.
-Such tables stand behind those of a graph, so examples are chosen of them all alike.
+A slot that is read in place needs no numbers. One whose sums have no rows needs the
+leaves of its sums, as a table of pairs of a value and the row that it is added to. Such
+tables are appended to those of a graph, so that selections pick from all tables alike.
+All functions take the selection of all examples of a graph, which keeps their memos.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from jfold.program.components import components
 from jfold.scheduling.selections import Selection, use_counts
 from jfold.scheduling.slots import ReadMode, Slot, slots, sum_operations
 
-Ways: TypeAlias = tuple[ReadMode, ...]
+Modes: TypeAlias = tuple[ReadMode, ...]
 
 
-# ---- what examples need --------------------------------------------------------------
+# ---- needs of examples ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """What the examples of a graph need, for what they read.
+    """The needs of each example of a graph for its slots.
 
     Attributes:
-      summands: per slot, how many values are added up in it, if sums have no rows
-        [slots, examples].
-      highest: per slot, whether its rows have to have an index; then whether sums have
-        rows, since one is read more than once [slots + 1, examples].
+      summands: [slots, examples] values that are added up in each slot, if sums have no
+        rows.
+      highest: [slots + 1, examples] whether each slot is indexed; then whether sums
+        have rows, since one is read more than once.
     """
 
     summands: Array
@@ -42,55 +43,53 @@ class Needs:
 
 
 @memoized
-def needs(every: Selection) -> Needs:
-    """Return what all examples of a graph need."""
-    found = slots(every.program)
-    summands = np.zeros((len(found), len(every)), np.int64)
-    highest = np.zeros((len(found) + 1, len(every)), bool)
-    for s, (slot, pairs) in enumerate(zip(found, summed(every), strict=True)):
-        owner = every.owners(_table(every, slot))
-        summands[s] = np.bincount(owner[pairs.rows], minlength=len(every))
-        highest[s] = _is_indexed(every, slot)
-    highest[-1] = _have_rows(every)
+def needs(selection: Selection) -> Needs:
+    """Return the needs of all examples of a graph."""
+    places = slots(selection.program)
+    summands = np.zeros((len(places), len(selection)), np.int64)
+    highest = np.zeros((len(places) + 1, len(selection)), bool)
+    for s, (slot, pairs) in enumerate(zip(places, summed(selection), strict=True)):
+        owner = selection.owners(_table(selection, slot))
+        summands[s] = np.bincount(owner[pairs.rows], minlength=len(selection))
+        highest[s] = _is_indexed(selection, slot)
+    highest[-1] = _have_rows(selection)
     return Needs(summands, highest)
 
 
-def _is_indexed(every: Selection, slot: Slot) -> Array:
-    """Return of which examples a slot is not read in place [examples] bool."""
+def _is_indexed(selection: Selection, slot: Slot) -> Array:
+    """Return whether a slot is not read in place, per example [examples] bool."""
     if slot.part is None:
-        return np.ones(len(every), bool)
-    table, (_, part, output) = (
-        _table(every, slot),
-        value_parts(every.program)[slot.part],
-    )
-    indexed: Array = every.counts[part] != every.counts[table]
-    found = _read(every, slot)
-    begin = every.numbers.begin(part, output)
-    other = found != ranges(begin, every.counts[table])
-    if other.any():
-        indexed[every.owners(table)[other]] = True
+        return np.ones(len(selection), bool)
+    table = _table(selection, slot)
+    _, part, output = value_parts(selection.program)[slot.part]
+    indexed: Array = selection.counts[part] != selection.counts[table]
+    begin = selection.numbers.begin(part, output)
+    differs = _read(selection, slot) != ranges(begin, selection.counts[table])
+    if differs.any():
+        indexed[selection.owners(table)[differs]] = True
     return indexed
 
 
 @memoized
-def _have_rows(every: Selection) -> Array:
-    """Return in which examples a sum is read more than once [examples] bool."""
-    found, types = np.zeros(len(every), bool), len(every.program.types)
-    for o in sum_operations(every.program):
-        counts = use_counts(every)[every.made(o)]
-        found[every.owners(types + o)[counts > 1]] = True
-    return found
+def _have_rows(selection: Selection) -> Array:
+    """Return whether a sum is read more than once, per example [examples] bool."""
+    result, types = np.zeros(len(selection), bool), len(selection.program.types)
+    for o in sum_operations(selection.program):
+        counts = use_counts(selection)[selection.made(o)]
+        result[selection.owners(types + o)[counts > 1]] = True
+    return result
 
 
 # ---- sums without rows ---------------------------------------------------------------
 
 
 class Pairs(NamedTuple):
-    """What is added up.
+    """Values and the rows that they are added to.
 
     Attributes:
-      values: [pairs] their numbers.
-      rows: [pairs] to which row of a slot each is added, in order; or to which sum.
+      values: [pairs] numbers of values.
+      rows: [pairs] the row of a slot that each is added to, in order; or the number of
+        a sum.
     """
 
     values: Array
@@ -101,58 +100,54 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 
 @memoized
-def summed(every: Selection) -> tuple[Pairs, ...]:
-    """Return per slot what is added up in its rows, if sums have no rows; nothing of
-    one that reads no sums."""
-    found = slots(every.program)
-    if not any(slot.sums for slot in found):
-        return (NO_PAIRS,) * len(found)
-    sums = sorted(sum_operations(every.program))
-    is_sum = np.zeros(every.numbers.ends[-1], bool)
+def summed(selection: Selection) -> tuple[Pairs, ...]:
+    """Return the pairs of each slot that reads sums, if sums have no rows."""
+    places = slots(selection.program)
+    if not any(slot.sums for slot in places):
+        return (NO_PAIRS,) * len(places)
+    sums = sorted(sum_operations(selection.program))
+    is_sum = np.zeros(selection.numbers.ends[-1], bool)
     for o in sums:
-        is_sum[every.made(o)] = True
-    leaves = _leaves(every, sums)
+        is_sum[selection.made(o)] = True
+    leaves = _leaves(selection, sums)
     return tuple(
-        _summed(_read(every, slot), is_sum, leaves) if slot.sums else NO_PAIRS
-        for slot in found
+        _summed(_read(selection, slot), is_sum, leaves) if slot.sums else NO_PAIRS
+        for slot in places
     )
 
 
-def _leaves(every: Selection, sums: list[int]) -> Pairs:
-    """Return what sums add up in the end, by the last sum that it gets into; no zeros
-    that fill groups, and nothing of examples in which sums have rows."""
-    apart = _have_rows(every)
-    values, made = _end_pairs(every, sums, ~apart)
-    counted = ~_neutral(every)[values]
-    return Pairs(values[counted], made[counted])
+def _leaves(selection: Selection, sums: list[int]) -> Pairs:
+    """Return the leaves of sums with their roots, where sums have no rows."""
+    # Without the zeros that fill up groups.
+    values, roots = _leaf_pairs(selection, sums, ~_have_rows(selection))
+    counted = ~_is_neutral(selection)[values]
+    return Pairs(values[counted], roots[counted])
 
 
-def _end_pairs(every: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return what sums add up in the end, of chosen examples [examples] bool."""
-    columns, types = [NO_PAIRS], len(every.program.types)
+def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
+    """Return the leaves of sums with their roots, of chosen examples [examples]."""
+    columns, types = [NO_PAIRS], len(selection.program.types)
     for o in sums:
-        made, rows = every.made(o), chosen[every.owners(types + o)]
-        for a in range(len(every.program.operations[o].inputs)):
-            read = every.values.column(types + o, 1 + a)
-            columns.append(Pairs(read[rows], made[rows]))
+        results, rows = selection.made(o), chosen[selection.owners(types + o)]
+        for a in range(len(selection.program.operations[o].inputs)):
+            read = selection.values.column(types + o, 1 + a)
+            columns.append(Pairs(read[rows], results[rows]))
     return Pairs(*end_summands(*map(np.concatenate, zip(*columns, strict=True))))
 
 
-def _neutral(every: Selection) -> Array:
-    """Return which values are the program's constants that make no difference to a sum
-    [values] bool."""
-    found = np.zeros(every.numbers.ends[-1], bool)
+def _is_neutral(selection: Selection) -> Array:
+    """Return whether each value is a neutral constant of the program [values] bool."""
+    result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
-    for t, value in every.program.constants:
+    for t, value in selection.program.constants:
         k = before[t] = before.get(t, -1) + 1
-        if _is_neutral(value):
-            found[every.numbers.first[t] + k] = True
-    return found
+        if _is_identity(value):
+            result[selection.numbers.first[t] + k] = True
+    return result
 
 
-def _is_neutral(value: Array) -> bool:
-    """Return whether a constant makes no difference to a sum: of floats, 0.0 does to
-    -0.0."""
+def _is_identity(value: Array) -> bool:
+    """Return whether a constant is the additive identity: for floats it is -0.0."""
     if (value != 0).any():
         return False
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
@@ -160,37 +155,43 @@ def _is_neutral(value: Array) -> bool:
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Return what is added up in the rows of a slot: what it reads [rows], or what a
-    sum adds up that it reads. Sums may be of nothing, all of it neutral."""
+    """Return the pairs of a slot: the values it reads, with sums replaced by leaves.
+
+    Args:
+      read: [rows] the value that each row reads.
+      is_sum: [values] whether each is a result of a sum.
+      leaves: of sums, with their roots; a sum may have none, as all are neutral.
+    """
     of_sums = is_sum[read]
     plain, reader = np.flatnonzero(~of_sums), np.full(len(is_sum), -1)
     reader[read[of_sums]] = np.flatnonzero(of_sums)
     rows = reader[leaves.rows]
-    own = rows >= 0
-    values = np.concatenate([read[plain], leaves.values[own]])
-    rows = np.concatenate([plain, rows[own]])
+    is_read = rows >= 0
+    values = np.concatenate([read[plain], leaves.values[is_read]])
+    rows = np.concatenate([plain, rows[is_read]])
     order = rows.argsort(kind='stable')
     return Pairs(values[order], rows[order])
 
 
-def end_summands(read: Array, made: Array) -> tuple[Array, Array]:
-    """What sums add up in the end, of trees of sums: what is read that is no sum, and
-    the last sum that it gets into, of rows [reads] that are read, and made of each.
+def end_summands(read: Array, parent: Array) -> tuple[Array, Array]:
+    """Return the leaves of trees of sums, and the root that each gets into.
 
-        made   read
-          8    0 1 2 3           8 is read by 10, so 10 is the sum of 0 to 5
-          9    4 5
-         10    8 9
+        parent   read
+             8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5
+             9   4 5
+            10   8 9
 
-    A sum that others read has one reader.
+    Args:
+      read, parent: [reads] the value that is read, and the sum that reads it. A sum
+        that others read has one parent.
     """
-    if not len(read) or not ((read >= made.min()) & (read <= made.max())).any():
-        return read, made  # no sum is read
-    reader = np.full(int(max(read.max(initial=0), made.max(initial=0))) + 1, -1)
-    reader[made] = made
+    if not len(read) or not ((read >= parent.min()) & (read <= parent.max())).any():
+        return read, parent  # no sum is read
+    reader = np.full(int(max(read.max(initial=0), parent.max(initial=0))) + 1, -1)
+    reader[parent] = parent
     inner = reader[read] >= 0
-    reader[read[inner]] = made[inner]
-    sums = made[~inner]
+    reader[read[inner]] = parent[inner]
+    sums = parent[~inner]
     while (reader[sums] != sums).any():  # trees are not deep
         sums = reader[sums]
     return read[~inner], sums
@@ -200,57 +201,59 @@ def end_summands(read: Array, made: Array) -> tuple[Array, Array]:
 
 
 @memoized
-def with_sums(every: Selection, ways: Ways) -> Graph:
-    """Return the graph with tables of pairs behind its own: of each slot that is summed
-    its values and rows; or, if sums have rows, of each component of sums its values and
-    sums."""
-    found = zip(slots(every.program), ways, summed(every), strict=True)
+def with_sums(selection: Selection, modes: Modes) -> Graph:
+    """Return the graph with tables of pairs appended.
+
+    One for each slot that is summed, of values and rows; or, if sums have rows, one for
+    each component of sums, of values and sums.
+    """
+    places = zip(slots(selection.program), modes, summed(selection), strict=True)
     tables = [
-        _of_slot(every, slot, pairs)
-        for slot, way, pairs in found
-        if way is ReadMode.SUMMED
+        _of_slot(selection, slot, pairs)
+        for slot, mode, pairs in places
+        if mode is ReadMode.SUMMED
     ]
-    if ReadMode.SUMMED not in ways:
-        parts = components(every.program)
-        tables = [_of_sums(every, each.operations) for each in parts if each.recurrent]
+    if ReadMode.SUMMED not in modes:
+        sums = (x.operations for x in components(selection.program) if x.recurrent)
+        tables = [_of_sums(selection, operations) for operations in sums]
     if not tables:
-        return every.graph
-    return replace(every.graph, results=(*every.graph.results, *tables))
+        return selection.graph
+    return replace(selection.graph, results=(*selection.graph.results, *tables))
 
 
-def _of_slot(every: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Return the pairs of a slot, by numbers in their example."""
-    table = _table(every, slot)
-    owner = every.owners(table)[pairs.rows]
-    rows = pairs.rows - every.before[table][owner]
-    values = pairs.values - every.numbers.first[slot.type][owner]
-    return _table_of(every, owner, values, rows)
+def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
+    """Return the table of the pairs of a slot, by numbers in their example."""
+    table = _table(selection, slot)
+    owner = selection.owners(table)[pairs.rows]
+    rows = pairs.rows - selection.before[table][owner]
+    values = pairs.values - selection.numbers.first[slot.type][owner]
+    return _table_of(selection, owner, values, rows)
 
 
-def _of_sums(every: Selection, operations: tuple[int, ...]) -> Table:
-    """Return what a component of sums adds up in the end, and into which of them."""
-    pairs = _end_pairs(every, [*operations], np.ones(len(every), bool))
+def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
+    """Return the table of the leaves of a component of sums, and their roots."""
+    pairs = _leaf_pairs(selection, [*operations], np.ones(len(selection), bool))
     order = pairs.rows.argsort(kind='stable')
     values, sums = pairs.values[order], pairs.rows[order]
-    (t,) = every.program.operations[operations[0]].outputs
-    # What a sum reads is of its own example.
-    begin = every.numbers.first[t]
+    (t,) = selection.program.operations[operations[0]].outputs
+    # A sum reads values of its own example only.
+    begin = selection.numbers.first[t]
     owner = np.searchsorted(begin, sums, 'right') - 1
-    return _table_of(every, owner, values - begin[owner], sums - begin[owner])
+    return _table_of(selection, owner, values - begin[owner], sums - begin[owner])
 
 
-def _table_of(every: Selection, owner: Array, *columns: Array) -> Table:
-    """Return a table of rows of examples, in order [rows]."""
-    first = first_of(np.bincount(owner, minlength=len(every)))
+def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
+    """Return a table of columns [rows], sorted by the examples of rows [rows]."""
+    first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
 
 
-def _table(every: Selection, slot: Slot) -> int:
+def _table(selection: Selection, slot: Slot) -> int:
     """Return the number of the table of a slot."""
-    return len(every.program.types) + slot.table
+    return len(selection.program.types) + slot.table
 
 
-def _read(every: Selection, slot: Slot) -> Array:
+def _read(selection: Selection, slot: Slot) -> Array:
     """Return the values that a slot reads [rows]."""
-    is_operation = slot.table < len(every.program.operations)
-    return every.values.column(_table(every, slot), slot.column + is_operation)
+    is_operation = slot.table < len(selection.program.operations)
+    return selection.values.column(_table(selection, slot), slot.column + is_operation)

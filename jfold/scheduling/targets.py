@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes with each item of a result, laid out as the items lie."""
+"""Targets for the items of sequences, laid out as these are in results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lay_out(
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
-    """See `Schedule.ragged`.
+    """Lay out a value for each item of a result, for `Schedule.ragged`.
 
     Args:
       spec: of the schedule of each shard.
@@ -38,69 +38,70 @@ def lay_out(
     """
     item = None
     if type_ is not None:
-        made = convert_to_type(type_)
-        item = made if isinstance(made, TensorType) else None
+        converted = convert_to_type(type_)
+        item = converted if isinstance(converted, TensorType) else None
         expect('type', type_, item is not None, 'that of a tensor')
-    given = _for_rows(spec, parts, [*map(_listed, lists)])
-    return laid_out(given, _rows_of_fitting(spec, parts, given), item)
+    targets = _lists_by_row(spec, parts, [*map(_as_list, lists)])
+    return laid_out(targets, _rows_of_levels(spec, parts, targets), item)
 
 
-def _listed(items: Iterable[Any]) -> Sequence[Any]:
+def _as_list(items: Iterable[Any]) -> Sequence[Any]:
     expect('lists', items, isinstance(items, Iterable), 'a list for each example')
     return items if isinstance(items, list) else list(items)
 
 
-def _for_rows(
-    spec: Spec, parts: Sequence[Array], given: list[Sequence[Any]]
+def _lists_by_row(
+    spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[Sequence[Any]]:
-    """The lists of all rows of the results; none in spare ones."""
+    """Return a list for each row of the results, empty ones for spare rows."""
     header, rows = layout(spec).sections.header, spec.capacity.examples
     real = np.concatenate([np.arange(rows) < header.examples.of(x) for x in parts])
-    if len(given) == real.sum():
-        found = iter(given)
-        return [next(found) if x else () for x in real.tolist()]
-    if len(given) == len(real):
-        return [x if is_real else () for x, is_real in zip(given, real, strict=True)]
+    if len(lists) == real.sum():
+        items = iter(lists)
+        return [next(items) if is_real else () for is_real in real.tolist()]
+    if len(lists) == len(real):
+        return [x if is_real else () for x, is_real in zip(lists, real, strict=True)]
     raise ValueError(
-        f'expected a list for each of {real.sum()} examples, got {len(given)}'
+        f'expected a list for each of {real.sum()} examples, got {len(lists)}'
     )
 
 
-def _rows_of_fitting(
-    spec: Spec, parts: Sequence[Array], given: list[Sequence[Any]]
+def _rows_of_levels(
+    spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[int]:
-    """Of the first sequence in the result that has such lengths, the rows of its items,
-    and of theirs if these are sequences and so are the items that are given.
+    """Return the rows of items of the first sequence in the result with such lengths.
+
+    And of the items of its items, as long as these are sequences and `lists` nest.
 
     Raises:
       TypeError: there is no sequence; ValueError: none has such lengths.
     """
     results = of_value(spec.program.results)
     types = [spec.program.results[r].type for r in results]
-    # Levels are in the order of the sequences that they are the items of.
+    # The results of items stand in the order of their sequences: see `nesting`.
     counts = [sum(isinstance(x, SequenceType) for x in leaf_types(t)) for t in types]
     first = 1 + np.cumsum([0, *counts])
-    lengths = np.array([*map(len, given)])
-    level = _fitting(spec, parts, [*results[1 : first[1]]], lengths)
-    found, items = [results.index(level)], [*itertools.chain.from_iterable(given)]
-    while isinstance(types[found[-1]], SequenceType) and _are_lists(items):
-        found.append(int(first[found[-1]]))
-        example = np.arange(len(given)).repeat(lengths)
-        inside = np.array([*map(len, items)], int)
-        lengths = np.bincount(example, inside, len(given)).astype(int)
-        _fitting(spec, parts, [results[found[-1]]], lengths)
+    lengths = np.array([*map(len, lists)])
+    outer = _find_result(spec, parts, [*results[1 : first[1]]], lengths)
+    levels, items = [results.index(outer)], [*itertools.chain.from_iterable(lists)]
+    while isinstance(types[levels[-1]], SequenceType) and _are_lists(items):
+        levels.append(int(first[levels[-1]]))
+        example = np.arange(len(lists)).repeat(lengths)
+        inner = np.array([*map(len, items)], int)
+        lengths = np.bincount(example, inner, len(lists)).astype(int)
+        _find_result(spec, parts, [results[levels[-1]]], lengths)
         items = [*itertools.chain.from_iterable(items)]
-    return [layout(spec).results[results[k]] * len(parts) for k in found]
+    return [layout(spec).results[results[k]] * len(parts) for k in levels]
 
 
 def _are_lists(items: list[Any]) -> bool:
     return all(isinstance(x, list | tuple) for x in items)
 
 
-def _fitting(
+def _find_result(
     spec: Spec, parts: Sequence[Array], results: list[int], lengths: Array
 ) -> int:
-    """The first of some results that has so many items [examples] of each example."""
+    """Return the first of some results whose items have such lengths [examples]."""
     if not results:
         raise TypeError(
             'expected a schedule of a model whose result is, or holds, a sequence, got '
@@ -109,17 +110,17 @@ def _fitting(
     for r in results:
         if (_lengths(spec, parts, r) == lengths).all():
             return r
-    there = _lengths(spec, parts, results[0])
-    k = int(np.argmax(there != lengths))
+    expected = _lengths(spec, parts, results[0])
+    k = int(np.argmax(expected != lengths))
     raise ValueError(
-        f'expected as many items as the result has, {there[k]} of example {k}, got '
+        f'expected as many items as the result has, {expected[k]} of example {k}, got '
         f'{lengths[k]}'
     )
 
 
 def _lengths(spec: Spec, parts: Sequence[Array], result: int) -> Array:
-    """How many items each row of the results has [examples]."""
+    """Return the number of items of each row of the results [examples]."""
     owners, rows = layout(spec).sections.owners[result], spec.capacity.examples
     counts = [np.bincount(owners.of(x), minlength=rows + 1)[:rows] for x in parts]
-    found: Array = np.concatenate(counts)
-    return found
+    lengths: Array = np.concatenate(counts)
+    return lengths

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles: how many rows of an operation are computed at once, and in which rounds.
+"""Tiles: the rows of an operation that are computed at once, and strategies for them.
 
-Rows of an operation are sorted by level. A tile is a number of them that is fixed when
-the program is compiled; how many tiles a level takes is data. With loops there are two
-strategies:
+Rows of an operation are sorted by level. A tile is a block of rows whose width is fixed
+when the program is compiled; how many tiles a level takes is data. With loops there are
+two strategies:
 
     counted   a level of 172 rows, at widths 128, 32 and 4, is run in three loops; in
               reverse from its end, in two:
               |------------- 128 -------------|--32--|4|4|4|
-    fixed     steps and their widths as a staircase tells; levels of 100, 40, 20 and 7
+    fixed     steps and their widths come from a staircase; levels of 100, 40, 20 and 7
               rows, in two steps of 64 and three of 32:
               |64|36+|  |32|8+|20+|        and 7 rows would be one step too many
 
@@ -39,29 +39,26 @@ from jfold.scheduling.widths import Widths, tiles
 Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
 Groups: TypeAlias = tuple[tuple[int, ...], ...]  # of inputs
 
-CACHE = 1 << 20  # bytes that most cores have near
+CACHE = 1 << 20  # bytes that fit into the cache of most cores
 SUM_WIDTH = 64  # sums that are taken at once
-MEMORY = 1 << 27  # bytes that an accelerator spares for what a tile reads and makes
-START = 1 << 28  # bytes that it moves while the kernels of a step start, both ways
+MEMORY = 1 << 27  # bytes of an accelerator for the inputs and outputs of a tile
+START = 1 << 28  # bytes that it moves in the time in which a step's kernels start
 
 
 def best_strategy() -> str:
-    """The strategy that suits the backend.
-
-    A device apart from the host would be asked after every round whether there is
-    another, which takes longer than the round.
-    """
+    """Return the strategy that suits the backend."""
+    # On an accelerator the host would ask after every round of a counted loop whether
+    # there is another, which takes longer than the round.
     return COUNTED if jax.default_backend() == 'cpu' else FIXED
 
 
 def cores(devices: int) -> int:
-    """The cores that this process may use for each of its devices, whichever thread
-    asks."""
-    if hasattr(os, 'sched_getaffinity'):
-        found = len(os.sched_getaffinity(os.getpid()))
+    """Return the number of cores that this process may use for each of its devices."""
+    if hasattr(os, 'sched_getaffinity'):  # of the process, whichever thread asks
+        count = len(os.sched_getaffinity(os.getpid()))
     else:
-        found = os.cpu_count() or 1
-    return max(found // devices, 1)
+        count = os.cpu_count() or 1
+    return max(count // devices, 1)
 
 
 # ---- of all operations ---------------------------------------------------------------
@@ -69,7 +66,7 @@ def cores(devices: int) -> int:
 
 @memoized
 def chunk_rows(spec: Spec) -> tuple[int, ...]:
-    """By operation, how many rows' parameter gradients are taken at once."""
+    """Return per operation how many rows' parameter gradients are taken at once."""
     pairs = zip(spec.program.operations, spec.capacity.rows, strict=True)
     chunk = strategy_of(spec).chunk
     return tuple(chunk(spec.program, operation, rows) for operation, rows in pairs)
@@ -77,7 +74,7 @@ def chunk_rows(spec: Spec) -> tuple[int, ...]:
 
 @memoized
 def tile_widths(spec: Spec) -> tuple[Widths, ...]:
-    """The widths of each operation."""
+    """Return the widths of each operation's tiles."""
     strategy, parts = strategy_of(spec), components(spec.program)
     numbers = enumerate(component_of(spec.program))
     return tuple(strategy.widths(spec, o, parts[c]) for o, c in numbers)
@@ -86,47 +83,50 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 # ---- strategies ----------------------------------------------------------------------
 
 
-# Each has eight methods, and those with loops two more:
+# Each strategy has eight methods, and those with loops two more:
 #
-#   fitted      a capacity as its specs have it
-#   widths      of an operation
-#   chunk       rows of an operation whose parameter gradients are taken at once
-#   region      rows of a buffer that tiles of an operation reach
-#   sum_width   how many sums, of so many and of so many bytes each, are taken at once
-#   together    the numbers of inputs of given types, in groups of one type each, that
-#               are read, and whose cotangents are written, at once
-#   trips       of each loop over the steps of a component, one behind another: as many
-#               as there are rows in the table of its tiles
-#   tiles       of a table of first rows and ends [steps, 2] how many tiles of each
-#               width its steps have [steps, widths]; the widths, the trips, and the
-#               part of a wide tile that may be empty
+#   fitted      returns the capacity of a spec: without fields that it does not use
+#   widths      returns the widths of the tiles of an operation
+#   chunk       returns how many rows' parameter gradients are taken at once
+#   region      returns the rows of a buffer that the tiles of an operation reach
+#   sum_width   returns how many sums are taken at once, from the number of rows of sums
+#               and the bytes of each
+#   together    takes the types of inputs, returns the numbers of inputs in groups of
+#               one type, each read at once, as its cotangents are written
+#   trips       returns the trip counts of a component's loops over steps, which run one
+#               behind another; in all the number of rows in the table of its tiles
+#   tiles       returns the number of tiles of each width of a table's steps
+#               [steps, widths]. Args: first rows and ends [steps, 2], the widths, the
+#               trips, and `n`, where up to 1/n of a wide tile may be empty
 #
-#   last_steps  the step at which each level of a component ends [levels], from 0; of
-#               each of its operations nodes per level [levels or fewer] and the widths;
-#               and the trips
-#   write       of an operation nodes per level [levels or fewer], with `last_steps`,
-#               the widths and the trips, into its part of the table [steps, 2] int32:
-#               first row and end; zero behind the last step
+#   last_steps  returns the step at which each level of a component ends [levels], from
+#               0. Args: of each operation, nodes per level [levels or fewer] and the
+#               widths; the trips
+#   write       writes first row and end of each step into an operation's part of the
+#               table [steps, 2] int32. Args: nodes per level [levels or fewer], the
+#               result of `last_steps`, the widths, the trips
 #
-# and says whether steps are `fixed` by the capacity.
+# `fixed` tells whether the capacity fixes the number of steps.
 
 
 class Counted:
-    """As many rounds as the batch says, level by level, with tiles of several widths:
-    wide ones for most rows, narrow ones for what is left and for small levels."""
+    """A strategy with as many rounds as a batch needs: wide tiles, then narrow ones."""
 
     fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Whatever the levels are."""
+        """Return the capacity without profiles: levels may have any rows."""
         return replace(capacity, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Larger weights want wider tiles, since a tile reads them once; much beyond
-        256 rows a tile no longer stays in cache. So do small ones: a narrow tile of
-        theirs takes little more than its start. Narrow tiles serve levels near the
-        roots. A width takes as long to compile whatever it is for, so what gains little
-        from a third has two, and what multiplies little and takes no turns has one."""
+        """Return widths by the size of an operation's parameters.
+
+        Large weights want wide tiles, since a tile reads them once; much beyond 256
+        rows a tile no longer stays in cache. So do small ones, where a narrow tile
+        takes little more than its start. Narrow tiles serve levels near the roots. Each
+        width takes time to compile, so there are two where a third gains little, and
+        one for a cheap operation that is not recurrent.
+        """
         operation = spec.program.operations[o]
         size = parameter_bytes(operation)
         if not component.recurrent:
@@ -142,126 +142,116 @@ class Counted:
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Rows that outweigh the parameters, and that stay in cache beyond that.
+        """Return rows of as many bytes as the parameters, or that stay in cache.
 
         Each chunk costs a pass over the parameters: so one chunk for a large embedding
         table, several for a matrix.
         """
-        if operation.layer.external:  # nobody knows how large it is
+        if operation.layer.external:  # of unknown size
             return max(rows, 1)
         size = row_bytes(program, operation)
         balanced = parameter_bytes(operation) // size
-        near = power_of_two(min(512, CACHE // size) + 1) // 2
-        return max(min(max(near, balanced), rows), 1)
+        in_cache = power_of_two(min(512, CACHE // size) + 1) // 2
+        return max(min(max(in_cache, balanced), rows), 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """A tile may begin in the last row that stands for a node."""
+        """Return room for a tile that begins at the last node."""
         return rows + widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """A few: a round takes as many tiles as it needs."""
+        """Return a few: a round takes as many tiles as it needs."""
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Each on its own: what is apart needs no copy to be put together."""
+        """Return each input alone: putting several together would copy them."""
         return tuple((a,) for a in range(len(types)))
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """A step for each level."""
+        """Return one step for each level."""
         return (spec.capacity.levels if component.recurrent else 1,)
 
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """Every level is one step [levels]."""
+        """Return the number of each level [levels], as it is one step."""
         return np.arange(max(map(len, counts), default=0))
 
     def write(
-        self,
-        table: Array,
-        counts: Array,
-        last: Array,
-        widths: Widths,
-        trips: Trips,
+        self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Into a table [levels or more, 2], for counts [levels or fewer]."""
+        """Write a step per level into a table [levels or more, 2]."""
         part, ends = table[: len(last)], counts.cumsum()
         part[: len(ends), 0] = ends - counts
         part[: len(ends), 1] = ends
         part[len(ends) :] = ends[-1] if len(ends) else 0
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """As many as the rows of a level take."""
+        """Return as many tiles as the rows of each level take."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
 class Fixed:
-    """As many steps as the capacity says, each with one tile of every operation, in a
-    few loops of different widths."""
+    """A strategy with the steps of the capacity: one tile of each operation a step."""
 
     fixed: ClassVar[bool] = True
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """The profiles as staircases: of all that hold them the cheapest."""
+        """Return the capacity with the cheapest staircases that hold its profiles."""
         pairs = zip(capacity.profiles, components(program), strict=False)
         stairs = (_cut(program, component, profile) for profile, component in pairs)
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """One for each loop over steps."""
+        """Return one width for each loop over steps."""
         place = component.operations.index(o)
         return tuple(rows[place] for _, rows in _stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """As many as memory allows. All that look up rows of a table: their reverse is
-        a scatter, which costs an accelerator no memory, but in a loop starts, and on a
-        TPU is run row by row."""
+        """Return as many rows as memory allows; for a look-up, all."""
+        # The reverse of a look-up is a scatter, which takes no memory: in a loop it
+        # starts kernels, and on a TPU it runs row by row.
         if looks_up(program, operation):
             return max(rows, 1)
         return even_parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """A tile may begin in the last row that stands for a node; not those of a level
-        alone, which begin at multiples of their width."""
+        """Return room for a tile that begins at the last node."""
         if component.recurrent:
             return rows + max(widths)
+        # One level, whose tiles begin at multiples of their width.
         return -(-rows // widths[0]) * widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """All, if memory allows: the rounds of every step take as many tiles. What is
-        of another round is the same as it was, or made again before it is read."""
+        """Return all sums if memory allows, as each round takes as many tiles."""
+        # Sums of other rounds are computed too: they keep their values, or get their
+        # values again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
 
     def together(self, types: Sequence[int]) -> Groups:
-        """All of a type: each read and each write starts kernels."""
-        kinds = dict.fromkeys(types)
-        return tuple(tuple(a for a, t in enumerate(types) if t == k) for k in kinds)
+        """Return all inputs of a type together: each read or write starts kernels."""
+        different = dict.fromkeys(types)
+        return tuple(tuple(a for a, t in enumerate(types) if t == d) for d in different)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """As the staircase says."""
+        """Return the steps of each segment of the staircase."""
         return tuple(count for count, _ in _stairs(spec, component))
 
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """A level ends [levels] when the operation with the most tiles is through."""
+        """Return the step [levels] where the operation with the most tiles ends."""
         levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
-        for column, each in zip(levels.T, counts, strict=True):
-            column[: len(each)] = each
+        for column, rows in zip(levels.T, counts, strict=True):
+            column[: len(rows)] = rows
         profile = tuple(zip(trips, zip(*widths, strict=True), strict=False))
         last = last_steps(levels, profile)
         assert last is not None, 'the capacity does not hold the batch'
         return last
 
     def write(
-        self,
-        table: Array,
-        counts: Array,
-        last: Array,
-        widths: Widths,
-        trips: Trips,
+        self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Into a table [steps, 2], a tile of each step.
+        """Write one tile per step into a table [steps, 2].
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.
@@ -273,7 +263,8 @@ class Fixed:
         left = np.zeros(len(last), np.int64)
         left[: len(counts)] = counts
         end = left.cumsum()
-        # The rows that all steps before have room for, of them those of the own level.
+        # `room` is the number of rows that all steps before a step can take, `within`
+        # those of them that belong to the same level.
         room = np.append(0, np.repeat(widths, trips).cumsum())[: len(level)]
         within = room - room[np.append(0, last[:-1] + 1)][level]
         first = (end - left)[level] + within
@@ -283,94 +274,92 @@ class Fixed:
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """One, of the width of the loop."""
+        """Return one tile per step, of the width of its loop."""
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 class Once:
-    """No loops: every operation runs once, on all rows that there is room for."""
+    """A strategy without loops: each operation runs once, on all rows of its region."""
 
     fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Whatever the levels are, and however often values are used."""
-        none = tuple(0 for _ in program.types)
-        made = replace(capacity, fans=none, sums=none, profiles=())
-        return replace(made, levels=0, stages=0)
+        """Return the capacity without the fields of loops and of sums over uses."""
+        zero = tuple(0 for _ in program.types)
+        return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """All rows."""
+        """Return one width, of all rows."""
         return (spec.capacity.rows[o],)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """All rows."""
+        """Return all rows."""
         return max(rows, 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Nothing runs past their end."""
+        """Return the rows, as no tile runs past their end."""
         return rows
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Whatever: nothing is summed in rounds."""
+        """Return any number, as nothing is summed in rounds."""
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Each on its own."""
+        """Return each input alone."""
         return tuple((a,) for a in range(len(types)))
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """One."""
+        """Return one trip."""
         return (1,)
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """One."""
+        """Return one tile per step."""
         return np.ones((len(table), 1), int)
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """In how many parts rows of so many bytes are taken, and how many rows each has."""
+    """Return the number of parts of rows that fit into memory, and their rows."""
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
 
 
 def _cut(program: Operations, component: Component, profile: Profile) -> Profile:
-    """The staircase that holds a profile.
+    """Return the cheapest staircase that holds a profile.
 
-    A step costs the time in which its kernels start, and a pass over parameters; a row
-    what it moves and multiplies: in bytes, of which an accelerator moves one in the
-    time of a hundred operations. Where rows cost little beside steps there is a limit
-    to how many are spare: a step costs no more than the rows of a mean level.
+    Costs are in bytes that an accelerator moves in the same time. A step costs the
+    start of its kernels and a pass over the parameters; a row costs the bytes it moves,
+    and one for a hundred arithmetic operations. A step costs no more than the rows of a
+    mean level, or there would be many spare rows where rows are cheap.
     """
     if not profile or is_cut(profile):
         return profile
-    own = [program.operations[o] for o in component.operations]
-    levels = steps(profile, len(own))
-    sizes = [row_bytes(program, each) for each in own]
-    weights = [parameter_bytes(each) for each in own]
+    operations = [program.operations[o] for o in component.operations]
+    levels = steps(profile, len(operations))
+    sizes = [row_bytes(program, operation) for operation in operations]
+    weights = [parameter_bytes(operation) for operation in operations]
     row = np.array([x + y / 200 for x, y in zip(sizes, weights, strict=True)])
     mean = float((levels @ row).mean())
-    step = min(float(START * len(own) + sum(weights)), mean)
+    step = min(float(START * len(operations) + sum(weights)), mean)
     return cut(levels, step, row, [MEMORY // size for size in sizes])
 
 
 def _stairs(spec: Spec, component: Component) -> Profile:
-    """The steps of a component, with the widths of its operations."""
-    own, capacity = component.operations, spec.capacity
+    """Return the steps of a component, with the widths of its operations."""
+    operations, capacity = component.operations, spec.capacity
     if not component.recurrent:
-        (o,) = own
+        (o,) = operations
         size = row_bytes(spec.program, spec.program.operations[o])
         count, rows = even_parts(capacity.rows[o], size, 2 * MEMORY)
         return ((count, (rows,)),)
     if not capacity.profiles:
-        return _worst_case(spec, own)
-    c = component_of(spec.program)[own[0]]
-    return capacity.profiles[c] or ((0, (NARROW,) * len(own)),)
+        return _worst_case(spec, operations)
+    c = component_of(spec.program)[operations[0]]
+    return capacity.profiles[c] or ((0, (NARROW,) * len(operations)),)
 
 
 def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
-    """The most steps that so many levels and rows take, of one width, for capacities
-    without profiles: each level wastes less than a tile of each operation, and all
-    others are full."""
+    """Return the most steps, of one width, for a capacity without profiles."""
+    # Each level wastes less than one tile of each operation; all other tiles are full.
     levels = max(spec.capacity.levels, 1)
     rows = [spec.capacity.rows[o] for o in operations]
     widths = [min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows]
@@ -380,67 +369,66 @@ def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
 
 # ---- sums in a fixed order -----------------------------------------------------------
 
-# XLA multiplies, and fuses what is around, as suits the number of rows: the same row
-# among others of another number may differ in its last digits, but not in another place
-# among as many. So each operation has tiles of one width, and chunks of one length, and
-# neither depends on the capacity.
+# XLA multiplies and fuses in ways that depend on the number of rows: the last digits of
+# a row depend on how many rows its tile has, but not on its place among them. So each
+# operation has tiles of one width, and chunks of one length, for every capacity.
 
-SAME = 64  # rows of a tile, in loops that run as often as a batch says
-SAME_STEP = 256  # and of a step, where each starts kernels
+SAME = 64  # rows of a tile in counted loops
+SAME_STEP = 256  # rows of a tile in fixed steps, where each starts kernels
 SAME_CHUNK = 512  # rows whose parameter gradients are taken at once
 SAME_STEP_CHUNK = 4096
 
 
 def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Rows whose parameter gradients are taken at once: all that look up rows of a
-    table, of which the sum has one order in any number of rows."""
+    """Return the rows of a chunk: all for a look-up, else as passed."""
+    # The reverse of a look-up adds up in one order, whatever the number of rows.
     is_table = looks_up(program, operation) or operation.layer.external
     return max(rows, 1) if is_table else chunk
 
 
 class CountedAlike(Counted):
-    """As `Counted`, with tiles of one width."""
+    """The strategy `Counted` with tiles of one width, for sums in a fixed order."""
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """One for all rows."""
+        """Return one width."""
         return (SAME,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """As many, whatever the room."""
+        """Return the same number for any capacity."""
         return same_chunk(program, operation, rows, SAME_CHUNK)
 
 
 class FixedAlike(Fixed):
-    """As `Fixed`, with steps of one width."""
+    """The strategy `Fixed` with tiles of one width, for sums in a fixed order."""
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """The profiles as that many steps as their levels take."""
+        """Return the capacity with as many steps of one width as its profiles take."""
         pairs = zip(capacity.profiles, components(program), strict=False)
-        stairs = (_alike(profile, len(each.operations)) for profile, each in pairs)
+        stairs = (_same_width(profile, len(part.operations)) for profile, part in pairs)
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """One for all rows."""
+        """Return one width."""
         return (SAME_STEP,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """As many, whatever the room."""
+        """Return the same number for any capacity."""
         return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Two at least: of one XLA makes no loop, and fuses it with what is around."""
-        own, capacity = component.operations, spec.capacity
+        """Return at least two trips: XLA would unroll one, and fuse it otherwise."""
+        operations, capacity = component.operations, spec.capacity
         if not component.recurrent:
-            return (max(-(-capacity.rows[own[0]] // SAME_STEP), 2),)
+            return (max(-(-capacity.rows[operations[0]] // SAME_STEP), 2),)
         if not capacity.profiles:
-            full = sum(capacity.rows[o] // SAME_STEP for o in own)
+            full = sum(capacity.rows[o] // SAME_STEP for o in operations)
             return (max(full + capacity.levels, 2),)
-        profile = capacity.profiles[component_of(spec.program)[own[0]]]
+        profile = capacity.profiles[component_of(spec.program)[operations[0]]]
         return (max(sum(count for count, _ in profile), 2),)
 
 
-def _alike(profile: Profile, operations: int) -> Profile:
-    """The steps of one width that take the levels of a profile."""
+def _same_width(profile: Profile, operations: int) -> Profile:
+    """Return as many steps of one width as the levels of a profile take."""
     if not profile:
         return ()
     taken = -(-steps(profile, operations) // SAME_STEP)
@@ -448,7 +436,7 @@ def _alike(profile: Profile, operations: int) -> Profile:
     return ((count, (SAME_STEP,) * operations),)
 
 
-# ---- which there are -----------------------------------------------------------------
+# ---- all strategies ------------------------------------------------------------------
 
 InLoops: TypeAlias = Counted | Fixed
 Strategy: TypeAlias = InLoops | Once
@@ -462,22 +450,22 @@ _STRATEGIES: dict[tuple[str, bool], Strategy] = {
 
 
 def strategy_named(name: str | None, reproducible: bool) -> Strategy:
-    """A strategy, or that which suits the backend."""
+    """Return a strategy by name, or the one that suits the backend."""
     return _STRATEGIES[name or best_strategy(), reproducible]
 
 
 def strategy_of(spec: Spec) -> Strategy:
-    """The strategy that a spec names."""
+    """Return the strategy that a spec names."""
     return strategy_named(spec.strategy, spec.reproducible)
 
 
 def in_loops(spec: Spec) -> InLoops:
-    """The same of a spec of a program that has loops."""
+    """Return the strategy of a spec of a program with loops."""
     strategy = strategy_of(spec)
     assert not isinstance(strategy, Once)
     return strategy
 
 
 def asked(program: Operations, need: Capacity, strategy: str | None) -> Capacity:
-    """What a batch needs of a capacity, without numbers that no shape follows from."""
+    """Return the capacity without fields that no array shape depends on."""
     return Once().fitted(program, need) if strategy == ONCE else need
