@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An iterator over the batches of a run, built on a thread while the device works.
 
-Three things decide what comes out: a *plan* says which examples make up the batches of
-an epoch, and is a pure function of the arguments and the number of the epoch; a
-*source* turns examples into a schedule; a `Prefetcher` runs any iterator on a thread. A
-*cursor* says what was delivered, so that another run goes on there, whatever was
-prefetched.
+A `BatchSampler` says which examples make up the batches of an epoch, a pure function of
+the arguments and the number of the epoch; a `Source` turns examples into a schedule; a
+`Prefetcher` runs any iterator on a thread. A `Cursor` says what was delivered, so that
+another run goes on there, whatever was prefetched.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ PLANNED = 256  # batches, whose needs are known before the first
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch. Its own arrays have the same shapes throughout a run.
+    """A batch, whose own arrays have the same shapes throughout a run.
 
     Attributes:
       schedule: for `model.apply`; has `size` rows of results.
@@ -67,7 +66,7 @@ class Batch:
 
     @api_boundary
     def mean(self, losses: object) -> Any:
-        """The mean of losses [size, ...] over the real rows; see `Schedule.mean`."""
+        """Return the mean of losses [size, ...] over real rows, by `Schedule.mean`."""
         return self.schedule.mean(losses)
 
 
@@ -79,7 +78,7 @@ _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
 def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chunk]:
-    """The examples of all batches behind a cursor."""
+    """Yield the examples of all batches behind a cursor."""
     position = start.position
     if source.items is None:
         try:
@@ -102,15 +101,17 @@ def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chun
 def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
-    """The examples of a stream from a position on, which counts those of all processes:
-    of streams that share the batches of a run, each is read as far as its part goes."""
+    """Yield the examples of a stream, batch by batch, from a position on.
+
+    Positions count the examples of all processes, each of which reads its own stream.
+    """
     iterator, size, total = iter(stream), settings.own_size, settings.batch_size
     begin = position * size // total
-    found = sum(1 for _ in itertools.islice(iterator, begin))
-    if found < begin:
+    skipped = sum(1 for _ in itertools.islice(iterator, begin))
+    if skipped < begin:
         raise ValueError(
             f'expected a stream of at least {begin} examples, which the restored '
-            f'state has behind it, got one of {found}: pass it from its beginning'
+            f'state has behind it, got one of {skipped}: pass it from its beginning'
         )
     while items := list(itertools.islice(iterator, size)):
         if len(items) < size and settings.drop_remainder:
@@ -125,7 +126,7 @@ def _read_chunks(
 
 
 def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
-    """What the largest of some batches needs."""
+    """Return a capacity that holds each of some batches."""
     if (shards := settings.shards) is None:
         return corpus.capacities_of(batches, settings.batch_size)
     rows = settings.batch_size // shards.count
@@ -137,50 +138,55 @@ def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Cap
     return replace(corpus.capacities_of(parts, rows), shards=shards)
 
 
-def _planned(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """The batches of a run, and that these are all; of many, those of the first epochs
-    that have most nodes, or an example with most of anything."""
+def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
+    """Return batches that need most, and whether they are all batches of the run.
+
+    Of a long run they are those of the first epochs with most nodes, or with an example
+    that demands most of anything.
+    """
     epochs = (settings.epochs or math.inf) if settings.key else 1
-    each = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
-    some = min(epochs, -(-PLANNED // each))
-    found = list(_batches_of(corpus, replace(settings, epochs=int(some))))
-    if len(found) <= PLANNED:
-        return found, some == epochs
-    demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in found]
+    per_epoch = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
+    first_epochs = min(epochs, -(-PLANNED // per_epoch))
+    batches = list(_batches_of(corpus, replace(settings, epochs=int(first_epochs))))
+    if len(batches) <= PLANNED:
+        return batches, first_epochs == epochs
+    demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in batches]
     extreme = np.append(demands.added.argmax(0), demands.highest.argmax(0))
-    with_one = [k for k, x in enumerate(found[:each]) if np.isin(extreme, x).any()]
-    most = np.argsort(nodes)[-PLANNED:].tolist()
-    return [found[k] for k in {*most, *with_one}], False
+    # One epoch has all examples, so each extreme one is in some batch of the first.
+    first_epoch = enumerate(batches[:per_epoch])
+    with_extreme = [k for k, x in first_epoch if np.isin(extreme, x).any()]
+    largest = np.argsort(nodes)[-PLANNED:].tolist()
+    return [batches[k] for k in {*largest, *with_extreme}], False
 
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
-    """The examples [n] of each batch of all epochs, but for those that are alike."""
+    """Yield the examples [n] of each batch, of one epoch if all epochs are alike."""
     for sampler in different_plans(settings, corpus.nodes):
         for batch in range(len(sampler)):
             yield sampler[batch]
 
 
 def _reserve(settings: Settings, source: Source) -> None:
-    """Makes room for all batches of a corpus, of which it is known what they need."""
+    """Reserve room for all batches of a corpus, whose needs are known beforehand."""
     corpus = source.corpus
     if corpus is None or not len(corpus):
         return
-    found, is_known = _planned(corpus, settings)
-    need = _needed(corpus, settings, found)
-    whose = f'all batches of {len(corpus):,} examples'
+    largest, is_known = _large_batches(corpus, settings)
+    need = _needed(corpus, settings, largest)
+    subject = f'all batches of {len(corpus):,} examples'
     # With no room in the budget, the first batch that is too large says so.
     with contextlib.suppress(ProgramBudgetError):
-        corpus.scheduler.budget.prepare(need, is_known, whose)
+        corpus.scheduler.budget.prepare(need, is_known, subject)
 
 
 _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
-# What became of a chunk: its batch, unless all of it was left out; what was left out;
-# where the run stands behind it.
+# The result of a chunk: its batch, unless all of it was left out; what was left out;
+# the cursor behind it.
 _Step: TypeAlias = tuple[Batch | None, _Skipped, Cursor]
 
 
 def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step]:
-    """Makes the batches behind a cursor."""
+    """Yield the batches behind a cursor, and what was left out of them."""
     in_vain = 0
     _reserve(settings, source)
     for chunk in _chunks(settings, source, cursor):
@@ -200,7 +206,7 @@ def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step
 def _built(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
-    """The batch of a chunk, and what was left out of it."""
+    """Return the batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
     size, skipped = settings.batch_size, _Skipped()
     own_size = settings.own_size if source.items is None else size
@@ -217,22 +223,22 @@ def _built(
         else:
             schedule = on_device(schedule) if settings.device_put else schedule
             rows, mask = _rows(own_size, len(items)) if deal is None else deal.of_rows
-            found = Batch(schedule, indices[rows], mask, len(items), epoch)
-            return found, skipped
+            batch = Batch(schedule, indices[rows], mask, len(items), epoch)
+            return batch, skipped
     return None, skipped
 
 
 def _rows(size: int, count: int) -> tuple[Array, Array]:
-    """Of each row, the number of its example [size] and whether it is real [size]."""
+    """Return the example of each row [size], and which rows are real [size]."""
     rows = np.arange(size)
     return rows.clip(max=count - 1), rows < count
 
 
 def _located(error: InputError, place: int) -> InputError:
-    """The same error with the example's place in the source, not in the batch."""
+    """Return an error with the example's place in the source, not in the batch."""
     result = error.renumbered(place)
-    rest = str(result).removeprefix(f'example {place}')
-    result.args = (f'example {place} of the source{rest}',)
+    message = str(result).removeprefix(f'example {place}')
+    result.args = (f'example {place} of the source{message}',)
     return result
 
 
@@ -270,7 +276,7 @@ class Batches:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the thread; waits until it is done with the batch that it is at."""
+        """End the thread; wait until it is done with the batch that it is at."""
         if isinstance(self._steps, Prefetcher | Generator):
             self._steps.close()
         self._steps = iter(())
@@ -283,9 +289,9 @@ class Batches:
 
     @api_boundary
     def __len__(self) -> int:
-        """How many batches the run has from its beginning to its end.
+        """Return how many batches the run has from its beginning to its end.
 
-        With `shuffle` and `max_nodes` this plans every epoch. Fewer come out if
+        With `shuffle` and `max_nodes` this samples all epochs. Fewer come out if
         `skip_errors` leaves nothing of some.
 
         Raises:
@@ -293,10 +299,10 @@ class Batches:
         """
         settings, epochs = self._settings, self._settings.epochs
         if settings.examples is None or epochs is None:
-            kind = 'a stream' if settings.examples is None else 'endless epochs'
+            got = 'a stream' if settings.examples is None else 'endless epochs'
             raise TypeError(
                 'expected a sequence as source and a number of `epochs`, got '
-                f'{kind}: batches of that have no length'
+                f'{got}: batches of that have no length'
             )
         if settings.max_nodes is None:  # then orders do not matter
             settings = replace(settings, key=())
@@ -314,7 +320,7 @@ class Batches:
     @property
     @api_boundary
     def capacities(self) -> Capacity:
-        """What the largest of all batches of the run needs.
+        """A capacity that holds each batch of the run, and no more.
 
         Raises:
           ValueError: the source is no corpus, or the epochs are endless.
@@ -329,12 +335,12 @@ class Batches:
         return _needed(corpus, settings, _batches_of(corpus, settings))
 
     def state(self) -> dict[str, Array]:
-        """What `restore` needs: a pytree of small arrays, always of the same shapes."""
+        """Return a pytree of small arrays, of fixed shapes, for `restore`."""
         return state_of(self._settings, self._cursor)
 
     @api_boundary
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on behind the batch that had been delivered last when `state` was taken.
+        """Go on behind the batch that had been delivered last when `state` was taken.
 
         What was prefetched is discarded. A stream is read from its beginning, past the
         examples that are done with; where each process has one, past its part of them,
@@ -363,13 +369,13 @@ class Batches:
         self._cursor, self._skipped, self._steps = cursor, [], None
 
     def __repr__(self) -> str:
-        own, at = self._settings, self._cursor
-        examples = 'a stream' if own.examples is None else f'{own.examples} examples'
-        limit = '' if own.max_nodes is None else f', max_nodes={own.max_nodes}'
-        shuffled = ', shuffled' if own.key else ''
-        epochs = '' if own.epochs is None else f' of {own.epochs}'
+        args, at = self._settings, self._cursor
+        examples = 'a stream' if args.examples is None else f'{args.examples} examples'
+        limit = '' if args.max_nodes is None else f', max_nodes={args.max_nodes}'
+        shuffled = ', shuffled' if args.key else ''
+        epochs = '' if args.epochs is None else f' of {args.epochs}'
         return (
-            f'Batches({examples}, batch_size={own.batch_size}{limit}{shuffled}; '
+            f'Batches({examples}, batch_size={args.batch_size}{limit}{shuffled}; '
             f'{at.batches} delivered, epoch {at.epoch}{epochs}, example {at.position})'
         )
 
@@ -392,7 +398,7 @@ def batches(
     device_put: bool | None = None,
     sharding: Sharding | None = None,
 ) -> Batches:
-    """Cuts examples into batches, which a thread builds while the device works.
+    """Cut examples into batches, which a thread builds while the device works.
 
     A method of `Model`. It can be resumed, see `Batches`; reserves room for a corpus.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running an iterator on a thread, ahead of whoever takes its values."""
+"""A `Prefetcher`: an iterator that runs on a thread, ahead of whoever takes values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for a thread
 
 
 class _Channel:
-    """What a `Prefetcher` and its thread share, without reaching one another."""
+    """The state that a `Prefetcher` and its thread share.
+
+    Neither refers to the other, so that a prefetcher out of use is freed.
+    """
 
     def __init__(self, size: int) -> None:
-        # A ticket for each value that may be made; values, and what ended them.
+        # A ticket for each value that may be computed; values, and the last error.
         self.tickets: SimpleQueue[None] = SimpleQueue()
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.stopped = False
@@ -27,20 +30,20 @@ class _Channel:
             self.tickets.put(None)
 
     def stop(self) -> None:
-        """Ends the thread after the value it is at."""
+        """End the thread after the value it is at."""
         self.stopped = True  # no lock: a destructor may run while the lock is held
         self.tickets.put(None)
 
 
 class Prefetcher(Generic[T]):
-    """Runs an iterator on a thread, some values ahead of whoever takes them.
+    """An iterator that runs another on a thread, some values ahead.
 
     An error of the iterator is raised in its place in the order. The thread ends with
     the iterator, by `close`, or once nobody refers to the prefetcher.
 
     Args:
       iterator: only the thread touches it.
-      size: how many values may lie ready or be in the making.
+      size: how many values may lie ready or be in computation.
     """
 
     def __init__(self, iterator: Iterator[T], size: int) -> None:
@@ -78,7 +81,7 @@ class Prefetcher(Generic[T]):
             del error  # which refers to this frame
 
     def close(self) -> None:
-        """Ends the thread and waits for it; nothing more comes out."""
+        """End the thread and wait for it; nothing more comes out."""
         self._ended = True
         self._stop()
         if self._thread is not threading.current_thread():
@@ -89,7 +92,7 @@ _running: dict[threading.Thread, _Channel] = {}
 
 
 def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
-    """What the thread does."""
+    """Fill a channel from an iterator, on the thread."""
     try:
         while True:
             channel.tickets.get()
@@ -105,7 +108,7 @@ def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    """Gives threads time to leave native code, in which they must not be cut off."""
+    """Give threads time to leave native code, in which they must not be cut off."""
     for channel in tuple(_running.values()):
         channel.stop()
     for thread in filter(threading.Thread.is_alive, tuple(_running)):
