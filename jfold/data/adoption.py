@@ -25,9 +25,9 @@ from jfold.scheduling.spec import Capacity, Spec
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
-Part: TypeAlias = tuple[int, int]  # an operation, and which of its outputs
+Part: TypeAlias = tuple[int, int]  # an operation, and the number of an output
 Parts: TypeAlias = dict[Part, tuple[Array, Array]]  # first [examples], and behind last
-OWN: Part = (-1, 0)  # constants of the examples' own
+OWN: Part = (-1, 0)  # stands for the constants of examples
 
 
 def differing(program: Program, other: Operations) -> tuple[str, ...]:
@@ -100,11 +100,7 @@ class _Renumbering:
     counts: Sequence[int]
 
     def table(self, table: Table, old: Sequence[int], new: Sequence[int]) -> Table:
-        """Return a table whose last columns hold the new numbers of their values.
-
-        Args:
-          old, new: the types of these columns, before and now.
-        """
+        """Return a table with new numbers in its last columns, of types `new`."""
         example = np.repeat(np.arange(len(table.first) - 1), table.counts)
         leading = len(table.columns) - len(old)
         values = zip(table.columns[leading:], old, new, strict=True)
@@ -114,7 +110,7 @@ class _Renumbering:
     def _column(self, values: Array, example: Array, old: int, new: int) -> Array:
         """Return the new numbers [n] of values [n], of examples [n]."""
         result = np.full(len(values), -1, values.dtype)
-        # Constants of the program come first; all examples have the same numbers.
+        # Constants of the program come first, with the same numbers in all examples.
         for k in np.unique(values[values < self.counts[old]]).tolist():
             result[values == k] = self.shared.get((old, k, new), -1)
         # Parts of an example keep their order; only where they begin has changed.
@@ -221,10 +217,7 @@ def of_model(
 
 
 def with_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
-    """Return a schedule of another program with the spec of this.
-
-    `None` if programs or options differ, or arrays are laid out otherwise.
-    """
+    """Return a schedule with an equal spec of another program; `None` if unequal."""
     got = schedule.spec
     if got.replaced(program=spec.program) != spec:
         return None

@@ -22,7 +22,7 @@ from jfold.base.errors import reason
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 
-PATIENCE = 60.0  # seconds until a process that tells nothing counts as lost
+PATIENCE = 60.0  # seconds until a process that sends nothing counts as lost
 Processes: TypeAlias = tuple[int, ...]  # their numbers, in order
 # One counter for each group of processes: all of its members count alike, whatever
 # channels some of them open in other groups.
@@ -36,25 +36,23 @@ class Agreement:
 
     Attributes:
       what: the subject, for error messages.
-      talks: the channels so far, by the processes that take part.
+      channels: those so far, by the processes that take part.
     """
 
     what: str
-    talks: dict[Processes, Channel] = field(default_factory=dict)
+    channels: dict[Processes, Channel] = field(default_factory=dict)
 
     def among(self, shards: Shards) -> Channel:
         """Return the channel of the processes that have devices of a mesh."""
         processes = shards.processes
-        if processes not in self.talks:
-            self.talks[processes] = Channel(self.what, processes)
-        return self.talks[processes]
+        if processes not in self.channels:
+            self.channels[processes] = Channel(self.what, processes)
+        return self.channels[processes]
 
 
 @dataclass(eq=False)
 class Channel:
-    """A channel between processes, which exchange one message each in every round.
-
-    All make the same calls in the same order.
+    """A channel between processes, which all make the same calls in the same order.
 
     Attributes:
       what: the subject, for error messages.

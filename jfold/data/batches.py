@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An iterator over the batches of a run, built on a thread while the device works.
+"""Iterates over the batches of a run, built on a thread while the device works.
 
 A `BatchSampler` says which examples make up the batches of an epoch, a pure function of
 the arguments and the number of the epoch; a `Source` turns examples into a schedule; a
@@ -27,7 +27,7 @@ from jfold.data.sampler import (
     Settings,
     Shuffle,
     check_settings,
-    different_plans,
+    epoch_samplers,
     key_words,
     make_sampler,
 )
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jfold.data.corpus import Corpus
 
 Array = np.ndarray[Any, Any]
-PLANNED = 256  # batches, whose needs are known before the first
+PLANNED = 256  # how many batches are examined for their needs before the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +82,8 @@ def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chun
     position = start.position
     if source.items is None:
         try:
-            yield from _read_chunks(settings, source.given, position)
-        except Exception as error:  # of the stream's own
+            yield from _read_chunks(settings, source.argument, position)
+        except Exception as error:  # raised by the stream
             source.fail(error)
             raise
         source.finish()
@@ -101,11 +101,9 @@ def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chun
 def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
-    """Yield the examples of a stream, batch by batch, from a position on.
-
-    Positions count the examples of all processes, each of which reads its own stream.
-    """
-    iterator, size, total = iter(stream), settings.own_size, settings.batch_size
+    """Yield the examples of a stream, batch by batch, from a position on."""
+    # Positions count the examples of all processes, each of which has its own stream.
+    iterator, size, total = iter(stream), settings.local_size, settings.batch_size
     begin = position * size // total
     skipped = sum(1 for _ in itertools.islice(iterator, begin))
     if skipped < begin:
@@ -125,7 +123,7 @@ def _read_chunks(
 # ---- making batches ------------------------------------------------------------------
 
 
-def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
+def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
     """Return a capacity that holds each of some batches."""
     if (shards := settings.shards) is None:
         return corpus.capacities_of(batches, settings.batch_size)
@@ -139,17 +137,14 @@ def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Cap
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return batches that need most, and whether they are all batches of the run.
-
-    Of a long run they are those of the first epochs with most nodes, or with an example
-    that demands most of anything.
-    """
+    """Return batches that need most, and whether they are all batches of the run."""
     epochs = (settings.epochs or math.inf) if settings.key else 1
     per_epoch = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
     first_epochs = min(epochs, -(-PLANNED // per_epoch))
     batches = list(_batches_of(corpus, replace(settings, epochs=int(first_epochs))))
     if len(batches) <= PLANNED:
         return batches, first_epochs == epochs
+    # Those with most nodes, and those with an example that demands most of anything.
     demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in batches]
     extreme = np.append(demands.added.argmax(0), demands.highest.argmax(0))
     # One epoch has all examples, so each extreme one is in some batch of the first.
@@ -161,7 +156,7 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
     """Yield the examples [n] of each batch, of one epoch if all epochs are alike."""
-    for sampler in different_plans(settings, corpus.nodes):
+    for sampler in epoch_samplers(settings, corpus.nodes):
         for batch in range(len(sampler)):
             yield sampler[batch]
 
@@ -172,7 +167,7 @@ def _reserve(settings: Settings, source: Source) -> None:
     if corpus is None or not len(corpus):
         return
     largest, is_known = _large_batches(corpus, settings)
-    need = _needed(corpus, settings, largest)
+    need = _capacity(corpus, settings, largest)
     subject = f'all batches of {len(corpus):,} examples'
     # With no room in the budget, the first batch that is too large says so.
     with contextlib.suppress(ProgramBudgetError):
@@ -190,11 +185,11 @@ def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step
     in_vain = 0
     _reserve(settings, source)
     for chunk in _chunks(settings, source, cursor):
-        batch, skipped = _built(settings, source, chunk)
+        batch, skipped = _build_batch(settings, source, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
         cursor = Cursor(*chunk[:2], *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
-        # So many in a row hold a whole epoch, and all others will be like it.
+        # A whole epoch is among these, so no later epoch would have a batch either.
         if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
             raise ValueError(
                 f'expected examples that fit the model, got {in_vain} in a row that do '
@@ -203,26 +198,26 @@ def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step
         yield batch, skipped, cursor
 
 
-def _built(
+def _build_batch(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
     """Return the batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
     size, skipped = settings.batch_size, _Skipped()
-    own_size = settings.own_size if source.items is None else size
+    local_size = settings.local_size if source.items is None else size
     while items:
         try:
             schedule, deal = source.build(items, size, settings.shards)
         except InputError as error:
             bad = error.example
-            located = _located(error, int(indices[bad]))
+            located = _locate(error, int(indices[bad]))
             if not settings.skip_errors:
                 raise located from error
             skipped.append((located.example, str(located)))
             indices, items = np.delete(indices, bad), items[:bad] + items[bad + 1 :]
         else:
             schedule = on_device(schedule) if settings.device_put else schedule
-            rows, mask = _rows(own_size, len(items)) if deal is None else deal.of_rows
+            rows, mask = _rows(local_size, len(items)) if deal is None else deal.of_rows
             batch = Batch(schedule, indices[rows], mask, len(items), epoch)
             return batch, skipped
     return None, skipped
@@ -234,7 +229,7 @@ def _rows(size: int, count: int) -> tuple[Array, Array]:
     return rows.clip(max=count - 1), rows < count
 
 
-def _located(error: InputError, place: int) -> InputError:
+def _locate(error: InputError, place: int) -> InputError:
     """Return an error with the example's place in the source, not in the batch."""
     result = error.renumbered(place)
     message = str(result).removeprefix(f'example {place}')
@@ -256,7 +251,7 @@ class Batches:
         self._settings, self._source, self._prefetch = settings, source, prefetch
         self._cursor = Cursor()
         self._skipped: _Skipped = []
-        self._steps: Iterator[_Step] | None = None  # before the first is asked for
+        self._steps: Iterator[_Step] | None = None  # until the first batch is taken
         self._has_read = False
 
     def __iter__(self) -> Batches:
@@ -304,9 +299,9 @@ class Batches:
                 'expected a sequence as source and a number of `epochs`, got '
                 f'{got}: batches of that have no length'
             )
-        if settings.max_nodes is None:  # then orders do not matter
+        if settings.max_nodes is None:  # then all epochs have as many batches
             settings = replace(settings, key=())
-        total = sum(map(len, different_plans(settings, self._source.nodes)))
+        total = sum(map(len, epoch_samplers(settings, self._source.nodes)))
         return total if settings.key else total * epochs
 
     @property
@@ -327,12 +322,13 @@ class Batches:
         """
         corpus, settings = self._source.corpus, self._settings
         if corpus is None or settings.epochs is None:
+            got = type(self._source.argument).__name__
             raise ValueError(
                 'expected a corpus as source and a number of `epochs`, got '
-                f'{type(self._source.given).__name__} and {settings.epochs}: only of '
+                f'{got} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        return _needed(corpus, settings, _batches_of(corpus, settings))
+        return _capacity(corpus, settings, _batches_of(corpus, settings))
 
     def state(self) -> dict[str, Array]:
         """Return a pytree of small arrays, of fixed shapes, for `restore`."""
@@ -352,11 +348,11 @@ class Batches:
             iterator that was begun. Nothing has changed then.
         """
         cursor, source = cursor_of(self._settings, state), self._source
-        is_begun = self._has_read and isinstance(source.given, Iterator)
+        is_begun = self._has_read and isinstance(source.argument, Iterator)
         if source.items is None and is_begun:
             raise ValueError(
                 'expected a stream that can be read from its beginning, got '
-                f'{type(source.given).__name__}, which has been begun: call '
+                f'{type(source.argument).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
         cuts = make_sampler(self._settings, source.nodes, cursor.epoch).cuts
@@ -437,7 +433,7 @@ def batches(
     """
     shards = None if sharding is None else make_shards(sharding)
     origin = make_source(model, source, shards)
-    examples = None if origin.items is None else len(origin.given)
+    examples = None if origin.items is None else len(origin.argument)
     has_devices = shards is not None or jax.default_backend() != 'cpu'
     puts = has_devices if device_put is None else device_put
     of_epoch = key_words(shuffle), examples, batch_size, max_nodes, drop_remainder

@@ -146,7 +146,7 @@ class Corpus:
 
     def _checked(self, indices: Indices) -> Array:
         """Return indices as int64 [n], if all are in range."""
-        chosen = _whole_numbers(indices)
+        chosen = _int_array(indices)
         outside = (chosen < 0) | (chosen >= len(self))
         if outside.any():
             place = int(np.argmax(outside))
@@ -329,7 +329,7 @@ class Corpus:
 # ---- arguments -----------------------------------------------------------------------
 
 
-def _whole_numbers(indices: Indices) -> Array:
+def _int_array(indices: Indices) -> Array:
     """Return indices as an array [n] of some integer type."""
     expect('indices', indices, not some_masked([indices]), 'an array of ints', MASKED)
     try:

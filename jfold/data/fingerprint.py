@@ -44,7 +44,7 @@ from jfold.scheduling.layout import active_types
 from jfold.tracing.helpers import HELPERS, Numbers
 from jfold.types import Type
 
-FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
+FORMAT = 4  # of graphs and demands; raised when numbering, levels or sums change
 SHOWN = 3  # the most differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # its content is among the data
@@ -144,7 +144,7 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
         for section in SECTIONS
         if same_python or section != 'functions'
         for text in _differences(saved.get(section, []), current[section])
-        # Variables have the names of operations, so other ones change many lines.
+        # Variables are named after operations, so one more changes many lines.
         if section != 'steps' or saved.get('operations') == current['operations']
     ]
     texts = list(dict.fromkeys(texts))
@@ -194,11 +194,8 @@ def _binding(name: str, value: object, place: str, code: bool) -> Line:
 
 
 def _plain(text: str) -> Line:
-    return [_without_shapes(text), '', '']
-
-
-def _without_shapes(text: str) -> str:
-    return re.sub(r'\[[\d,]*\]', '', text)
+    """Return a line of a text, without the shapes in it."""
+    return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
 def _short(value: object) -> str:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of metric rows in a file: for each metric the bytes of a JSON list."""
+"""The labels of metric rows in a file: by metric, the bytes of a JSON list."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,12 @@ def _names(program: Program) -> Iterable[str]:
 def _text(name: str, labels: list[Any]) -> Array:
     text = _encoded(labels)
     if text is None:
-        _refuse(name, next(x for x in labels if _encoded([x]) is None))
+        label = next(x for x in labels if _encoded([x]) is None)
+        raise TypeError(
+            f'metric {name!r}: expected labels that a file can hold as JSON (None, '
+            'bools, numbers, strings, lists and dicts of these by strings), got '
+            f'{short_repr(label)}: label rows by those, as by a number or a path'
+        )
     return np.frombuffer(text, np.uint8)
 
 
@@ -57,11 +62,3 @@ def _encoded(labels: list[Any]) -> bytes | None:
         return text.encode() if bool(json.loads(text) == labels) else None
     except (TypeError, ValueError, RecursionError):
         return None
-
-
-def _refuse(name: str, label: object) -> NoReturn:
-    raise TypeError(
-        f'metric {name!r}: expected labels that a file can hold as JSON (None, bools, '
-        f'numbers, strings, lists and dicts of these by strings), got '
-        f'{short_repr(label)}: label rows by those, as by a number or a path'
-    )

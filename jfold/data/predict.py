@@ -122,11 +122,7 @@ def predictions(
     sharding: Sharding | None,
     progress: bool,
 ) -> Any:
-    """Return the results of all examples, in their order, as `predict` does.
-
-    Args:
-      run_batch: returns the results of a schedule.
-    """
+    """Return the results of all examples, in their order; `run_batch` computes them."""
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -142,9 +138,9 @@ def predictions(
     ):
         parts = []
         for batch, results in _ahead(run_batch, iterator):
-            parts.append(_real(batch, results, model.scheduler.program))
+            parts.append(_real_rows(batch, results, model.scheduler.program))
             update(batch.count)
-    return run(_joined(parts or [_nothing(model.scheduler.program)]))
+    return run(_concatenated(parts or [_no_results(model.scheduler.program)]))
 
 
 def _ahead(
@@ -164,7 +160,7 @@ def _ahead(
 # ---- of one batch --------------------------------------------------------------------
 
 
-def _real(batch: Batch, results: object, program: Program) -> object:
+def _real_rows(batch: Batch, results: object, program: Program) -> object:
     """Return the results of a batch in the order of examples, without spare rows."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
@@ -172,21 +168,21 @@ def _real(batch: Batch, results: object, program: Program) -> object:
         program.results,
         results,
         lambda value: picked(value, rows),
-        lambda metric: _collected(batch, metric),
+        lambda metric: _real_metric(batch, metric),
     )
 
 
-# As `picked`, off Python's stack: values may be nested without limit.
-def _joined(parts: Sequence[Any]) -> Steps[Any]:
+# On a trampoline, as `picked`, since values may be nested without limit.
+def _concatenated(parts: Sequence[Any]) -> Steps[Any]:
     """Return the rows of several batches, one after another."""
     if is_leaf(parts[0]):
         return np.concatenate(parts)
     columns, (structure, *_) = zip(*map(opened, parts), strict=True)
-    leaves = yield in_turn(map(_joined, zip(*columns, strict=True)))
+    leaves = yield in_turn(map(_concatenated, zip(*columns, strict=True)))
     return jax.tree.unflatten(structure, leaves)
 
 
-def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
+def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:
     """Return the real rows of a metric, by their examples' places in the source."""
     real = np.flatnonzero(np.asarray(metric.mask))
     example = batch.indices[np.asarray(metric.example)[real]]
@@ -203,7 +199,7 @@ def _metric(values: object, example: Array) -> MetricValues:
 # ---- of none -------------------------------------------------------------------------
 
 
-def _nothing(program: Program) -> object:
+def _no_results(program: Program) -> object:
     """Return the results of no examples."""
     results = program.results
     return handed_out(

@@ -16,10 +16,7 @@ EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for a thread
 
 
 class _Channel:
-    """The state that a `Prefetcher` and its thread share.
-
-    Neither refers to the other, so that a prefetcher out of use is freed.
-    """
+    """The state shared by a `Prefetcher` and its thread, without mutual references."""
 
     def __init__(self, size: int) -> None:
         # A ticket for each value that may be computed; values, and the last error.
@@ -64,7 +61,7 @@ class Prefetcher(Generic[T]):
         if self._ended:
             raise StopIteration
         results = self._channel.results
-        if results.empty() and not self._thread.is_alive():  # nobody would ever answer
+        if results.empty() and not self._thread.is_alive():  # no value would come
             raise RuntimeError(
                 'expected to be in the process that began to take these values, got a '
                 'fork of it, where the thread that makes them does not run: make the '
@@ -78,7 +75,7 @@ class Prefetcher(Generic[T]):
         try:
             raise error
         finally:
-            del error  # which refers to this frame
+            del error  # it refers to this frame: a cycle
 
     def close(self) -> None:
         """End the thread and wait for it; nothing more comes out."""

@@ -24,7 +24,7 @@ from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
-FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
+FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; later ones may be larger
 BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
@@ -45,26 +45,20 @@ def trace_corpus(
 
 @dataclass(eq=False)
 class Tracing:
-    """A trace of examples, chunk by chunk.
-
-    Attributes:
-      chunk: how many examples the next chunk should have.
-      seen: how many examples were given so far.
-      parts: graphs, what they demand, and the places of their examples.
-      skipped: places and errors of bad examples.
-    """
+    """A trace of examples, chunk by chunk."""
 
     program: Program
     skip_errors: bool
-    chunk: int = FIRST_CHUNK
-    seen: int = 0
+    chunk: int = FIRST_CHUNK  # how many examples to add next
+    seen: int = 0  # how many examples were added
+    # Graphs, their demands, and the places of their examples; places and errors.
     parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, examples: list[Any]) -> None:
         """Trace the next examples, and choose the size of the chunk after them."""
         work = 0
-        for part in self._good(examples):
+        for part in self._parts(examples):
             self.parts.append(part)
             graph, *_ = part
             sizes = (table.columns[0].size for table in graph.constants)
@@ -85,7 +79,7 @@ class Tracing:
             tuple(sorted(self.skipped)),
         )
 
-    def _good(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
+    def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
         """Yield parts with all good examples, in order.
 
         Where there is a bad one, halves of the others are traced, so that many bad ones
@@ -117,11 +111,7 @@ class Tracing:
 def progress_bar(
     what: str, total: int | None, progress: bool
 ) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar on a terminal or in a notebook, once it takes a while.
-
-    Yields:
-      A function that tells the bar how many more examples are done.
-    """
+    """Show a progress bar, if it takes a while; yield a function to advance it."""
     if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
         yield lambda count: None
         return

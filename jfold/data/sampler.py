@@ -40,7 +40,7 @@ class Settings:
     shards: Shards | None = None
 
     @property
-    def own_size(self) -> int:
+    def local_size(self) -> int:
         """Rows of the shards of this process."""
         if self.shards is None:
             return self.batch_size
@@ -101,10 +101,7 @@ def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
 
 
 def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
-    """Return cuts [batches + 1] where the next example would exceed a limit.
-
-    No example exceeds it alone.
-    """
+    """Return cuts [batches + 1] before examples that would exceed a limit."""
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
     while (first := cuts[-1]) < len(nodes):
@@ -114,7 +111,7 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     return np.array(cuts, np.int64)
 
 
-def different_plans(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
+def epoch_samplers(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
     """Yield the samplers of all epochs, or one for all if nothing is shuffled."""
     epochs = settings.epochs if settings.key else 1
     return (make_sampler(settings, nodes, epoch) for epoch in range(epochs or 0))

@@ -162,15 +162,10 @@ class Scheduler:
     def _reserve(
         self, need: Capacity, selection: Selection, examples: int | None
     ) -> Spec:
-        """Return a spec with room for a need, and for more that is likely.
-
-        Args:
-          examples: how many examples like those of `selection` room is made for; none
-            for no more than the need.
-        """
+        """Return a spec with room for a need, and for other examples like these."""
 
         def chance() -> Headroom:
-            if examples is None:
+            if examples is None:  # no more than the need
                 return {}
             more = chance_of(self.program, demands(selection), examples)
             levels = self.profiles(lambda: margins(selection, examples))

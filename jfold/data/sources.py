@@ -39,14 +39,14 @@ class Source:
     """A source of examples.
 
     Attributes:
-      given: the argument of the user.
+      argument: what the user passed.
       build: returns the schedule of items, with so many rows.
       agreement: the channel to other processes, if each has a part of the batches.
       items: returns the items at some places; `None` for a stream.
       corpus: the argument, if it is a corpus.
     """
 
-    given: Any
+    argument: Any
     build: Callable[[list[Any], int, Shards | None], Dealt]
     agreement: Channel | None = None
     items: Callable[[Array], list[Any]] | None = None
@@ -81,11 +81,13 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
     if shards is not None and not shards.is_local:
         channel = Agreement('batches').among(shards)
     traced = functools.partial(_schedule_traced, model, channel)
+    # Others may be one example, which is easily passed in place of several.
     if not isinstance(source, tuple | str | bytes | Mapping | type):
         if hasattr(source, 'capacities_of'):
             source = suited(model.scheduler, source)
             stored = functools.partial(_schedule_stored, source)
             items = lambda places: list(places.tolist())  # noqa: E731
+            # All processes have the same corpus, so they need no messages.
             return Source(source, stored, None, items, source)
         if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
             items = functools.partial(_items_at, source, len(source))

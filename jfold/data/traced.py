@@ -40,7 +40,7 @@ class Traced(Memoized):
         return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
 
     def __getstate__(self) -> dict[str, Any]:
-        return {'graph': self.graph, 'digest': self.digest}  # elsewhere it is not
+        return {'graph': self.graph, 'digest': self.digest}  # `is_own` here alone
 
 
 @memoized

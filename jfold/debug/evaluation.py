@@ -14,7 +14,7 @@ from jfold.base.keys import Drawing, key_of
 from jfold.device.random_keys import make_draws
 from jfold.language import eager
 
-# Rules of all blocks are needed to type one.
+# Imported so that the rules of all blocks are there.
 from jfold.lower import FAMILIES
 from jfold.program.operations import Layer
 

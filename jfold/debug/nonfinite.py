@@ -26,15 +26,15 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
 from jfold.debug.losses import loss_of, sum_of_floats
 from jfold.debug.rowwise import (
+    ROWS,
     Runner,
+    bad_kind,
     chunks,
     filled_up,
     first_bad,
     is_inexact,
-    kind_of,
     padded,
     worst,
-    zeros_behind,
 )
 from jfold.debug.visit import make_walk
 from jfold.device.execution import Execution, make_execution
@@ -137,7 +137,7 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     expect('model', model, is_model, 'a model', 'pass what `jfold.compile` returns')
     is_function = loss is None or callable(loss)
     expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
-    # Functions are not fused, so that each is examined.
+    # Not fused, so that each function is examined.
     program = lower(model.block, fuses=False)
     params = with_external(program.layers, params, external)
     check_params(program.layers, params)
@@ -153,7 +153,7 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
     for layer in program.layers:
         tree = params[layer.name] if layer.params is not None else None
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if (bad := kind_of(np.asarray(leaf))) is not None:
+            if (bad := bad_kind(np.asarray(leaf))) is not None:
                 place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
                 message = f'expected finite parameters, got {bad} in {place}'
                 return NonFinite(message, layer=layer.name)
@@ -193,7 +193,7 @@ class Search:
     def first(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
         """Return the first fault."""
         waves = list(self.walk.waves())
-        fault = self._in_data()
+        fault = self._bad_constant()
         # Kept back until no value is at fault: where an index outside gives NaN, that
         # value is the fault, with the index as its cause.
         outside = None
@@ -213,10 +213,10 @@ class Search:
         value, grads = loss_of(
             lambda results: loss(returned(self.program, schedule, results)), results
         )
-        if (bad := kind_of(np.asarray(value))) is not None:
+        if (bad := bad_kind(np.asarray(value))) is not None:
             return NonFinite(f'expected a finite loss, got {bad}')
         fault: _Fault | NonFinite | None
-        cotangents, fault = self._of_results(grads)
+        cotangents, fault = self._cotangents(grads)
         is_read = [x is not None for y in grads for x in y]
         flows = self._execution(schedule).flows(is_read)
         for o, nodes in reversed(waves):
@@ -225,13 +225,13 @@ class Search:
                 fault = fault or bad_row
         # Only a gradient of parameters counts: a function may stop one that is infinite
         # on its way there.
-        in_sum = self._of_sums()
+        in_sum = self._bad_total()
         return in_sum and (fault or in_sum)
 
-    def _in_data(self) -> _Fault | None:
+    def _bad_constant(self) -> _Fault | None:
         for t, numbers, constants in self.walk.own():
             if (row := _first_bad_of(constants, self.read[t][numbers])) is not None:
-                bad = kind_of(constants[row])
+                bad = bad_kind(constants[row])
                 message = f'expected finite numbers, got {bad} in the data'
                 return _Fault(CONSTANTS, t, row, message)
         return None
@@ -247,7 +247,7 @@ class Search:
             outputs = [np.array(x)[: len(rows)] for x in results]
             # For the reverse: values that depend on no parameter need no gradient, so
             # an infinite one there is no fault.
-            trained = self._depend(o, rows)
+            trained = self._is_trained(o, rows)
             types = runner.operation.outputs
             for t, numbers, x in zip(types, self.made[o], outputs, strict=True):
                 self.values[t][numbers[rows]] = x
@@ -286,7 +286,7 @@ class Search:
         uses = self.walk.inputs[o]
         return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
 
-    def _depend(self, o: int, rows: Array) -> Array:
+    def _is_trained(self, o: int, rows: Array) -> Array:
         """Return which nodes [rows] depend on parameters."""
         result = np.full(len(rows), has_gradient(self.program.operations[o]))
         for trained in self._trained_inputs(o, rows):
@@ -300,7 +300,7 @@ class Search:
 
     # ---- gradients
 
-    def _of_results(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
+    def _cotangents(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
         """Return cotangents of all values, from results alone, and a fault in them."""
         cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
@@ -338,7 +338,8 @@ class Search:
         self, o: int, nodes: Array, cotangents: Arrays, live: tuple[int, ...]
     ) -> _Fault | None:
         """Run nodes in reverse from live outputs; add to cotangents and `totals`."""
-        types, nodes = self.program.operations[o].outputs, nodes[self._depend(o, nodes)]
+        types = self.program.operations[o].outputs
+        nodes = nodes[self._is_trained(o, nodes)]
         fault: _Fault | None = None
         for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
@@ -346,12 +347,12 @@ class Search:
             of_inputs, of_params = self._reverse(o, live, inputs, grads)
             # Inputs first: an infinite gradient there makes that of parameters infinite
             # too, and says more of where it comes from.
-            bad = self._add(o, rows, of_inputs, cotangents)
+            bad = self._add_gradients(o, rows, of_inputs, cotangents)
             fault = fault or bad
             if fault is None and not all(np.isfinite(x).all() for x in of_params):
-                fault = self._of_params(o, live, rows, inputs, grads)
+                fault = self._bad_row(o, live, rows, inputs, grads)
             name = self.program.operations[o].layer.name
-            with np.errstate(all='ignore'):  # `_of_sums` finds too large a sum
+            with np.errstate(all='ignore'):  # `_bad_total` finds too large a sum
                 total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
                 self.totals[name] = list(map(np.add, total, of_params))
         return fault
@@ -362,11 +363,11 @@ class Search:
         """Return gradients of inputs and of parameters, by `Runner.reverse`."""
         # Spare rows have cotangents of zero, so they add nothing to parameters.
         runner = self.runners[o]
-        rows = list(map(filled_up, inputs)), list(map(zeros_behind, cotangents))
-        of_inputs, of_params = runner.reverse(live, runner.params, *rows)
+        rows, grads = map(filled_up, inputs), (padded(x, ROWS) for x in cotangents)
+        of_inputs, of_params = runner.reverse(live, runner.params, [*rows], [*grads])
         return of_inputs, list(map(np.asarray, of_params))
 
-    def _add(
+    def _add_gradients(
         self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
     ) -> _Fault | None:
         """Add gradients of inputs that depend on parameters to `cotangents`."""
@@ -380,11 +381,11 @@ class Search:
             _add_at(cotangents[t], places[trained[a]], grad[trained[a]])
             if (row := _first_bad_of(grad, trained[a])) is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'
-                message = f'{what}, got {kind_of(grad[row])}'
+                message = f'{what}, got {bad_kind(grad[row])}'
                 return self._at_node(o, int(rows[row]), message)
         return None
 
-    def _of_params(
+    def _bad_row(
         self,
         o: int,
         live: tuple[int, ...],
@@ -401,17 +402,17 @@ class Search:
             row = [[x[alone] for x in y] for y in (inputs, cotangents)]
             _, of_params = self._reverse(o, live, *row)
             for path, x in zip(_float_paths(layer.params), of_params, strict=True):
-                if (bad := kind_of(x)) is not None:
+                if (bad := bad_kind(x)) is not None:
                     what = f'a finite gradient of layer {layer.name!r}{path}'
                     return self._at_node(o, node, f'{what}, got {bad}')
         return None
 
-    def _of_sums(self) -> NonFinite | None:
+    def _bad_total(self) -> NonFinite | None:
         """Return the first parameter whose gradient over all nodes is not finite."""
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
             for path, x in zip(_float_paths(layers[name].params), total, strict=True):
-                if (bad := kind_of(x)) is not None:
+                if (bad := bad_kind(x)) is not None:
                     what = f'a finite gradient of layer {name!r}{path}, got {bad}'
                     message = f'expected {what} in sum, though of no node alone'
                     return NonFinite(message, layer=name)
@@ -464,7 +465,7 @@ def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
     row = _first_bad_of(grads, trained)
     if row is None:
         return None
-    message = f'expected a loss with a finite gradient, got {kind_of(grads[row])}'
+    message = f'expected a loss with a finite gradient, got {bad_kind(grads[row])}'
     return NonFinite(message, _owner(table, row))
 
 

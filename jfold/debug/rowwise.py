@@ -35,27 +35,25 @@ class Runner:
         """The operation on inputs [rows, *shape], and an error about indices."""
         from jax.experimental import checkify  # which takes time to import
 
-        return jax.jit(checkify.checkify(self._of_rows, errors=checkify.index_checks))
+        return jax.jit(checkify.checkify(self._on_rows, errors=checkify.index_checks))
 
     @functools.cached_property
     def reverse(self) -> Any:
-        """The reverse of the operation.
+        """The reverse: gradients of float inputs, and of parameters over all rows.
 
-        Takes live outputs, parameters, inputs and cotangents of these outputs
-        [rows, *shape]; returns gradients of float inputs [rows, *shape], and of float
-        parameters [*shape], summed over rows.
+        Its arguments are the live outputs, parameters, inputs and live cotangents.
         """
         return jax.jit(self._reverse, static_argnums=0)
 
-    def _of_rows(self, params: object, *inputs: Any) -> list[Any]:
+    def _on_rows(self, params: object, *inputs: Any) -> list[Any]:
         # By `vmap`, as in tiles, so that a row has the same values as in a batch; and
         # always of so many rows, so that each operation is compiled once.
         axes = (None, *(0 for _ in self.operation.inputs))
-        on_rows = jax.vmap(self._of_row, axes, axis_size=ROWS)
+        on_rows = jax.vmap(self._on_row, axes, axis_size=ROWS)
         outputs: list[Any] = on_rows(params, *inputs)
         return outputs
 
-    def _of_row(self, params: object, *inputs: Any) -> list[Any]:
+    def _on_row(self, params: object, *inputs: Any) -> list[Any]:
         operation, batched = self.operation, self.operation.layer.batched
         leaves = [x[None] for x in inputs] if batched else inputs
         arguments = pack(TupleType(operation.arguments), leaves)
@@ -74,7 +72,7 @@ class Runner:
 
         def live_outputs(weight: list[Any], operand: list[Any]) -> list[Any]:
             params = jax.tree.unflatten(tree, weights.with_floats(weight))
-            outputs = self._of_rows(params, *operands.with_floats(operand))
+            outputs = self._on_rows(params, *operands.with_floats(operand))
             return [outputs[k] for k in live]
 
         # Inputs have a gradient for each row; that of parameters is a sum, in which a
@@ -115,11 +113,6 @@ def filled_up(rows: Array) -> Array:
     return result
 
 
-def zeros_behind(rows: Array) -> Array:
-    """Return as many rows as run at once; spare ones are zero."""
-    return padded(rows, ROWS)
-
-
 def padded(x: Array, rows: int) -> Array:
     """Return `x` [n, ...] with zeros behind, up to a number of rows."""
     return np.concatenate([x, np.zeros((max(rows - len(x), 0), *x.shape[1:]), x.dtype)])
@@ -133,7 +126,7 @@ def is_inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def kind_of(x: Array) -> str | None:
+def bad_kind(x: Array) -> str | None:
     """Return 'nan' or 'inf' if an array has such numbers, else `None`."""
     if not is_inexact(x) or np.isfinite(x).all():
         return None
@@ -144,13 +137,9 @@ def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
     """Return the first row with NaN, or infinity, of inputs without; `None` if none."""
     rows = len(arrays[0]) if arrays else 0
     bad = _rows_with(np.isnan, arrays, rows) & ~_rows_with(np.isnan, inputs or [], rows)
-    infinite = _rows_with(_is_infinite, arrays, rows)
-    bad |= infinite & ~_rows_with(_is_infinite, inputs or [], rows)
+    infinite = _rows_with(lambda x: ~np.isfinite(x), arrays, rows)
+    bad |= infinite & ~_rows_with(lambda x: ~np.isfinite(x), inputs or [], rows)
     return int(np.argmax(bad)) if bad.any() else None
-
-
-def _is_infinite(x: Array) -> Array:
-    return ~np.isfinite(x)
 
 
 def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> Array:
@@ -164,4 +153,4 @@ def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> A
 
 def worst(arrays: Arrays) -> str:
     """Return 'nan' if one of several arrays has such numbers, else 'inf'."""
-    return 'nan' if any(kind_of(x) == 'nan' for x in arrays) else 'inf'
+    return 'nan' if any(bad_kind(x) == 'nan' for x in arrays) else 'inf'

@@ -89,10 +89,7 @@ class Walk:
                         yield o, order[first:end]
 
     def read(self) -> list[Array]:
-        """Return per type which values [values] a result depends on.
-
-        Others are, for example, items that are cut off, and outputs that nothing reads.
-        """
+        """Return per type which values [values] some result depends on."""
         program, used = self.program, [np.zeros(n, bool) for n in self.counts]
         for result, uses in zip(program.results, self.results, strict=True):
             for t, x in zip(result.tensors, uses, strict=True):

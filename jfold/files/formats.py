@@ -91,7 +91,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
             'expected `path` of a file, got that of a folder: give it a name in there'
         )
         raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
-    if place.exists() and not place.is_file():  # a device would be one no longer
+    if place.exists() and not place.is_file():  # a device would be lost
         text = 'expected `path` of a file, got that of a device or pipe: give another'
         raise FileExistsError(errno.EEXIST, text, os.fspath(path))
     return place

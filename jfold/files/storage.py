@@ -204,8 +204,8 @@ def _dtype(path: Path, array: str, name: str) -> np.dtype[Any]:
 
 
 def _mapped(content: mmap.mmap, dtype: np.dtype[Any], shape: Any, at: int) -> Array:
-    """Return an array in a map, whose end NumPy compares with the end of the map."""
-    if at < _ALIGNMENT:  # but not its begin
+    """Return an array in a map."""
+    if at < _ALIGNMENT:  # NumPy checks the end alone
         raise ValueError(f'expected data behind the header, got an offset of {at}')
     return np.ndarray(shape, dtype, content, at)
 

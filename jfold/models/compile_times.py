@@ -61,7 +61,7 @@ _thread = _Thread()
 
 
 def note(budget: Budget, spec: Spec) -> None:
-    """Note that a model is applied, at once or in a function that is being traced."""
+    """Note that a model is applied, at once or in a function under trace."""
     now = time.time()  # the clock of JAX's events
     _thread.applied.append(_Application(now, weakref.ref(budget), weakref.ref(spec)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ class CompiledStep:
         """
         # Only the arguments that held capacities are searched, which is fast.
         specs = self._recipe.specs_of(args, options)
-        if len(specs) != len(self.specs):  # static arguments are left out before them
+        if len(specs) != len(self.specs):  # without static arguments places differ
             specs = _specs_in((args, options))
         pairs = zip(self.specs, specs, strict=False)
         if any(x.program is not y.program for x, y in pairs):
@@ -146,11 +146,7 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """Compile a step, for `Model.precompile`.
-
-    Args:
-      adopt: returns the spec of a capacity, which it reserves in the model.
-    """
+    """Compile a step, for `Model.precompile`; `adopt` reserves a capacity there."""
     expect('step', step, callable(step), 'a function', 'pass it first')
     leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_leaf)
     if not any(map(_is_capacity, leaves)):
@@ -161,16 +157,10 @@ def compile_step(
         )
     specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
-    holders = tuple(x for x, held in _named(args, options) if _holds_capacity(held))
+    places: list[tuple[int | str, Any]] = [*enumerate(args), *options.items()]
+    holders = tuple(place for place, held in places if _holds_capacity(held))
     recipe = _Recipe(compilable, [*map(_shape_of, leaves)], tree, holders)
     return CompiledStep(recipe.compiled(specs), specs, recipe)
-
-
-def _named(
-    args: tuple[Any, ...], options: dict[str, Any]
-) -> Iterator[tuple[int | str, Any]]:
-    yield from enumerate(args)
-    yield from options.items()
 
 
 def _holds_capacity(value: object) -> bool:
@@ -178,7 +168,7 @@ def _holds_capacity(value: object) -> bool:
 
 
 def _shape_of(leaf: object) -> object:
-    """Return an array's shape, with what else it is compiled by; others as they are."""
+    """Return an array as its shape, dtype and sharding; others as they are."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return leaf
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]

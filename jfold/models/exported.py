@@ -23,10 +23,7 @@ from jfold.scheduling.spec import Spec, SpecKey
 
 @dataclass(frozen=True, eq=False)
 class ExportedKey:
-    """A spec as a file has it, in the tree of a schedule.
-
-    It is equal to the keys of all specs with the same text.
-    """
+    """A spec as a file has it; equal to the keys of all specs with its text."""
 
     text: str
 

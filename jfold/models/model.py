@@ -358,7 +358,7 @@ class Model(Stays):
             draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
-        schedule = self._own(schedule)
+        schedule = self._adopt(schedule)
         check_kept(self.program)
         check_params(self.program.layers, params)
         rows, layers = schedule.examples, self.program.layers
@@ -367,7 +367,7 @@ class Model(Stays):
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
         return returned(self.program, schedule, run(params, schedule, draws))
 
-    def _own(self, schedule: Schedule) -> Schedule:
+    def _adopt(self, schedule: Schedule) -> Schedule:
         """Return a schedule as one of this model, if it is of an equal one."""
         if not isinstance(schedule, Schedule):
             raise TypeError(
@@ -459,7 +459,7 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    max_programs = _most(max_programs)
+    max_programs = _checked_limit(max_programs)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
     _check_reproducible(reproducible, strategy)
@@ -468,7 +468,7 @@ def compile(
     return Model(root, program, max_programs, residuals, strategy, reproducible)
 
 
-def _most(max_programs: int | None) -> int | None:
+def _checked_limit(max_programs: int | None) -> int | None:
     """Return the limit of programs, checked."""
     hint = 'write `jf.compile(a >> b)` for one block after another'
     is_no_block = not isinstance(max_programs, Block)

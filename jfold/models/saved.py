@@ -42,7 +42,7 @@ from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES, Capacity, Spec
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
 FORMAT = 2
-POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # arrays, by their names
+POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 
 # ---- saving --------------------------------------------------------------------------
@@ -99,12 +99,12 @@ def save(
     specs = _specs(model, capacities)
     layers = (x.name for x in model.program.layers if x.params is not None)
     params, leaves = {name: params[name] for name in layers}, list[Array]()
-    tree = _tree(plain(params), 'params', leaves)
+    tree = _write_params(plain(params), 'params', leaves)
     arrays, program = _write_program(model.program)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
     shapes = jax.tree.map(_shape, params)
     for n, spec in enumerate(specs):
-        data = _exported(model, shapes, spec, platforms)
+        data = _export(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
     content = {'program': program, 'params': tree, **_metadata(model.program, specs)}
     with noted('`path` in a folder that exists, got another: make the folder'):
@@ -121,7 +121,7 @@ def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
         'strategy': specs[0].strategy,
         'reproducible': specs[0].reproducible,
         'capacities': [_write_capacity(spec.capacity) for spec in specs],
-        'layouts': [_layout(spec) for spec in specs],
+        'layouts': [_layout_digest(spec) for spec in specs],
     }
 
 
@@ -176,10 +176,10 @@ def _specs(
                 f'expected capacities for one device, got one for {spec.shards}: pass '
                 'one of `corpus.capacities(batch_size)`, without `sharding`'
             )
-    return sorted(specs, key=_size)
+    return sorted(specs, key=_sort_key)
 
 
-def _size(spec: Spec) -> tuple[int, ...]:
+def _sort_key(spec: Spec) -> tuple[int, ...]:
     """Return a sort key of specs: a capacity that holds another comes behind it."""
     capacity = spec.capacity
     steps = sum(count for profile in capacity.profiles for count, _ in profile)
@@ -218,7 +218,7 @@ def _refusal(refused: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def _tree(value: object, where: str, leaves: list[Array]) -> Any:
+def _write_params(value: object, where: str, leaves: list[Array]) -> Any:
     """Return the structure of parameters as JSON; append arrays to `leaves`.
 
     Each array stands there as its number among `leaves`.
@@ -230,13 +230,13 @@ def _tree(value: object, where: str, leaves: list[Array]) -> Any:
     if type_ is dict:
         assert isinstance(value, dict)
         pairs = [
-            [_key(k, where), _tree(x, f'{where}[{k!r}]', leaves)]
+            [_key(k, where), _write_params(x, f'{where}[{k!r}]', leaves)]
             for k, x in value.items()
         ]
         return ['dict', pairs]
     if type_ in (list, tuple):
         assert isinstance(value, list | tuple)
-        items = [_tree(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
+        items = [_write_params(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
         return [type_.__name__, items]
     if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
         value.dtype
@@ -265,7 +265,7 @@ def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
 
 
-def _exported(
+def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
     """Return `apply` for batches of a spec, as `jax.export` writes it."""
@@ -295,7 +295,7 @@ def _write_capacity(capacity: Capacity) -> dict[str, Any]:
     return {name: getattr(capacity, name) for name in names}
 
 
-def _layout(spec: Spec) -> str:
+def _layout_digest(spec: Spec) -> str:
     """Return a digest of the layout of a schedule's arrays."""
     return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
 
@@ -334,18 +334,18 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     >>> loaded.apply(loaded.params, loaded.schedule([3])).tolist()
     [3.0]
     """
-    arrays, saved = _opened(path)
+    arrays, saved = _open(path)
     _check_versions(path, saved)
     with malformed(path):
         program, specs, params = _read_content(arrays, saved)
         data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
-        is_laid_out = [*map(_layout, specs)] == saved['layouts']
+        is_laid_out = [*map(_layout_digest, specs)] == saved['layouts']
     if check_functions:
         _check_functions(path, saved, program)
     if not is_laid_out:
         raise _unknown(path, saved, 'another layout of schedules')
-    programs = _deserialized(path, saved, data)
-    _check_here(path, programs[0])
+    programs = _deserialize(path, saved, data)
+    _check_platform(path, programs[0])
     steps = {s: make_step(x) for s, x in zip(specs, programs, strict=True)}
     params = jax.tree.map(jnp.asarray, params)
     platforms = tuple(programs[0].platforms)
@@ -353,7 +353,7 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     return LoadedModel(scheduler, params, platforms, steps)
 
 
-def _opened(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return the arrays of a file, and what it says of its model."""
     check_path(path)
     with noted('a model in a file, got none: write it by `jf.save`'):
@@ -435,7 +435,7 @@ def _tuples(value: object) -> Any:
 
 
 def _read_params(tree: object, arrays: Mapping[str, Array]) -> object:
-    """Return parameters; the inverse of `_tree`."""
+    """Return parameters; the inverse of `_write_params`."""
     if not isinstance(tree, list):
         return None if tree is None else arrays[f'{PARAMS}{tree}']
     name, items = tree
@@ -457,7 +457,7 @@ def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> 
         )
 
 
-def _deserialized(
+def _deserialize(
     path: Path, saved: Mapping[str, Any], data: Iterable[bytearray]
 ) -> list[export.Exported]:
     """Return the programs, if this version of JAX can read them."""
@@ -471,7 +471,7 @@ def _deserialized(
         ) from error
 
 
-def _check_here(path: Path, program: export.Exported) -> None:
+def _check_platform(path: Path, program: export.Exported) -> None:
     """Refuse a program that cannot run here."""
     here, known = export.default_export_platform(), program.platforms
     if here not in known:
