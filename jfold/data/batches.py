@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iterates over the batches of a run, built on a thread while the device works.
+"""An iterator over the batches of a run, which a thread builds ahead.
 
 A `BatchSampler` says which examples make up the batches of an epoch, a pure function of
 the arguments and the number of the epoch; a `Source` turns examples into a schedule; a

@@ -167,7 +167,7 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
         if tag != 'equal'
         for pair in itertools.zip_longest(saved[a:b], current[c:d])
     ]
-    # Lines with a place first: those without follow from them.
+    # Lines with a place in the expression first: others follow from these.
     for pair in sorted(pairs, key=lambda pair: not (pair[1] or pair[0])[2]):
         texts = [f'`{line[0].strip()}`' if line else 'nothing' for line in pair]
         yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
@@ -257,7 +257,7 @@ def said(value: object) -> Said:
 
 
 def _is_data(value: object) -> bool:
-    """Return whether an attribute is plain data, which ends somewhere."""
+    """Return whether an attribute is plain data: others may refer to anything."""
     if isinstance(value, dict):
         return ATOMS.issuperset(map(type, itertools.chain(*value.items())))
     if isinstance(value, list | tuple | set | frozenset):

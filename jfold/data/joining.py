@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins examples that were traced apart to one corpus."""
+"""The join of examples that were traced apart to one corpus."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of metric rows in a file: by metric, the bytes of a JSON list."""
+"""The labels of metric rows in a file, as the bytes of JSON lists."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces examples to a corpus, chunk by chunk."""
+"""The tracing of examples to a corpus, chunk by chunk."""
 
 from __future__ import annotations
 

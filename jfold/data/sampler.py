@@ -41,7 +41,7 @@ class Settings:
 
     @property
     def local_size(self) -> int:
-        """Rows of the shards of this process."""
+        """The number of rows in the shards of this process."""
         if self.shards is None:
             return self.batch_size
         return self.batch_size // self.shards.count * len(self.shards.own)

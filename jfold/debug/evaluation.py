@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the eager twin of a block, for `eval`, with parameters checked and keys made."""
+"""The eager twin of a block for `eval`, with parameters checked and keys made."""
 
 from __future__ import annotations
 

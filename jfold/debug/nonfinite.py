@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first NaN or infinity, with its operation, example and inputs.
+"""A search for the first NaN or infinity, with its operation, example and inputs.
 
 The graph is run as it is, operation by operation in the order of levels, and then in
 reverse, with gradients row by row; so each row of each operation can be looked at.
@@ -86,7 +86,7 @@ class NonFinite:
 
 
 class _Fault(NamedTuple):
-    """A row at fault, of a table of the graph, and what is wrong with it."""
+    """A fault in a row of a table of the graph."""
 
     table: str
     number: int

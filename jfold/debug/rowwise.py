@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs single operations on rows, and finds rows with numbers that are not finite."""
+"""A runner of one operation on rows, and tests for NaN and infinity in rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as JSON and arrays, without pickle.
+"""Expressions as JSON and arrays, written and read without pickle.
 
 A value is an atom (`None`, a bool, a string, a number) or the number of a record in a
 list, `[7]`. A record is a tag with the values that something is made of, all of which

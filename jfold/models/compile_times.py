@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs how long JAX took to compile functions in which a model is applied.
+"""A log of how long JAX took to compile functions that apply a model.
 
 JAX reports the time of each compilation, but not whether a model is in the function:
 one is if it was applied while the function was traced.

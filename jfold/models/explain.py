@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a readable account of a schedule."""
+"""A readable account of a schedule, in tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers schedules and results for functions that `jax.export` writes to files.
+"""The serialization of schedules and results in functions of `jax.export`.
 
 In a file, the type of a schedule is a digest of its expression and its capacity. A
 function read from it takes schedules of any model, in any process, that agree in these.
@@ -23,7 +23,7 @@ from jfold.scheduling.spec import Spec, SpecKey
 
 @dataclass(frozen=True, eq=False)
 class ExportedKey:
-    """A spec as a file has it; equal to the keys of all specs with its text."""
+    """A spec in a file; equal to the keys of all specs with its text."""
 
     text: str
 
