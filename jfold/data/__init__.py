@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples kept, traced and put together to batches."""
+"""Traced examples: corpora, batches, and what schedules them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was made by one model, for another whose expression has the same structure.
+"""Graphs and schedules of one model, adopted by another of the same structure.
 
 In a notebook a model is defined again and again. Graphs of examples outlast it as long
 as their numbers mean the same, whatever the widths of layers; schedules as long as all
@@ -24,14 +24,15 @@ from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.types import TensorType
 
-Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` gives them
-Part: TypeAlias = tuple[int, int]  # an operation, and which of its outputs
+Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
+Part: TypeAlias = tuple[int, int]  # an operation, and the number of an output
 Parts: TypeAlias = dict[Part, tuple[Array, Array]]  # first [examples], and behind last
-OWN: Part = (-1, 0)  # constants of the examples' own
+OWN: Part = (-1, 0)  # stands for the constants of examples
 
 
 def differing(program: Program, other: Operations) -> tuple[str, ...]:
-    """In what the structure of another program differs; nothing if it is the same."""
+    """Return how the structure of another program differs, in words."""
+    # A reference, so that what is memoized does not keep the other program alive.
     return () if other is program else _differing(program, weakref.ref(other))
 
 
@@ -47,30 +48,33 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 
 
 def fitted(program: Program, graph: Graph, numbers: Numbers) -> Graph:
-    """A graph of the same structure, with the numbers and shapes that a program has.
+    """Return a graph of the same structure with the numbers and shapes of a program.
 
     Args:
-      numbers: by which its values are told.
+      numbers: those of its values now, as `numbers_of` returned them.
 
     Raises:
-      ValueError: a value is none, or one of several that had the same width.
+      ValueError: a number is of no value; or one constant of the program, shared by
+        equal widths, is several now.
     """
-    now = numbers_of(program)
-    # Whichever of them have gradients.
-    if {**numbers, 'active': now['active']} == now:
+    target = numbers_of(program)
+    # Which types have gradients has no bearing on how values are numbered.
+    if {**numbers, 'active': target['active']} == target:
         pairs = zip(graph.constants, program.types, strict=True)
-        return replace(graph, constants=tuple(_empty_as(*each) for each in pairs))
-    moved = dict(zip(now['own'], numbers['own'], strict=True))
-    own = {new: graph.constants[old] for new, old in moved.items()}
-    none = Table(np.zeros(graph.examples + 1, np.int64), ())
+        constants = tuple(_with_shape(table, type_) for table, type_ in pairs)
+        return replace(graph, constants=constants)
+    types = zip(target['own'], numbers['own'], strict=True)
+    tables = {new: graph.constants[old] for new, old in types}
+    empty = Table(np.zeros(graph.examples + 1, np.int64), ())
     constants = tuple(
-        _empty_as(own.get(t, none), type_) for t, type_ in enumerate(program.types)
+        _with_shape(tables.get(t, empty), type_)
+        for t, type_ in enumerate(program.types)
     )
-    return replace(_renumbered(graph, constants, numbers, now), constants=constants)
+    return replace(_renumbered(graph, constants, numbers, target), constants=constants)
 
 
-def _empty_as(table: Table, type_: TensorType) -> Table:
-    """A table of constants, whose column has the shape of a type if it has no rows."""
+def _with_shape(table: Table, type_: TensorType) -> Table:
+    """Return a table of constants; if empty, with a column of a type's shape."""
     if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
         return table
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -78,55 +82,59 @@ def _empty_as(table: Table, type_: TensorType) -> Table:
 
 @dataclass(frozen=True, eq=False)
 class _Renumbering:
-    """From the numbers that values had to those that they have.
+    """A change from the numbers that values had to those that they have.
 
     Attributes:
-      before, after: of each type where its parts are: the own constants of examples,
-        and what operations give.
-      own: the type of own constants, by that which they had.
-      shared: by a type, the place of a constant of it and the type that is read, its
-        place among those of that.
-      count: how many constants of the program there were of each type.
+      before, after: per type, where its parts lie: the constants of examples, and the
+        outputs of operations.
+      new_types: the type of examples' constants now, by the type that they had.
+      shared: the place of a constant of the program among those of its type now, by its
+        type before, its place there, and its type now.
+      counts: per type, how many constants of the program there were.
     """
 
     before: list[Parts]
     after: list[Parts]
-    own: Mapping[int, int]
+    new_types: Mapping[int, int]
     shared: Mapping[tuple[int, int, int], int]
-    count: Sequence[int]
+    counts: Sequence[int]
 
     def table(self, table: Table, old: Sequence[int], new: Sequence[int]) -> Table:
-        """A table whose last columns are numbers of values of types that are others."""
+        """Return a table with new numbers in its last columns, of types `new`."""
         example = np.repeat(np.arange(len(table.first) - 1), table.counts)
-        aside = len(table.columns) - len(old)
-        values = zip(table.columns[aside:], old, new, strict=True)
-        made = (self._column(x, example, t, now) for x, t, now in values)
-        return Table(table.first, (*table.columns[:aside], *made))
+        leading = len(table.columns) - len(old)
+        values = zip(table.columns[leading:], old, new, strict=True)
+        columns = (self._column(x, example, t, now) for x, t, now in values)
+        return Table(table.first, (*table.columns[:leading], *columns))
 
-    def _column(self, values: Array, example: Array, t: int, now: int) -> Array:
-        made = np.full(len(values), -1, values.dtype)
-        for k in np.unique(values[values < self.count[t]]).tolist():
-            made[values == k] = self.shared.get((t, k, now), -1)
-        for part, (begin, end) in self.before[t].items():
-            is_other = part == OWN and self.own.get(t) != now
-            there = None if is_other else self.after[now].get(part)
+    def _column(self, values: Array, example: Array, old: int, new: int) -> Array:
+        """Return the new numbers [n] of values [n], of examples [n]."""
+        result = np.full(len(values), -1, values.dtype)
+        # Constants of the program come first, with the same numbers in all examples.
+        for k in np.unique(values[values < self.counts[old]]).tolist():
+            result[values == k] = self.shared.get((old, k, new), -1)
+        # Parts of an example keep their order; only where they begin has changed.
+        for part, (begin, end) in self.before[old].items():
+            is_other = part == OWN and self.new_types.get(old) != new
+            target = None if is_other else self.after[new].get(part)
             inside = (values >= begin[example]) & (values < end[example])
-            if there is not None and inside.any():
-                at = example[inside]
-                made[inside] = values[inside] - begin[at] + there[0][at]
-        if (made < 0).any():
+            if target is not None and inside.any():
+                examples = example[inside]
+                offset = target[0][examples] - begin[examples]
+                result[inside] = values[inside] + offset
+        if (result < 0).any():
             raise ValueError('expected numbers of values of an example, got others')
-        return made
+        return result
 
 
 def _renumbered(
     graph: Graph, constants: Sequence[Table], old: Numbers, new: Numbers
 ) -> Graph:
-    """A graph with other numbers of values, given its tables of constants now."""
-    own = dict(zip(old['own'], new['own'], strict=True))
+    """Return a graph with new numbers of values, for its new tables of constants."""
+    new_types = dict(zip(old['own'], new['own'], strict=True))
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
-    count = [old['constants'].count(t) for t in range(old['types'])]
-    change = _Renumbering(before, after, own, _shared(old, new), count)
+    counts = [old['constants'].count(t) for t in range(old['types'])]
+    change = _Renumbering(before, after, new_types, _shared(old, new), counts)
     operations = zip(
         graph.operations, old['operations'], new['operations'], strict=True
     )
@@ -134,48 +142,48 @@ def _renumbered(
     return replace(
         graph,
         operations=tuple(change.table(x, a[0], b[0]) for x, a, b in operations),
-        results=tuple(change.table(*each) for each in results),
+        results=tuple(change.table(x, a, b) for x, a, b in results),
         numbers=None,
     )
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Where the parts of each type begin and end, example by example."""
+    """Return per type where its parts begin and end in each example."""
     shared = [numbers['constants'].count(t) for t in range(numbers['types'])]
     ends = [np.full(graph.examples, count, np.int64) for count in shared]
-    found: list[Parts] = [{} for _ in ends]
+    parts: list[Parts] = [{} for _ in ends]
     rows = [(t, OWN, table) for t, table in enumerate(constants)]
     for o, (_, outputs) in enumerate(numbers['operations']):
         rows += [(t, (o, k), graph.operations[o]) for k, t in enumerate(outputs)]
     for t, part, table in rows:
-        found[t][part] = ends[t], ends[t] + table.counts
+        parts[t][part] = ends[t], ends[t] + table.counts
         ends[t] = ends[t] + table.counts
-    return found
+    return parts
 
 
 def _shared(old: Numbers, new: Numbers) -> dict[tuple[int, int, int], int]:
-    """See `_Renumbering.shared`.
+    """Return the new places of the program's constants, for `_Renumbering`.
 
     Raises:
       ValueError: one constant is several of one type now.
     """
-    (before, first), (after, then) = (
+    (old_types, old_places), (new_types, new_places) = (
         (
             x['constants'],
             [x['constants'][:i].count(t) for i, t in enumerate(x['constants'])],
         )
         for x in (old, new)
     )
-    found: dict[tuple[int, int, int], int] = {}
+    result: dict[tuple[int, int, int], int] = {}
     for i, j in zip(old['shared'], new['shared'], strict=True):
-        key = before[i], first[i], after[j]
-        if found.setdefault(key, then[j]) != then[j]:
+        key = old_types[i], old_places[i], new_types[j]
+        if result.setdefault(key, new_places[j]) != new_places[j]:
             raise ValueError(
                 'expected a corpus in which constants that differ now differed, got '
                 'one in which they were one: trace the examples again with '
                 '`model.trace`'
             )
-    return found
+    return result
 
 
 # ---- schedules -----------------------------------------------------------------------
@@ -184,33 +192,32 @@ def _shared(old: Numbers, new: Numbers) -> dict[tuple[int, int, int], int]:
 def of_model(
     schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
 ) -> Schedule:
-    """A schedule that another model made, as one of this, if this had made the same.
+    """Return a schedule of another model as one of this, which makes the same.
 
     Args:
-      spec_of: what this model has of a capacity.
-      program: of this model.
+      spec_of: returns the spec that this model has of a capacity.
+      program: that of this model.
 
     Raises:
-      ValueError: it would have made another.
+      ValueError: this model makes another.
     """
     if differing(program, schedule.spec.program):
         raise ValueError(
             'expected a schedule made by this model, got one of another: call '
             '`model.schedule(examples)` of the model that is applied'
         )
-    own = with_spec(schedule, spec_of(schedule.capacity))
-    if own is None:
+    adopted = with_spec(schedule, spec_of(schedule.capacity))
+    if adopted is None:
         raise ValueError(
             'expected a schedule made by this model, got one of another, in which '
             'widths, constants or options differ: call `model.schedule(examples)`, or '
             '`model.join([corpus]).schedule(indices)`, of the model that is applied'
         )
-    return own
+    return adopted
 
 
 def with_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
-    """A schedule of another program with the spec that it has here; `None` if that
-    lies otherwise in memory, or is of something else."""
+    """Return a schedule with an equal spec of another program; `None` if unequal."""
     got = schedule.spec
     if got.replaced(program=spec.program) != spec:
         return None
@@ -221,7 +228,7 @@ def with_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
 
 
 def _is_same(program: Operations, other: Operations) -> bool:
-    """Whether programs are the same, shapes and constants included."""
+    """Return whether programs are the same, shapes and constants included."""
     assert isinstance(program, Program)
     return (
         not differing(program, other)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a run tell each other about a batch that each has a part of.
+"""Messages between the processes of a run about batches that they share.
 
-Schedules of one batch need one capacity, and none may wait for what another will never
-make. So each process tells the others what its part needs, or why there is none.
+All parts of a batch need schedules of one capacity, and no process may wait for another
+that has failed. So each tells the others what its part needs, or why there is none.
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ from jfold.base.errors import reason
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 
-PATIENCE = 60.0  # seconds until a process that tells nothing counts as lost
+PATIENCE = 60.0  # seconds until a process that sends nothing counts as lost
 Processes: TypeAlias = tuple[int, ...]  # their numbers, in order
-# Counted apart, since nobody knows of what others have begun without him.
+# One counter for each group of processes: all of its members count alike, whatever
+# channels some of them open in other groups.
 _NUMBERS: defaultdict[Processes, Iterator[int]] = defaultdict(itertools.count)
 Message = dict[str, Any]
 
 
 @dataclass(eq=False)
 class Agreement:
-    """What some processes agree about; others are not asked.
+    """A subject that processes agree about, with a channel for each group of them.
 
     Attributes:
-      what: they agree about.
-      talks: those begun so far, by the processes that take part.
+      what: the subject, for error messages.
+      channels: those so far, by the processes that take part.
     """
 
     what: str
-    talks: dict[Processes, Channel] = field(default_factory=dict)
+    channels: dict[Processes, Channel] = field(default_factory=dict)
 
     def among(self, shards: Shards) -> Channel:
-        """Of the processes that have devices of a mesh."""
+        """Return the channel of the processes that have devices of a mesh."""
         processes = shards.processes
-        if processes not in self.talks:
-            self.talks[processes] = Channel(self.what, processes)
-        return self.talks[processes]
+        if processes not in self.channels:
+            self.channels[processes] = Channel(self.what, processes)
+        return self.channels[processes]
 
 
 @dataclass(eq=False)
 class Channel:
-    """Messages of some processes, round by round; each makes its own, in one order.
+    """A channel between processes, which all make the same calls in the same order.
 
     Attributes:
-      what: the processes agree about.
+      what: the subject, for error messages.
       processes: those that take part, this one among them.
-      number: of the talks of these processes.
-      rounds: that are over.
+      number: the number of this channel among those of the same processes.
+      rounds: how many rounds are over.
     """
 
     what: str
@@ -68,74 +69,75 @@ class Channel:
     def __post_init__(self) -> None:
         self.number = next(_NUMBERS[self.processes])
 
-    def need(self, own: Capacity) -> Capacity:
-        """What the largest part needs, given what that of this process does.
+    def need(self, need: Capacity) -> Capacity:
+        """Return the capacity that holds the parts of all processes.
+
+        Args:
+          need: what the part of this process needs.
 
         Raises:
           RuntimeError: another has none, and why.
         """
-        told = self._gather({'need': _numbers(own)})
-        found = [_capacity(each['need'], own.shards) for each in told]
-        result = own
-        for each in found:
-            result |= each
+        result = need  # with its shards, which no message holds
+        for message in self._gather({'need': _numbers(need)}):
+            result |= _capacity(message['need'], need.shards)
         return result
 
     def most(self, number: int) -> int:
-        """The largest number that a process tells.
+        """Return the largest of the numbers of all processes.
 
         Raises:
           RuntimeError: as of `need`.
         """
-        told: list[int] = [each['number'] for each in self._gather({'number': number})]
-        return max(told)
+        messages = self._gather({'number': number})
+        return max(int(message['number']) for message in messages)
 
     def fail(self, error: Exception) -> None:
-        """Tells the others that this process has none, and why."""
-        self._tell({'failure': reason(error)})
+        """Tell the others that this process has no part, and why."""
+        self._send({'failure': reason(error)})
 
     def finish(self) -> None:
-        """Tells that this process has no more.
+        """Tell the others that this process has no more batches.
 
         Raises:
-          RuntimeError: another has.
+          RuntimeError: another has more.
         """
         self._gather({'ended': True})
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         key = self._key(self.rounds, jax.process_index())
         _store().key_value_set(key, json.dumps(message))
 
     def _key(self, number: int, process: int) -> str:
-        """Of the message of a process in a round."""
+        """The key under which a process stores its message of a round."""
         return f'jfold/{self._name}/{self.number}/{number}/{process}'
 
     @functools.cached_property
     def _name(self) -> str:
-        """Of the processes, short however many there are."""
+        """A digest of the processes: as short for many as for few."""
         return hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
 
     def _gather(self, message: Message) -> list[Message]:
-        """What all processes tell in this round."""
-        self._tell(message)
-        told = {process: self._told_by(process) for process in self.processes}
-        for process, each in told.items():
-            if 'failure' in each:
+        """Send a message; return those of all processes in this round, in order."""
+        self._send(message)
+        messages = {process: self._receive(process) for process in self.processes}
+        for process, answer in messages.items():
+            if 'failure' in answer:
                 raise RuntimeError(
                     f'expected {self.what} of all processes, got an error in process '
-                    f'{process}: {each["failure"]}'
+                    f'{process}: {answer["failure"]}'
                 )
-        ended = [process for process, each in told.items() if 'ended' in each]
-        if ended and len(ended) < len(told):
+        ended = [process for process, x in messages.items() if 'ended' in x]
+        if ended and len(ended) < len(messages):
             raise RuntimeError(
                 f'expected as many {self.what} of all processes, got no more of '
                 f'process {ended[0]} after {self.rounds}: give each as many examples'
             )
         self._forget()
         self.rounds += 1
-        return list(told.values())
+        return list(messages.values())
 
-    def _told_by(self, process: int) -> Message:
+    def _receive(self, process: int) -> Message:
         key = self._key(self.rounds, process)
         try:
             text = _store().blocking_key_value_get(key, int(1000 * PATIENCE))
@@ -148,7 +150,7 @@ class Channel:
         return message
 
     def _forget(self) -> None:
-        """Takes back what was told a round before: who has told now has heard it."""
+        """Delete this process's message of the round before, which all have read."""
         if self.rounds:
             before = self._key(self.rounds - 1, jax.process_index())
             _store().key_value_delete(before)
@@ -166,16 +168,16 @@ def _store() -> Any:
 
 
 def _numbers(capacity: Capacity) -> Message:
-    """A capacity by the names of its fields, less its shards."""
-    names = (each.name for each in fields(capacity) if each.name != 'shards')
+    """Return the fields of a capacity by name, but for its shards."""
+    names = (x.name for x in fields(capacity) if x.name != 'shards')
     return {name: getattr(capacity, name) for name in names}
 
 
 def _capacity(numbers: Mapping[str, Any], shards: Shards | None) -> Capacity:
-    """The inverse of `_numbers`."""
+    """Return the capacity of numbers by name; the inverse of `_numbers`."""
     return Capacity(**{n: _tuples(x) for n, x in numbers.items()}, shards=shards)
 
 
 def _tuples(x: object) -> Any:
-    """Lists, and those in them, as the tuples that they were."""
+    """Convert lists, nested ones too, to the tuples that they were before JSON."""
     return tuple(map(_tuples, x)) if isinstance(x, list) else x

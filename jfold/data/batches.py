@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An iterator over the batches of a run, built on a thread while the device works.
+"""An iterator over the batches of a run, which a thread builds ahead.
 
-Three things decide what comes out: a *plan* says which examples make up the batches of
-an epoch, and is a pure function of the arguments and the number of the epoch; a
-*source* turns examples into a schedule; a `Prefetcher` runs any iterator on a thread. A
-*cursor* says what was delivered, so that another run goes on there, whatever was
-prefetched.
+A `BatchSampler` says which examples make up the batches of an epoch, a pure function of
+the arguments and the number of the epoch; a `Source` turns examples into a schedule; a
+`Prefetcher` runs any iterator on a thread. A `Cursor` says what was delivered, so that
+another run goes on there, whatever was prefetched.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from jfold.data.sampler import (
     Settings,
     Shuffle,
     check_settings,
-    different_plans,
+    epoch_samplers,
     key_words,
     make_sampler,
 )
@@ -42,12 +41,12 @@ if TYPE_CHECKING:
     from jfold.data.corpus import Corpus
 
 Array = np.ndarray[Any, Any]
-PLANNED = 256  # batches, whose needs are known before the first
+PLANNED = 256  # how many batches are examined for their needs before the first
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch. Its own arrays have the same shapes throughout a run.
+    """A batch, whose own arrays have the same shapes throughout a run.
 
     Attributes:
       schedule: for `model.apply`; has `size` rows of results.
@@ -67,7 +66,7 @@ class Batch:
 
     @api_boundary
     def mean(self, losses: object) -> Any:
-        """The mean of losses [size, ...] over the real rows; see `Schedule.mean`."""
+        """Return the mean of losses [size, ...] over real rows, by `Schedule.mean`."""
         return self.schedule.mean(losses)
 
 
@@ -79,12 +78,12 @@ _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
 def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chunk]:
-    """The examples of all batches behind a cursor."""
+    """Yield the examples of all batches behind a cursor."""
     position = start.position
     if source.items is None:
         try:
-            yield from _read_chunks(settings, source.given, position)
-        except Exception as error:  # of the stream's own
+            yield from _read_chunks(settings, source.argument, position)
+        except Exception as error:  # raised by the stream
             source.fail(error)
             raise
         source.finish()
@@ -102,15 +101,15 @@ def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chun
 def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
-    """The examples of a stream from a position on, which counts those of all processes:
-    of streams that share the batches of a run, each is read as far as its part goes."""
-    iterator, size, total = iter(stream), settings.own_size, settings.batch_size
+    """Yield the examples of a stream, batch by batch, from a position on."""
+    # Positions count the examples of all processes, each of which has its own stream.
+    iterator, size, total = iter(stream), settings.local_size, settings.batch_size
     begin = position * size // total
-    found = sum(1 for _ in itertools.islice(iterator, begin))
-    if found < begin:
+    skipped = sum(1 for _ in itertools.islice(iterator, begin))
+    if skipped < begin:
         raise ValueError(
             f'expected a stream of at least {begin} examples, which the restored '
-            f'state has behind it, got one of {found}: pass it from its beginning'
+            f'state has behind it, got one of {skipped}: pass it from its beginning'
         )
     while items := list(itertools.islice(iterator, size)):
         if len(items) < size and settings.drop_remainder:
@@ -124,8 +123,8 @@ def _read_chunks(
 # ---- making batches ------------------------------------------------------------------
 
 
-def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
-    """What the largest of some batches needs."""
+def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
+    """Return a capacity that holds each of some batches."""
     if (shards := settings.shards) is None:
         return corpus.capacities_of(batches, settings.batch_size)
     rows = settings.batch_size // shards.count
@@ -137,58 +136,60 @@ def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Cap
     return replace(corpus.capacities_of(parts, rows), shards=shards)
 
 
-def _planned(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """The batches of a run, and that these are all; of many, those of the first epochs
-    that have most nodes, or an example with most of anything."""
+def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
+    """Return batches that need most, and whether they are all batches of the run."""
     epochs = (settings.epochs or math.inf) if settings.key else 1
-    each = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
-    some = min(epochs, -(-PLANNED // each))
-    found = list(_batches_of(corpus, replace(settings, epochs=int(some))))
-    if len(found) <= PLANNED:
-        return found, some == epochs
-    demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in found]
+    per_epoch = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
+    first_epochs = min(epochs, -(-PLANNED // per_epoch))
+    batches = list(_batches_of(corpus, replace(settings, epochs=int(first_epochs))))
+    if len(batches) <= PLANNED:
+        return batches, first_epochs == epochs
+    # Those with most nodes, and those with an example that demands most of anything.
+    demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in batches]
     extreme = np.append(demands.added.argmax(0), demands.highest.argmax(0))
-    with_one = [k for k, x in enumerate(found[:each]) if np.isin(extreme, x).any()]
-    most = np.argsort(nodes)[-PLANNED:].tolist()
-    return [found[k] for k in {*most, *with_one}], False
+    # One epoch has all examples, so each extreme one is in some batch of the first.
+    first_epoch = enumerate(batches[:per_epoch])
+    with_extreme = [k for k, x in first_epoch if np.isin(extreme, x).any()]
+    largest = np.argsort(nodes)[-PLANNED:].tolist()
+    return [batches[k] for k in {*largest, *with_extreme}], False
 
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
-    """The examples [n] of each batch of all epochs, but for those that are alike."""
-    for sampler in different_plans(settings, corpus.nodes):
+    """Yield the examples [n] of each batch, of one epoch if all epochs are alike."""
+    for sampler in epoch_samplers(settings, corpus.nodes):
         for batch in range(len(sampler)):
             yield sampler[batch]
 
 
 def _reserve(settings: Settings, source: Source) -> None:
-    """Makes room for all batches of a corpus, of which it is known what they need."""
+    """Reserve room for all batches of a corpus, whose needs are known beforehand."""
     corpus = source.corpus
     if corpus is None or not len(corpus):
         return
-    found, is_known = _planned(corpus, settings)
-    need = _needed(corpus, settings, found)
-    whose = f'all batches of {len(corpus):,} examples'
+    largest, is_known = _large_batches(corpus, settings)
+    need = _capacity(corpus, settings, largest)
+    subject = f'all batches of {len(corpus):,} examples'
     # With no room in the budget, the first batch that is too large says so.
     with contextlib.suppress(ProgramBudgetError):
-        corpus.scheduler.budget.prepare(need, is_known, whose)
+        corpus.scheduler.budget.prepare(need, is_known, subject)
 
 
 _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
-# What became of a chunk: its batch, unless all of it was left out; what was left out;
-# where the run stands behind it.
+# The result of a chunk: its batch, unless all of it was left out; what was left out;
+# the cursor behind it.
 _Step: TypeAlias = tuple[Batch | None, _Skipped, Cursor]
 
 
 def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step]:
-    """Makes the batches behind a cursor."""
+    """Yield the batches behind a cursor, and what was left out of them."""
     in_vain = 0
     _reserve(settings, source)
     for chunk in _chunks(settings, source, cursor):
-        batch, skipped = _built(settings, source, chunk)
+        batch, skipped = _build_batch(settings, source, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
         cursor = Cursor(*chunk[:2], *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
-        # So many in a row hold a whole epoch, and all others will be like it.
+        # A whole epoch is among these, so no later epoch would have a batch either.
         if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
             raise ValueError(
                 f'expected examples that fit the model, got {in_vain} in a row that do '
@@ -197,42 +198,42 @@ def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step
         yield batch, skipped, cursor
 
 
-def _built(
+def _build_batch(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
-    """The batch of a chunk, and what was left out of it."""
+    """Return the batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
     size, skipped = settings.batch_size, _Skipped()
-    own_size = settings.own_size if source.items is None else size
+    local_size = settings.local_size if source.items is None else size
     while items:
         try:
             schedule, deal = source.build(items, size, settings.shards)
         except InputError as error:
             bad = error.example
-            located = _located(error, int(indices[bad]))
+            located = _locate(error, int(indices[bad]))
             if not settings.skip_errors:
                 raise located from error
             skipped.append((located.example, str(located)))
             indices, items = np.delete(indices, bad), items[:bad] + items[bad + 1 :]
         else:
             schedule = on_device(schedule) if settings.device_put else schedule
-            rows, mask = _rows(own_size, len(items)) if deal is None else deal.of_rows
-            found = Batch(schedule, indices[rows], mask, len(items), epoch)
-            return found, skipped
+            rows, mask = _rows(local_size, len(items)) if deal is None else deal.of_rows
+            batch = Batch(schedule, indices[rows], mask, len(items), epoch)
+            return batch, skipped
     return None, skipped
 
 
 def _rows(size: int, count: int) -> tuple[Array, Array]:
-    """Of each row, the number of its example [size] and whether it is real [size]."""
+    """Return the example of each row [size], and which rows are real [size]."""
     rows = np.arange(size)
     return rows.clip(max=count - 1), rows < count
 
 
-def _located(error: InputError, place: int) -> InputError:
-    """The same error with the example's place in the source, not in the batch."""
+def _locate(error: InputError, place: int) -> InputError:
+    """Return an error with the example's place in the source, not in the batch."""
     result = error.renumbered(place)
-    rest = str(result).removeprefix(f'example {place}')
-    result.args = (f'example {place} of the source{rest}',)
+    message = str(result).removeprefix(f'example {place}')
+    result.args = (f'example {place} of the source{message}',)
     return result
 
 
@@ -250,7 +251,7 @@ class Batches:
         self._settings, self._source, self._prefetch = settings, source, prefetch
         self._cursor = Cursor()
         self._skipped: _Skipped = []
-        self._steps: Iterator[_Step] | None = None  # before the first is asked for
+        self._steps: Iterator[_Step] | None = None  # until the first batch is taken
         self._has_read = False
 
     def __iter__(self) -> Batches:
@@ -270,7 +271,7 @@ class Batches:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the thread; waits until it is done with the batch that it is at."""
+        """End the thread; wait until it is done with the batch that it is at."""
         if isinstance(self._steps, Prefetcher | Generator):
             self._steps.close()
         self._steps = iter(())
@@ -283,9 +284,9 @@ class Batches:
 
     @api_boundary
     def __len__(self) -> int:
-        """How many batches the run has from its beginning to its end.
+        """Return how many batches the run has from its beginning to its end.
 
-        With `shuffle` and `max_nodes` this plans every epoch. Fewer come out if
+        With `shuffle` and `max_nodes` this samples all epochs. Fewer come out if
         `skip_errors` leaves nothing of some.
 
         Raises:
@@ -293,14 +294,14 @@ class Batches:
         """
         settings, epochs = self._settings, self._settings.epochs
         if settings.examples is None or epochs is None:
-            kind = 'a stream' if settings.examples is None else 'endless epochs'
+            got = 'a stream' if settings.examples is None else 'endless epochs'
             raise TypeError(
                 'expected a sequence as source and a number of `epochs`, got '
-                f'{kind}: batches of that have no length'
+                f'{got}: batches of that have no length'
             )
-        if settings.max_nodes is None:  # then orders do not matter
+        if settings.max_nodes is None:  # then all epochs have as many batches
             settings = replace(settings, key=())
-        total = sum(map(len, different_plans(settings, self._source.nodes)))
+        total = sum(map(len, epoch_samplers(settings, self._source.nodes)))
         return total if settings.key else total * epochs
 
     @property
@@ -314,27 +315,28 @@ class Batches:
     @property
     @api_boundary
     def capacities(self) -> Capacity:
-        """What the largest of all batches of the run needs.
+        """A capacity that holds each batch of the run, and no more.
 
         Raises:
           ValueError: the source is no corpus, or the epochs are endless.
         """
         corpus, settings = self._source.corpus, self._settings
         if corpus is None or settings.epochs is None:
+            got = type(self._source.argument).__name__
             raise ValueError(
                 'expected a corpus as source and a number of `epochs`, got '
-                f'{type(self._source.given).__name__} and {settings.epochs}: only of '
+                f'{got} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        return _needed(corpus, settings, _batches_of(corpus, settings))
+        return _capacity(corpus, settings, _batches_of(corpus, settings))
 
     def state(self) -> dict[str, Array]:
-        """What `restore` needs: a pytree of small arrays, always of the same shapes."""
+        """Return a pytree of small arrays, of fixed shapes, for `restore`."""
         return state_of(self._settings, self._cursor)
 
     @api_boundary
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on behind the batch that had been delivered last when `state` was taken.
+        """Go on behind the batch that had been delivered last when `state` was taken.
 
         What was prefetched is discarded. A stream is read from its beginning, past the
         examples that are done with; where each process has one, past its part of them,
@@ -346,11 +348,11 @@ class Batches:
             iterator that was begun. Nothing has changed then.
         """
         cursor, source = cursor_of(self._settings, state), self._source
-        is_begun = self._has_read and isinstance(source.given, Iterator)
+        is_begun = self._has_read and isinstance(source.argument, Iterator)
         if source.items is None and is_begun:
             raise ValueError(
                 'expected a stream that can be read from its beginning, got '
-                f'{type(source.given).__name__}, which has been begun: call '
+                f'{type(source.argument).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
         cuts = make_sampler(self._settings, source.nodes, cursor.epoch).cuts
@@ -363,13 +365,13 @@ class Batches:
         self._cursor, self._skipped, self._steps = cursor, [], None
 
     def __repr__(self) -> str:
-        own, at = self._settings, self._cursor
-        examples = 'a stream' if own.examples is None else f'{own.examples} examples'
-        limit = '' if own.max_nodes is None else f', max_nodes={own.max_nodes}'
-        shuffled = ', shuffled' if own.key else ''
-        epochs = '' if own.epochs is None else f' of {own.epochs}'
+        args, at = self._settings, self._cursor
+        examples = 'a stream' if args.examples is None else f'{args.examples} examples'
+        limit = '' if args.max_nodes is None else f', max_nodes={args.max_nodes}'
+        shuffled = ', shuffled' if args.key else ''
+        epochs = '' if args.epochs is None else f' of {args.epochs}'
         return (
-            f'Batches({examples}, batch_size={own.batch_size}{limit}{shuffled}; '
+            f'Batches({examples}, batch_size={args.batch_size}{limit}{shuffled}; '
             f'{at.batches} delivered, epoch {at.epoch}{epochs}, example {at.position})'
         )
 
@@ -392,7 +394,7 @@ def batches(
     device_put: bool | None = None,
     sharding: Sharding | None = None,
 ) -> Batches:
-    """Cuts examples into batches, which a thread builds while the device works.
+    """Cut examples into batches, which a thread builds while the device works.
 
     A method of `Model`. It can be resumed, see `Batches`; reserves room for a corpus.
 
@@ -431,7 +433,7 @@ def batches(
     """
     shards = None if sharding is None else make_shards(sharding)
     origin = make_source(model, source, shards)
-    examples = None if origin.items is None else len(origin.given)
+    examples = None if origin.items is None else len(origin.argument)
     has_devices = shards is not None or jax.default_backend() != 'cpu'
     puts = has_devices if device_put is None else device_put
     of_epoch = key_words(shuffle), examples, batch_size, max_nodes, drop_remainder

@@ -49,11 +49,11 @@ OUTPUTS = 'outputs'  # the table of results with one row an example, in a file
 
 
 class Scheduled(Protocol):
-    """A model, as far as a corpus is of one."""
+    """A model, as far as a corpus needs one."""
 
     @property
     def scheduler(self) -> Scheduler:
-        """What makes its schedules."""
+        """The scheduler of the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +64,9 @@ class Corpus:
       scheduler: that of the model whose expression the examples were traced for; of a
         corpus that was pickled one without a budget: `model.join([corpus])` is that of
         a model again.
-      graph: what each example computes; in parts, if it lies in several files.
-      demands: what each needs.
-      source: [examples] int64, the place of each among what was given to `trace`;
+      graph: what the examples compute; in parts, if they lie in several files.
+      demands: what each example demands of a capacity.
+      source: [examples] int64, the place of each in the argument of `trace`;
         differs from 0, 1, ... where bad examples were skipped.
       skipped: place and error of every example that was skipped.
     """
@@ -82,23 +82,22 @@ class Corpus:
 
     @property
     def program(self) -> Program:
-        """What its examples were traced for."""
+        """The program that the examples were traced for."""
         return self.scheduler.program
 
     @functools.cached_property
     def nodes(self) -> Array:
-        """How many operations each example runs [examples] int64."""
+        """The number of operations that each example runs [examples] int64."""
         return node_counts(self.program, self.demands)
 
     @property
     def nbytes(self) -> int:
-        """The size of all arrays, the examples' constants included."""
+        """The bytes of all arrays, the examples' constants included."""
         return sum(x.nbytes for x in _arrays(self).values())
 
     @property
     def labels(self) -> dict[str, Array]:
-        """By name of a `Metric` that is given labels, those of all rows [rows] object;
-        see `Schedule.labels`."""
+        """The labels of rows [rows] object by metric, as in `Schedule.labels`."""
         parts = graphs_in(self.graph)
         return labels_of(self.program, [part.labels for part in parts])
 
@@ -110,7 +109,7 @@ class Corpus:
         size: int | None = None,
         sharding: Sharding | None = None,
     ) -> Schedule:
-        """The schedule of the given examples: `model.schedule` of them, to the bit.
+        """Return the schedule of some examples: `model.schedule` of them, to the bit.
 
         Args:
           indices: [n] int, places in the corpus; one may occur several times.
@@ -125,28 +124,29 @@ class Corpus:
         selection = self.select(places)
         shards = None if sharding is None else make_shards(sharding)
         deal = deal_in_order(len(places), size, shards)
-        made = self.scheduler.schedule(selection, deal, begin)
-        return made if shards is None else on_device(made)
+        schedule = self.scheduler.schedule(selection, deal, begin)
+        return schedule if shards is None else on_device(schedule)
 
     def select(self, places: Array) -> Selection:
-        """Return the examples at some places [n], of which it is known what they
-        demand."""
+        """Return the examples at some places [n], with their demands."""
         if not isinstance(self.graph, Parts):
-            return self._every.pick(places)
+            return self._all_examples.pick(places)
         # Where examples lie in several files, these are put together for each batch.
-        return self._whole(self.graph.pick(places), self.demands.pick(places))
+        return self._selection(self.graph.pick(places), self.demands.pick(places))
 
+    # Kept, since a selection memoizes what picking from it needs.
     @functools.cached_property
-    def _every(self) -> Selection:
-        """All examples, put together, which keep what they are prepared for."""
+    def _all_examples(self) -> Selection:
+        """The selection of all examples, in one graph."""
         graph = self.graph.whole() if isinstance(self.graph, Parts) else self.graph
-        return self._whole(graph, self.demands)
+        return self._selection(graph, self.demands)
 
-    def _whole(self, graph: Graph, demanded: Demands) -> Selection:
+    def _selection(self, graph: Graph, demanded: Demands) -> Selection:
         return replace(select(self.program, graph), known=demanded)
 
     def _checked(self, indices: Indices) -> Array:
-        chosen = _whole_numbers(indices)
+        """Return indices as int64 [n], if all are in range."""
+        chosen = _int_array(indices)
         outside = (chosen < 0) | (chosen >= len(self))
         if outside.any():
             place = int(np.argmax(outside))
@@ -164,11 +164,11 @@ class Corpus:
         max_nodes: int | None = None,
         sharding: Sharding | None = None,
     ) -> Capacity:
-        """A capacity that holds any batch of different examples of the corpus.
+        """Return a capacity that holds any batch of different examples of the corpus.
 
         For `Model.precompile`, so that one program serves all batches. Where sizes
         differ much it is larger than typical batches need; `Batches.capacities` is
-        what a planned run needs and no more. A batch with one example several times
+        what one run needs and no more. A batch with one example several times
         may need more.
 
         Args:
@@ -193,11 +193,11 @@ class Corpus:
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
         together = Demands(total[None], self.demands.highest)
         need = capacity(self.program, together, size, shards)
-        levels = self.scheduler.profiles(lambda: most(self._every, count))
+        levels = self.scheduler.profiles(lambda: most(self._all_examples, count))
         return replace(need, profiles=levels)
 
     def _limit(self, max_nodes: int) -> int:
-        """`max_nodes`, checked."""
+        """Return `max_nodes`, checked."""
         limit = check_at_least('max_nodes', max_nodes, 1)
         nodes = self.nodes
         if nodes.max(initial=0) > limit:
@@ -209,10 +209,10 @@ class Corpus:
 
     @api_boundary
     def capacities_of(self, batches: Iterable[Indices], size: int) -> Capacity:
-        """The capacity that some batches need.
+        """Return the capacity that some batches need.
 
         Args:
-          batches: the indices of each.
+          batches: the indices of each batch.
           size: rows of the results, and the most examples in a batch.
 
         Raises:
@@ -239,13 +239,13 @@ class Corpus:
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """The rows of each level of some examples, if steps depend on them."""
+        """Return the rows of each level of some examples, if steps depend on them."""
         selected = [self.select(chosen)]
         return self.scheduler.profiles(lambda: profiles(self.program, selected))
 
     @api_boundary
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the corpus to one file, whole or not at all.
+        """Write the corpus to one file, all or nothing.
 
         It has an `.npy` for each array, named as in `Graph` and `Demands`, and the
         fingerprint of the expression as JSON; nothing is pickled. A file that was there
@@ -262,7 +262,7 @@ class Corpus:
     def load(
         cls, path: str | os.PathLike[str], model: Scheduled, *, verify: bool = True
     ) -> Corpus:
-        """Opens a saved corpus; its arrays stay in the file until they are used.
+        """Open a saved corpus; its arrays stay in the file until they are used.
 
         Args:
           path: of the file; or of a folder, whose `.jfold` files are parts of a corpus
@@ -297,8 +297,8 @@ class Corpus:
             raise ValueError(f'{path}: expected a corpus, got other arrays')
         with malformed(path):
             current = fingerprint(scheduler.program)
-            found = differences(saved['fingerprint'], current)
-        _refuse(f'{path}: ', found)
+            unlike = differences(saved['fingerprint'], current)
+        _refuse(f'{path}: ', unlike)
         with malformed(path):
             skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
             numbers = saved['fingerprint']['numbers']
@@ -309,9 +309,9 @@ class Corpus:
         return replace(corpus, graph=replace(corpus.graph, fits=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {x.name: getattr(self, x.name) for x in fields(self)}
 
-    # It never changes; a copy of it is of the same model.
+    # A corpus never changes, and a deep copy would copy its model too.
     def __copy__(self) -> Corpus:
         return self
 
@@ -329,8 +329,8 @@ class Corpus:
 # ---- arguments -----------------------------------------------------------------------
 
 
-def _whole_numbers(indices: Indices) -> Array:
-    """Indices as an array [n] of some integer type."""
+def _int_array(indices: Indices) -> Array:
+    """Return indices as an array [n] of some integer type."""
     expect('indices', indices, not some_masked([indices]), 'an array of ints', MASKED)
     try:
         array = np.asarray(indices)
@@ -357,9 +357,9 @@ def _whole_numbers(indices: Indices) -> Array:
 def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
-    """See `Corpus.save`; `expression` is the fingerprint of its program."""
+    """Write a corpus to a file, with `expression`, the fingerprint of its program."""
     check_path(path)
-    skipped = [list(each) for each in corpus.skipped]
+    skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
     arrays = {**_arrays(corpus), **labels_as_text(corpus.program, corpus.labels)}
     with noted('`path` in a folder that exists, got another: make the folder'):
@@ -367,7 +367,7 @@ def write(
 
 
 def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
-    """Refuses what no trace gives: checksums are right, whoever wrote the file."""
+    """Refuse a graph that no trace gives, though its checksums are right."""
     assert isinstance(corpus.graph, Graph)  # of one file
     try:
         check_graph(corpus.program, corpus.graph)
@@ -376,13 +376,13 @@ def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
 
 
 def _arrays(corpus: Corpus) -> dict[str, Array]:
-    """Everything by name; the inverse of `_corpus`."""
+    """Return all arrays by name; the inverse of `_corpus`."""
     graph = corpus.graph.whole() if isinstance(corpus.graph, Parts) else corpus.graph
     arrays = {'source': corpus.source}
     program = corpus.program
     tables = graph.constants + graph.operations + graph.results
     for name, table in zip(_names(program, len(program.types)), tables, strict=True):
-        # What begins where need not be kept of what has one row an example.
+        # A table with one row an example needs no account of where rows begin.
         if name != OUTPUTS:
             arrays[f'{name}/first'] = table.first
         for k, column in enumerate(table.columns):
@@ -393,8 +393,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
 
 
 def _names(program: Program, types: int) -> list[str]:
-    """What the tables of a graph are called in a file: of constants, of so many types,
-    operations and results."""
+    """Return what tables are called in a file: of constants, operations, results."""
     names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}
@@ -415,7 +414,7 @@ def _corpus(
     examples = len(arrays['source'])
 
     def tables(columns: Iterable[int]) -> tuple[Table, ...]:
-        """The next tables, of so many columns each."""
+        """Return the next tables, of so many columns each."""
         return tuple(
             Table(
                 np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
@@ -427,18 +426,18 @@ def _corpus(
     graph = Graph(
         examples,
         tables(1 for _ in range(numbers['types'])),
-        tables(1 + len(each.inputs) for each in program.operations),
-        tables(len(each.tensors) for each in program.results),
+        tables(1 + len(operation.inputs) for operation in program.operations),
+        tables(len(result.tensors) for result in program.results),
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
     graph = fitted(program, graph, numbers)
-    made = Corpus(scheduler, graph, demanded, arrays['source'], skipped)
-    return _demanding(made, numbers)
+    corpus = Corpus(scheduler, graph, demanded, arrays['source'], skipped)
+    return _with_demands(corpus, numbers)
 
 
 def suited(scheduler: Scheduler, corpus: Corpus) -> Corpus:
-    """A corpus of another model whose expression has the same structure, for one.
+    """Return a corpus for one model, of another with the same structure or of itself.
 
     Raises:
       ValueError: the structure differs.
@@ -449,25 +448,25 @@ def suited(scheduler: Scheduler, corpus: Corpus) -> Corpus:
     _refuse('', differing(program, corpus.program))
     numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)
-    graph = in_parts(fitted(program, each, numbers) for each in parts)
-    return _demanding(replace(corpus, scheduler=scheduler, graph=graph), numbers)
+    graph = in_parts(fitted(program, part, numbers) for part in parts)
+    return _with_demands(replace(corpus, scheduler=scheduler, graph=graph), numbers)
 
 
-def _refuse(where: str, found: Sequence[str]) -> None:
-    """Refuses a corpus of another structure, if anything was found that differs."""
-    if found:
+def _refuse(where: str, unlike: Sequence[str]) -> None:
+    """Refuse a corpus of another structure, if anything in it differs."""
+    if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
-            f'another, with {"; ".join(found)}. Trace the examples again with '
+            f'another, with {"; ".join(unlike)}. Trace the examples again with '
             '`model.trace`'
         )
 
 
-def _demanding(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """A corpus that knows what its examples demand of its model, whose program may be
-    without loops where that which they were traced for had some, or have other numbers.
-    """
+def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
+    """Return a corpus with what its examples demand of its own program."""
     program, graph = corpus.program, corpus.graph
+    # They were traced for another, which may have loops where this one has none, or
+    # other numbers of values: `numbers`.
     if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
     graph = graph.whole() if isinstance(graph, Parts) else graph
@@ -478,9 +477,9 @@ def _demanding(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 
 
 def joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """The examples of all, numbered as if given one part after another."""
-    given = (len(part) + len(part.skipped) for part in parts)
-    first = list(itertools.accumulate(given, initial=0))
+    """Return the examples of all parts, numbered from part to part."""
+    counts = (len(part) + len(part.skipped) for part in parts)
+    first = list(itertools.accumulate(counts, initial=0))
     return Corpus(
         scheduler,
         in_parts([part.graph for part in parts]),

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced corpus depends on, the source and what it uses, as comparable text.
+"""Fingerprints: all that a traced corpus depends on, as text that can be compared.
 
-Functions that run on the host are told by what they say: compiled code, defaults, what
-they close over, and what they use of the globals of their module; data in there count
-with their contents, other objects with their class and the plain data among their
-attributes. Functions of Python itself and of installed packages are told by name.
-Layers run on the device and are told by name and by which types they take and give.
-Shapes of what they give, and the values of constants, are not told: graphs have numbers
-of values, whatever these look like.
+Functions that run on the host are described by their contents: compiled code, defaults,
+closures, and the globals of their module that they use; data in there count with their
+contents, other objects with their class and the plain data among their attributes.
+Functions of Python itself and of installed packages are described by name. Layers run
+on the device and are described by name and by the types of arguments and outputs. The
+shapes of outputs and the values of constants are left out: graphs have numbers of
+values, whatever these look like.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from jfold.scheduling.layout import active_types
 from jfold.tracing.helpers import HELPERS, Numbers
 from jfold.types import Type
 
-FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
-SHOWN = 3  # differences in an error
+FORMAT = 4  # of graphs and demands; raised when numbering, levels or sums change
+SHOWN = 3  # the most differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
-TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # what it holds is told elsewhere
+TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # its content is among the data
 EMPTY = CellType()  # a variable that a function closes over before it has a value
 SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
@@ -57,7 +57,7 @@ Line: TypeAlias = list[str]
 
 
 def fingerprint(program: Program) -> dict[str, Any]:
-    """A description of a program that JSON can hold: lines in sections.
+    """Return a description of a program that JSON can hold: lines in sections.
 
     It is the same in every process. Only the section of functions depends on the
     version of Python, whose compiled code it hashes.
@@ -76,31 +76,31 @@ def fingerprint(program: Program) -> dict[str, Any]:
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
         'numbers': numbers_of(program),
-        'operations': [_plain(_operation(each)) for each in program.operations],
-        'results': [_plain(str(each)) for each in program.results],
+        'operations': [_plain(_operation(x)) for x in program.operations],
+        'results': [_plain(str(x)) for x in program.results],
         'data': [[text, '', without_ids(at)] for text, at in _data(program)],
         'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
-        'tables': [_given(*x, place(x[0]), code=False) for x in names.items()],
-        'functions': [_given(*x, place(x[0]), code=True) for x in names.items()],
+        'tables': [_binding(*x, place(x[0]), code=False) for x in names.items()],
+        'functions': [_binding(*x, place(x[0]), code=True) for x in names.items()],
     }
 
 
 def without_ids(place: object) -> str:
-    """Where something is, in every process the same."""
+    """Return a place in the expression without ids, so the same in all processes."""
     return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """What is read from examples, tape by tape, and the use that reads it."""
+    """Yield what is read from examples, tape by tape, and the use that reads it."""
     expression: Any = program.expression
-    found = [
+    reads = [
         (tape, f'data {program.types[t]!r}' + _limit(below), site)
         for t, of in enumerate(program.source.recording.constants)
         for (tape, *_), (below, site) in zip(
             of, expression.sites.get(t, ()), strict=True
         )
     ]
-    for _, text, site in sorted(found, key=lambda each: each[0]):
+    for _, text, site in sorted(reads, key=operator.itemgetter(0)):
         yield text, site if isinstance(site, Typed) else None
 
 
@@ -109,12 +109,12 @@ def _limit(below: int | None) -> str:
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
-    """By which numbers values are told, which follow from which widths are equal.
+    """Return what the numbers of values depend on, as data that JSON can hold.
 
-    Of types how many there are and which have gradients; the types of constants, and of
-    what operations and results read and give; tape by tape the types of examples' own
-    constants; and the constants of the program in the order in which the source names
-    them.
+    Values are numbered by type, so it matters which widths are equal. These are: how
+    many types there are and which have gradients; the types of constants, and of what
+    operations and results read and give; tape by tape the types of examples' constants;
+    and the constants of the program in the order in which the source names them.
     """
     recording = program.source.recording
     tapes = [(x, t) for t, of in enumerate(recording.constants) for x, *_ in of]
@@ -123,37 +123,37 @@ def numbers_of(program: Program) -> dict[str, Any]:
         'active': sorted(active_types(program)),
         'constants': [t for t, _ in program.constants],
         'operations': [[[*x.inputs], [*x.outputs]] for x in program.operations],
-        'results': [[*each.tensors] for each in program.results],
+        'results': [[*x.tensors] for x in program.results],
         'own': [t for _, t in sorted(tapes)],
         'shared': [*recording.shared],
     }
 
 
 def _operation(operation: Operation) -> str:
-    # What a sum reads leaves no cotangents, which is known wherever uses are counted.
+    # Demands depend on it: the operands of a sum need no rows for their cotangents.
     return f'operation {operation!r}' + (', a sum' if operation.is_sum else '')
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """What differs between two fingerprints, readably; a few lines, none if equal."""
+    """Return the differences between fingerprints in words; at most a few."""
     if saved.get('format') != current['format']:
         return [f'graphs of format {saved.get("format")}, not {current["format"]}']
     same_python = saved.get('python') == current['python']
-    found = [
+    texts = [
         text
         for section in SECTIONS
         if same_python or section != 'functions'
         for text in _differences(saved.get(section, []), current[section])
-        # Variables have the names of operations, so other ones change many lines.
+        # Variables are named after operations, so one more changes many lines.
         if section != 'steps' or saved.get('operations') == current['operations']
     ]
-    found = list(dict.fromkeys(found))
-    rest = len(found) - SHOWN
-    return found[:SHOWN] + ([f'and {rest} more'] if rest > 0 else [])
+    texts = list(dict.fromkeys(texts))
+    count = len(texts) - SHOWN
+    return texts[:SHOWN] + ([f'and {count} more'] if count > 0 else [])
 
 
 def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
-    """What differs between the lines of two sections."""
+    """Yield the differences between the lines of two sections in words."""
     old, new = ([text for text, *_ in lines] for lines in (saved, current))
     if old == new:
         for (text, before, _), (_, now, place) in zip(saved, current, strict=True):
@@ -163,13 +163,13 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
     matcher = SequenceMatcher(a=old, b=new, autojunk=False)
     pairs = [
         pair
-        for kind, a, b, c, d in matcher.get_opcodes()
-        if kind != 'equal'
+        for tag, a, b, c, d in matcher.get_opcodes()
+        if tag != 'equal'
         for pair in itertools.zip_longest(saved[a:b], current[c:d])
     ]
-    # What follows from a difference in a block is told behind that.
+    # Lines with a place in the expression first: others follow from these.
     for pair in sorted(pairs, key=lambda pair: not (pair[1] or pair[0])[2]):
-        texts = [f'`{each[0].strip()}`' if each else 'nothing' for each in pair]
+        texts = [f'`{line[0].strip()}`' if line else 'nothing' for line in pair]
         yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
 
 
@@ -181,28 +181,25 @@ def _in(place: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of its functions, without comments."""
+    """Yield the lines of the functions of a source, without comments."""
     _, _, functions = text.partition('\ndef ')
     for line in functions.split('\n'):
         if line.strip():
             yield TAPE.sub(r'\1', line)
 
 
-def _given(name: str, value: object, place: str, code: bool) -> Line:
-    """What a name of the source stands for; with or without the code of functions."""
+def _binding(name: str, value: object, place: str, code: bool) -> Line:
+    """Return a name of the source with its value; with or without code in it."""
     return [f'{name} = {_short(value)}', contents(value, code=code), place]
 
 
 def _plain(text: str) -> Line:
-    return [_without_shapes(text), '', '']
-
-
-def _without_shapes(text: str) -> str:
-    return re.sub(r'\[[\d,]*\]', '', text)
+    """Return a line of a text, without the shapes in it."""
+    return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
 def _short(value: object) -> str:
-    """A text for people."""
+    """Return a text of a value for people, of 100 characters at most."""
     if isinstance(value, Mapping):
         text = f'{{{", ".join(map(_short, value))}}}'
     else:
@@ -214,10 +211,9 @@ def _short(value: object) -> str:
 
 
 def contents(*values: object, code: bool = True) -> str:
-    """A hash of what values say, and the values inside them, however deep.
+    """Return a hash of values and all values inside them, however deep.
 
-    What contains itself ends where it does so; a function or object that occurs again
-    is not read again.
+    A container inside itself is not read again, nor is a function or object anywhere.
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}
@@ -233,33 +229,35 @@ def contents(*values: object, code: bool = True) -> str:
         state.update(f'{len(parts)} {text}\0'.encode('utf-8', 'surrogatepass'))
         if parts:
             known[id(value)] = value
-            once = hasattr(value, '__dict__') or is_dataclass(value)
-            waiting += [*([] if once else [_End(value)]), *reversed(parts)]
+            # Plain containers are forgotten behind their end, so that one list in two
+            # places and two equal lists have the same hash.
+            is_object = hasattr(value, '__dict__') or is_dataclass(value)
+            waiting += [*([] if is_object else [_End(value)]), *reversed(parts)]
     return state.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class _End:
-    """Stands behind all that is in a container."""
+    """A mark behind the items of a container."""
 
     container: object
 
 
 @functools.singledispatch
 def said(value: object) -> Said:
-    """What a value says by itself, and the values that say the rest."""
+    """Return a text for a value itself, and the values inside it."""
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
-    parts: list[Any] = [each for each in code if isinstance(each, FunctionType)]
+    parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
     if is_dataclass(value):
-        parts += [getattr(value, each.name, None) for each in fields(value)]
+        parts += [getattr(value, x.name, None) for x in fields(value)]
     elif not isinstance(value, ModuleType):
         attributes = sorted(getattr(value, '__dict__', {}).items())
-        parts += [each for pair in attributes if _is_data(pair[1]) for each in pair]
+        parts += [x for pair in attributes if _is_data(pair[1]) for x in pair]
     return _name(value), parts
 
 
 def _is_data(value: object) -> bool:
-    """Whether an attribute is plain data: more could be anything, without end."""
+    """Return whether an attribute is plain data: others may refer to anything."""
     if isinstance(value, dict):
         return ATOMS.issuperset(map(type, itertools.chain(*value.items())))
     if isinstance(value, list | tuple | set | frozenset):
@@ -268,7 +266,7 @@ def _is_data(value: object) -> bool:
 
 
 def _name(value: object) -> str:
-    """The name of a function or class; of anything else, that of its class."""
+    """Return the name of a function or class; of anything else, that of its class."""
     for name in ('__qualname__', '__name__'):
         text = getattr(value, name, None)
         if isinstance(text, str):
@@ -298,7 +296,7 @@ def _(value: Mapping[object, object]) -> Said:
 
 
 def _items(values: Iterable[object]) -> list[object]:
-    """Values one by one, or in one text where that says all, for large tables."""
+    """Return values one by one; of plain data one text, which is fast."""
     items = list(values)
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 
@@ -345,8 +343,8 @@ def _(value: BuiltinMethodType) -> Said:
 @said.register
 def _(value: FunctionType) -> Said:
     closed = [cell.cell_contents for cell in value.__closure__ or () if cell != EMPTY]
-    given = [value.__defaults__, value.__kwdefaults__, closed]
-    return _name(value), [value.__code__, *given, *_globals(value)]
+    bound = [value.__defaults__, value.__kwdefaults__, closed]
+    return _name(value), [value.__code__, *bound, *_globals(value)]
 
 
 @said.register
@@ -359,7 +357,7 @@ def _(value: CodeType) -> Said:
 
 
 def _globals(fn: FunctionType) -> Iterator[object]:
-    """What a function uses of its module; of installed packages, names alone."""
+    """Yield the globals that a function uses; of installed packages, names alone."""
     for name in sorted(set(global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (
@@ -369,17 +367,17 @@ def _globals(fn: FunctionType) -> Iterator[object]:
 
 
 def _is_installed(fn: FunctionType) -> bool:
-    """Whether a function belongs to Python itself or to an installed package."""
+    """Return whether a function belongs to Python or to an installed package."""
     names = ('stdlib', 'platstdlib', 'purelib', 'platlib')
     folders = tuple(sysconfig.get_path(name) for name in names)
     return fn.__code__.co_filename.startswith(('<frozen', *folders))
 
 
 def global_names(code: CodeType) -> Iterator[str]:
-    """The global names that code reads, and code inside it."""
-    for each in dis.get_instructions(code):
-        if each.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
-            yield each.argval
+    """Yield the global names that code reads, and code inside it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
+            yield instruction.argval
     for value in code.co_consts:
         if isinstance(value, CodeType):
             yield from global_names(value)

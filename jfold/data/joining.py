@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples that were traced apart, put together."""
+"""The join of examples that were traced apart to one corpus."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jfold.scheduling.selections import select
 
 
 def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
-    """See `Model.join`."""
+    """Return one corpus of several parts, for `Model.join`."""
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
-    found = list(parts)
-    for number, part in enumerate(found):
+    items = list(parts)
+    for number, part in enumerate(items):
         _check(number, part, scheduler)
-    if not found:
+    if not items:
         raise ValueError('expected at least one corpus or Traced, got none')
-    return joined(scheduler, [_corpus(scheduler, part) for part in found])
+    return joined(scheduler, [_corpus(scheduler, part) for part in items])
 
 
 def _check(number: int, part: object, scheduler: Scheduler) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs in several files, as one: examples are picked from where they lie."""
+"""Graphs in several files, used as one without reading all of them."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from jfold.graph import Array, Graph, concatenate, first_of
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Graphs of one program one after another, which are not put together.
+    """Graphs of one program, one after another, which are not put together.
 
     Attributes:
-      graphs: one or more.
+      graphs: one or more graphs.
     """
 
     graphs: tuple[Graph, ...]
 
     @functools.cached_property
     def first(self) -> Array:
-        """The number of the first example of each [parts + 1]."""
-        return first_of(np.array([each.examples for each in self.graphs]))
+        """The number of the first example of each graph [graphs + 1]."""
+        return first_of(np.array([graph.examples for graph in self.graphs]))
 
     @property
     def examples(self) -> int:
-        """How many there are."""
+        """The number of examples."""
         return int(self.first[-1])
 
     @property
     def nodes(self) -> int:
-        """How many operations run."""
-        return sum(each.nodes for each in self.graphs)
+        """The number of nodes."""
+        return sum(graph.nodes for graph in self.graphs)
 
     def pick(self, examples: Array) -> Graph:
-        """The graph of the given examples [n], in that order."""
+        """Return the graph of some examples [n], in their order."""
         part = np.searchsorted(self.first, examples, side='right') - 1
-        order = part.argsort(kind='stable')
+        order = part.argsort(kind='stable')  # so each file is read once
         picked, ends = [], np.searchsorted(part[order], np.arange(len(self.first)))
         for number, (a, b) in enumerate(itertools.pairwise(ends.tolist())):
             if a < b:
-                own = examples[order[a:b]] - self.first[number]
-                picked.append(self.graphs[number].pick(own))
+                places = examples[order[a:b]] - self.first[number]
+                picked.append(self.graphs[number].pick(places))
         if not picked:
             return self.graphs[0].pick(examples)
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return concatenate(picked).pick(back)
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        return concatenate(picked).pick(inverse)
 
     def whole(self) -> Graph:
-        """All of it, put together in memory."""
+        """Return one graph of all examples, in memory."""
         return concatenate(self.graphs)
 
 
 def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
-    """Graphs one after another: what lies in files stays there."""
-    made: list[Graph] = []
-    every = itertools.chain(*map(graphs_in, graphs))
-    for in_file, group in itertools.groupby(every, key=_is_in_file):
-        found = list(group)
-        made += found if in_file else [concatenate(found)]
-    return made[0] if len(made) == 1 else Parts(tuple(made))
+    """Return graphs as one, or as parts where arrays lie in files and stay there."""
+    parts: list[Graph] = []
+    pieces = itertools.chain(*map(graphs_in, graphs))
+    for in_file, group in itertools.groupby(pieces, key=_is_in_file):
+        together = list(group)
+        parts += together if in_file else [concatenate(together)]
+    return parts[0] if len(parts) == 1 else Parts(tuple(parts))
 
 
 def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
-    """Those that lie apart."""
+    """Return the graphs that lie apart; a graph alone is one."""
     return graph.graphs if isinstance(graph, Parts) else (graph,)
 
 
@@ -80,7 +80,7 @@ def _is_in_file(graph: Graph) -> bool:
 
 
 def _is_mapped(array: Array) -> bool:
-    """Whether an array is a view of a file."""
+    """Return whether an array is a view of a file."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base

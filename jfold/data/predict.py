@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of any number of examples, batch by batch, in their order."""
+"""Predictions: the results of any number of examples, computed batch by batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Predictor(Protocol):
 
     @property
     def scheduler(self) -> Scheduler:
-        """What makes its schedules."""
+        """The scheduler of the model."""
 
     def apply(
         self,
@@ -48,7 +48,7 @@ class Predictor(Protocol):
         *,
         deterministic: bool = False,
     ) -> Any:
-        """See `Model.apply`."""
+        """Run a batch, as `Model.apply`."""
 
 
 @api_boundary
@@ -62,11 +62,11 @@ def predict(
     external: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Any:
-    """The results of all examples, in their order, as arrays of NumPy.
+    """Return the results of all examples, in their order, as arrays of NumPy.
 
     A method of `Model`. Batches are made on a thread while the device works, all of one
-    size, so that the last is no program of its own; of examples no more than a few
-    batches are in memory.
+    size, so that the last needs no program of its own; no more examples than those of a
+    few batches are in memory.
 
     Args:
       model: as `jfold.compile` returns it.
@@ -105,7 +105,7 @@ def predict(
     def run_batch(schedule: Schedule) -> Any:
         return model.apply(params, schedule, external, deterministic=True)
 
-    # Programs that it needs do not count.
+    # Programs that predictions need do not count towards the limit of the model.
     scheduler = model.scheduler.without_limit()
     if isinstance(source, Corpus) and source.scheduler is model.scheduler:
         source = replace(source, scheduler=scheduler)
@@ -122,7 +122,7 @@ def predictions(
     sharding: Sharding | None,
     progress: bool,
 ) -> Any:
-    """As `predict`, where `run_batch` gives the results of a schedule."""
+    """Return the results of all examples, in their order; `run_batch` computes them."""
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -133,26 +133,26 @@ def predictions(
         source = join(model.scheduler, [source])
     total = operator.length_hint(source, -1)
     with (
-        batches(model, source, batch_size, sharding=sharding) as given,
+        batches(model, source, batch_size, sharding=sharding) as iterator,
         progress_bar('predict', total if total >= 0 else None, progress) as update,
     ):
         parts = []
-        for batch, results in _ahead(run_batch, given):
-            parts.append(_real(batch, results, model.scheduler.program))
+        for batch, results in _ahead(run_batch, iterator):
+            parts.append(_real_rows(batch, results, model.scheduler.program))
             update(batch.count)
-    return run(_joined(parts or [_nothing(model.scheduler.program)]))
+    return run(_concatenated(parts or [_no_results(model.scheduler.program)]))
 
 
 def _ahead(
-    run_batch: Callable[[Schedule], Any], given: Batches
+    run_batch: Callable[[Schedule], Any], iterator: Batches
 ) -> Iterator[tuple[Batch, Any]]:
-    """Batches with their results, of which the device has begun the next."""
+    """Yield batches with their results, once the device has begun the next batch."""
     before = None
-    for batch in given:
-        made = run_batch(batch.schedule)
+    for batch in iterator:
+        results = run_batch(batch.schedule)
         if before is not None:
             yield before
-        before = batch, made
+        before = batch, results
     if before is not None:
         yield before
 
@@ -160,30 +160,30 @@ def _ahead(
 # ---- of one batch --------------------------------------------------------------------
 
 
-def _real(batch: Batch, given: object, program: Program) -> object:
-    """What a batch gives, example by example, without spare rows."""
+def _real_rows(batch: Batch, results: object, program: Program) -> object:
+    """Return the results of a batch in the order of examples, without spare rows."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
     return each_handed_out(
         program.results,
-        given,
+        results,
         lambda value: picked(value, rows),
-        lambda metric: _collected(batch, metric),
+        lambda metric: _real_metric(batch, metric),
     )
 
 
-# As `picked`, off Python's stack: values may be nested without limit.
-def _joined(parts: Sequence[Any]) -> Steps[Any]:
-    """Rows of several batches, one after another."""
+# On a trampoline, as `picked`, since values may be nested without limit.
+def _concatenated(parts: Sequence[Any]) -> Steps[Any]:
+    """Return the rows of several batches, one after another."""
     if is_leaf(parts[0]):
         return np.concatenate(parts)
     columns, (structure, *_) = zip(*map(opened, parts), strict=True)
-    made = yield in_turn(map(_joined, zip(*columns, strict=True)))
-    return jax.tree.unflatten(structure, made)
+    leaves = yield in_turn(map(_concatenated, zip(*columns, strict=True)))
+    return jax.tree.unflatten(structure, leaves)
 
 
-def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
-    """The real rows of a metric, by the place of their examples in the source."""
+def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:
+    """Return the real rows of a metric, by their examples' places in the source."""
     real = np.flatnonzero(np.asarray(metric.mask))
     example = batch.indices[np.asarray(metric.example)[real]]
     order = np.argsort(example, kind='stable')
@@ -192,19 +192,19 @@ def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
 
 
 def _metric(values: object, example: Array) -> MetricValues:
-    found: Any = example.astype(np.int32), np.ones(len(example), bool)
-    return MetricValues(values, *found)
+    rows: Any = example.astype(np.int32), np.ones(len(example), bool)
+    return MetricValues(values, *rows)
 
 
 # ---- of none -------------------------------------------------------------------------
 
 
-def _nothing(program: Program) -> object:
-    """What no examples give."""
+def _no_results(program: Program) -> object:
+    """Return the results of no examples."""
     results = program.results
     return handed_out(
         results,
-        [list(map(_no_rows, leaf_types(each.type))) for each in results],
+        [list(map(_no_rows, leaf_types(result.type))) for result in results],
         lambda tables: assembled(program.output, tables),
         lambda r, tensors: _metric(pack(results[r].type, tensors), _NONE),
     )
@@ -214,7 +214,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _no_rows(type_: Type) -> Array:
-    """An array of no rows, of tensors or of lengths."""
+    """Return an array [0, *shape] of tensors, or [0] of lengths."""
     if isinstance(type_, SequenceType):
         return np.zeros(0, np.int32)
     shape, dtype = type_.shape, type_.dtype  # type: ignore[attr-defined]

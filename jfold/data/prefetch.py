@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running an iterator on a thread, ahead of whoever takes its values."""
+"""A `Prefetcher`: an iterator that runs on a thread, ahead of whoever takes values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for a thread
 
 
 class _Channel:
-    """What a `Prefetcher` and its thread share, without reaching one another."""
+    """The state shared by a `Prefetcher` and its thread, without mutual references."""
 
     def __init__(self, size: int) -> None:
-        # A ticket for each value that may be made; values, and what ended them.
+        # A ticket for each value that may be computed; values, and the last error.
         self.tickets: SimpleQueue[None] = SimpleQueue()
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.stopped = False
@@ -27,20 +27,20 @@ class _Channel:
             self.tickets.put(None)
 
     def stop(self) -> None:
-        """Ends the thread after the value it is at."""
+        """End the thread after the value it is at."""
         self.stopped = True  # no lock: a destructor may run while the lock is held
         self.tickets.put(None)
 
 
 class Prefetcher(Generic[T]):
-    """Runs an iterator on a thread, some values ahead of whoever takes them.
+    """An iterator that runs another on a thread, some values ahead.
 
     An error of the iterator is raised in its place in the order. The thread ends with
     the iterator, by `close`, or once nobody refers to the prefetcher.
 
     Args:
       iterator: only the thread touches it.
-      size: how many values may lie ready or be in the making.
+      size: how many values may lie ready or be in computation.
     """
 
     def __init__(self, iterator: Iterator[T], size: int) -> None:
@@ -61,7 +61,7 @@ class Prefetcher(Generic[T]):
         if self._ended:
             raise StopIteration
         results = self._channel.results
-        if results.empty() and not self._thread.is_alive():  # nobody would ever answer
+        if results.empty() and not self._thread.is_alive():  # no value would come
             raise RuntimeError(
                 'expected to be in the process that began to take these values, got a '
                 'fork of it, where the thread that makes them does not run: make the '
@@ -75,10 +75,10 @@ class Prefetcher(Generic[T]):
         try:
             raise error
         finally:
-            del error  # which refers to this frame
+            del error  # it refers to this frame: a cycle
 
     def close(self) -> None:
-        """Ends the thread and waits for it; nothing more comes out."""
+        """End the thread and wait for it; nothing more comes out."""
         self._ended = True
         self._stop()
         if self._thread is not threading.current_thread():
@@ -89,7 +89,7 @@ _running: dict[threading.Thread, _Channel] = {}
 
 
 def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
-    """What the thread does."""
+    """Fill a channel from an iterator, on the thread."""
     try:
         while True:
             channel.tickets.get()
@@ -105,7 +105,7 @@ def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    """Gives threads time to leave native code, in which they must not be cut off."""
+    """Give threads time to leave native code, in which they must not be cut off."""
     for channel in tuple(_running.values()):
         channel.stop()
     for thread in filter(threading.Thread.is_alive, tuple(_running)):

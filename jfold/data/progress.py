@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run of batches has been delivered, and as arrays, to go on from there."""
+"""The progress of a run of batches, and its state as arrays, to resume it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FORMAT = 1  # of what `Batches.state` returns
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a run has been delivered."""
+    """The progress of a run: what has been delivered."""
 
     epoch: int = 0  # of the last batch
-    # How many examples of the epoch are done with, bad ones too; of all processes.
+    # How many examples of the epoch are done with, bad ones too, in all processes.
     position: int = 0
     batches: int = 0  # how many were delivered
     skipped: int = 0  # how many examples were left out
 
 
 def state_of(settings: Settings, cursor: Cursor) -> dict[str, Array]:
-    """The state of a run, in arrays of fixed shapes; -1 for none."""
+    """Return the state of a run in arrays of fixed shapes; -1 stands for `None`."""
     key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
     fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
     numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
@@ -39,24 +39,24 @@ def state_of(settings: Settings, cursor: Cursor) -> dict[str, Array]:
 
 
 def cursor_of(settings: Settings, state: object) -> Cursor:
-    """The cursor of a state, after checks that it belongs to such a run."""
+    """Return the cursor of a state, after checks that it belongs to such a run."""
     if not isinstance(state, Mapping):
         raise TypeError(
             'expected `state` as a dict, which `Batches.state` returns, got '
             f'{type(state).__name__}'
         )
-    own = state_of(settings, Cursor())
+    fresh = state_of(settings, Cursor())
     arrays = {name: np.asarray(x) for name, x in state.items()}
-    expected, got = ({k: x.shape for k, x in d.items()} for d in (own, arrays))
+    expected, got = ({k: x.shape for k, x in d.items()} for d in (fresh, arrays))
     if expected != got:
         raise ValueError(
             f'expected a state of arrays of shapes {expected}, got {got}: pass what '
             '`Batches.state` returned'
         )
-    cursor = {name: _whole(name, arrays[name]) for name in vars(Cursor())}
+    cursor = {name: _count(name, arrays[name]) for name in vars(Cursor())}
     differing = [
         f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
-        for name, value in own.items()
+        for name, value in fresh.items()
         if name not in cursor and not np.array_equal(arrays[name], value)
     ]
     if differing:
@@ -67,7 +67,7 @@ def cursor_of(settings: Settings, state: object) -> Cursor:
     return Cursor(**cursor)
 
 
-def _whole(name: str, value: Array) -> int:
+def _count(name: str, value: Array) -> int:
     if value.dtype.kind not in 'iu' or value < 0:
         raise ValueError(
             f'expected `{name}` of a state as an int of 0 or more, got {value} '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples to a corpus, chunk by chunk."""
+"""The tracing of examples to a corpus, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -24,50 +24,51 @@ from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
-FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
+FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; later ones may be larger
 BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
 def trace_corpus(
     scheduler: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
 ) -> Corpus:
-    """See `Model.trace`."""
+    """Return a corpus of examples, for `Model.trace`."""
     tracing = Tracing(scheduler.program, skip_errors)
     size = operator.length_hint(examples, -1)
     with progress_bar('trace', size if size >= 0 else None, progress) as update:
-        rest = iter(examples)
-        while chunk := list(itertools.islice(rest, tracing.chunk)):
+        iterator = iter(examples)
+        while chunk := list(itertools.islice(iterator, tracing.chunk)):
             tracing.add(chunk)
             update(len(chunk))
-            del chunk  # before there is another
+            del chunk  # so that no two are in memory
     return tracing.corpus(scheduler)
 
 
 @dataclass(eq=False)
 class Tracing:
-    """Traces chunk by chunk."""
+    """A trace of examples, chunk by chunk."""
 
     program: Program
     skip_errors: bool
-    chunk: int = FIRST_CHUNK
-    seen: int = 0
+    chunk: int = FIRST_CHUNK  # how many examples to add next
+    seen: int = 0  # how many examples were added
+    # Graphs, their demands, and the places of their examples; places and errors.
     parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, examples: list[Any]) -> None:
-        """Traces the next examples, and chooses how many come after them."""
+        """Trace the next examples, and choose the size of the chunk after them."""
         work = 0
-        for part in self._good(examples):
+        for part in self._parts(examples):
             self.parts.append(part)
             graph, *_ = part
-            own = (table.columns[0].size for table in graph.constants)
-            work += max(graph.nodes, sum(own))
+            sizes = (table.columns[0].size for table in graph.constants)
+            work += max(graph.nodes, sum(sizes))
         self.seen += len(examples)
         likely = CHUNK_WORK * len(examples) // max(work, len(examples))
         self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
 
     def corpus(self, scheduler: Scheduler) -> Corpus:
-        """Everything so far."""
+        """Return a corpus of all examples so far."""
         parts = self.parts or [self._part([], np.zeros(0, np.int64))]
         graphs, demanded, sources = zip(*parts, strict=True)
         return Corpus(
@@ -78,8 +79,8 @@ class Tracing:
             tuple(sorted(self.skipped)),
         )
 
-    def _good(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Parts with all good examples, in order.
+    def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
+        """Yield parts with all good examples, in order.
 
         Where there is a bad one, halves of the others are traced, so that many bad ones
         cost little more than a few.
@@ -91,17 +92,17 @@ class Tracing:
                 chosen = list(map(examples.__getitem__, places.tolist()))
                 yield self._part(chosen, self.seen + places)
             except InputError as error:
-                found = error.renumbered(self.seen + int(places[error.example]))
+                located = error.renumbered(self.seen + int(places[error.example]))
                 if not self.skip_errors:
-                    found = found.with_traceback(error.__traceback__)
-                    raise found from error.__cause__
-                self.skipped.append((found.example, str(found)))
+                    located = located.with_traceback(error.__traceback__)
+                    raise located from error.__cause__
+                self.skipped.append((located.example, str(located)))
                 others = np.delete(places, error.example)
                 halves = np.array_split(others, 2)[::-1]
                 waiting += [half for half in halves if len(half)]
 
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Examples traced together; `source` says which they are."""
+        """Return examples traced together, with their places `source` [n]."""
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source
 
@@ -110,14 +111,13 @@ class Tracing:
 def progress_bar(
     what: str, total: int | None, progress: bool
 ) -> Iterator[Callable[[int], object]]:
-    """A progress bar on a terminal or in a notebook, once it takes a while: what tells
-    it how many examples are done more."""
+    """Show a progress bar, if it takes a while; yield a function to advance it."""
     if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
         yield lambda count: None
         return
     from tqdm import tqdm
 
-    # A notebook shows what is written over, though it says that it is no terminal.
+    # A notebook can show a bar, though it says that it is no terminal.
     disable = False if _is_notebook() else None
     options: dict[str, Any] = {'unit': ' examples', 'delay': BAR_DELAY, 'leave': False}
     with tqdm(desc=what, total=total, disable=disable, **options) as bar:
@@ -125,6 +125,6 @@ def progress_bar(
 
 
 def _is_notebook() -> bool:
-    """Whether IPython runs what is running."""
+    """Return whether this code runs under IPython."""
     ipython = sys.modules.get('IPython')
     return getattr(ipython, 'get_ipython', lambda: None)() is not None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which examples make up the batches of an epoch.
+"""Samplers, which say what examples make up the batches of an epoch.
 
-A *plan* is a pure function of the arguments, checked, and the number of the epoch: a
+A sampler is a pure function of the arguments, checked, and the number of the epoch: a
 run can be resumed anywhere, on any machine.
 """
 
@@ -27,7 +27,7 @@ KEY_WORDS = 4  # the most that a key of JAX's own generators has
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments, checked."""
+    """The arguments of a run of batches, checked."""
 
     key: tuple[int, ...]  # its words; none if nothing is shuffled
     examples: int | None  # how many the source has; `None` for a stream
@@ -40,8 +40,8 @@ class Settings:
     shards: Shards | None = None
 
     @property
-    def own_size(self) -> int:
-        """Rows of the shards of this process."""
+    def local_size(self) -> int:
+        """The number of rows in the shards of this process."""
         if self.shards is None:
             return self.batch_size
         return self.batch_size // self.shards.count * len(self.shards.own)
@@ -60,7 +60,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class BatchSampler:
-    """Which examples make up the batches of one epoch."""
+    """The batches of one epoch, as places of examples in the source."""
 
     order: Array  # [examples] int64, all examples
     cuts: Array  # [batches + 1] int64, where in `order` batches begin and end
@@ -73,7 +73,7 @@ class BatchSampler:
 
 
 def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSampler:
-    """The plan of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
+    """Return the sampler of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
     order = _order(settings.key, epoch, settings.examples or 0)
     size, limit = settings.batch_size, settings.max_nodes
     if nodes is None or limit is None:
@@ -89,9 +89,9 @@ def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSa
 
 
 def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
-    """The order of an epoch [examples] int64.
+    """Return the order of an epoch [examples] int64.
 
-    Made of bits that NumPy promises never to change, unlike its permutations.
+    It sorts random bits, which NumPy promises never to change, unlike permutations.
     """
     if not key:
         return np.arange(examples, dtype=np.int64)
@@ -101,7 +101,7 @@ def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
 
 
 def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
-    """Cuts where the next example would be too much, none of which is so alone."""
+    """Return cuts [batches + 1] before examples that would exceed a limit."""
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
     while (first := cuts[-1]) < len(nodes):
@@ -111,8 +111,8 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     return np.array(cuts, np.int64)
 
 
-def different_plans(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
-    """The plans of all epochs, or of one for all if nothing is shuffled."""
+def epoch_samplers(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
+    """Yield the samplers of all epochs, or one for all if nothing is shuffled."""
     epochs = settings.epochs if settings.key else 1
     return (make_sampler(settings, nodes, epoch) for epoch in range(epochs or 0))
 
@@ -121,7 +121,7 @@ def different_plans(settings: Settings, nodes: Array | None) -> Iterator[BatchSa
 
 
 def key_words(shuffle: Shuffle) -> tuple[int, ...]:
-    """The words of a key; none without one."""
+    """Return the words of a key; none without one."""
     if shuffle is None:
         return ()
     if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
@@ -147,7 +147,7 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 
 def check_settings(settings: Settings, nodes: Array | None) -> None:
-    """Raises where arguments do not go with the source, or with one another."""
+    """Refuse arguments that do not go with the source, or with one another."""
     if settings.examples is None:
         _check_stream(settings)
     elif not settings.drop_remainder:
@@ -165,7 +165,7 @@ def check_settings(settings: Settings, nodes: Array | None) -> None:
 
 
 def _check_stream(settings: Settings) -> None:
-    """Refuses what asks of a stream more than to be read once."""
+    """Refuse to shuffle a stream, or to read it more than once."""
     if settings.key:
         raise ValueError(
             'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
@@ -179,7 +179,7 @@ def _check_stream(settings: Settings) -> None:
 
 
 def _check_processes(settings: Settings, nodes: Array | None) -> None:
-    """Refuses a source that several processes would each deal in their own way."""
+    """Refuse a source that several processes would not deal alike."""
     if nodes is None and settings.examples is not None:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
@@ -194,7 +194,7 @@ def _check_processes(settings: Settings, nodes: Array | None) -> None:
 
 
 def _check_limit(limit: int, nodes: Array | None) -> None:
-    """Refuses a limit of operations that nobody counts, or that one example exceeds."""
+    """Refuse a limit of operations that are not known, or that one example exceeds."""
     if nodes is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '

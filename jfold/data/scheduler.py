@@ -2,7 +2,7 @@
 """The `Scheduler`: selections of recorded examples to schedules.
 
 What a selection needs is reserved in a budget, and a schedule fills the room that there
-is. Examples may be dealt to shards; one device is a deal to one shard.
+is. Examples may be dealt to shards; a single device is one shard.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from jfold.tracing.record import trace
 
 @dataclass(frozen=True, eq=False)
 class Scheduler:
-    """Makes schedules of a program, within a budget.
+    """A maker of schedules for graphs of one program, within a budget.
 
     Attributes:
-      program: whose graphs it takes.
-      budget: of capacities, and so of programs to compile.
-      agreement: with other processes, about batches that each has a part of.
+      program: the program of the graphs.
+      budget: the capacities so far, and so the programs to compile.
+      agreement: the channels to other processes, for batches that all have a part of.
     """
 
     program: Program
@@ -55,28 +55,28 @@ class Scheduler:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Which expression this is of, in short."""
+        """A digest of the expression."""
         return make_digest(self.program)
 
     def without_limit(self) -> Scheduler:
-        """The same, within a budget of any number of programs."""
+        """Return this scheduler, within a budget of any number of programs."""
         budget = self.budget.without_limit()
         return self if budget is self.budget else replace(self, budget=budget)
 
     def portable(self) -> Scheduler:
-        """Return one for other processes: it knows no layers, and has no budget."""
+        """Return a scheduler for other processes, without layers and budget."""
         return Scheduler(_decoded(_encoded(self.program)), NoBudget())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scheduler:
-        """Return one of the same program that grows by itself."""
+        """Return a scheduler of the same program whose budget grows by itself."""
         return Scheduler(self.program, copy.deepcopy(self.budget, memo))
 
     def __getstate__(self) -> dict[str, Any]:
         return {'records': _encoded(self.program)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        made = Scheduler(_decoded(state['records']), NoBudget())
-        vars(self).update(vars(made))
+        scheduler = Scheduler(_decoded(state['records']), NoBudget())
+        vars(self).update(vars(scheduler))
 
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
         """Record examples, unless a tracer has, and return all of them.
@@ -101,15 +101,15 @@ class Scheduler:
         selection: Selection,
         deal: ShardAssignment | None = None,
         begin: float | None = None,
-        talk: Channel | None = None,
+        channel: Channel | None = None,
     ) -> Schedule:
         """Return the schedule of a selection.
 
         Args:
-          deal: of its examples to shards; when left out all go to one device, with a
-            row of the results for each.
-          begin: when the work on it began, if it has.
-          talk: to processes that have the other shards, and call this together.
+          deal: the assignment of its examples to shards; when left out all go to one
+            device, with a row of the results for each.
+          begin: when the work on it began; now, when left out.
+          channel: to the processes with the other shards, which all call this.
 
         Raises:
           ProgramBudgetError: the budget has no room; nothing has changed then.
@@ -119,10 +119,10 @@ class Scheduler:
         deal = deal_in_order(len(selection)) if deal is None else deal
         parts = deal.parts(selection)
         need = self._need(parts, deal)
-        if talk is not None:
-            need = talk.need(need)
-        # What processes may need by chance, each would say otherwise.
-        examples = None if talk else max(map(len, parts))
+        if channel is not None:
+            need = channel.need(need)
+        # Headroom is estimated from the examples at hand, so processes would disagree.
+        examples = None if channel else max(map(len, parts))
         spec = self._reserve(need, selection, examples)
         return build([parts[k] for k in deal.own], spec, begin)
 
@@ -142,35 +142,34 @@ class Scheduler:
         if not selections:
             return []
         size = max(map(len, selections)) if size is None else size
-        deals = [deal_in_order(len(each), size) for each in selections]
+        deals = [deal_in_order(len(x), size) for x in selections]
         need = self._need(selections, deals[0])
         spec = self._reserve(need, selections[0], len(selections[0]))
-        return [build([each], spec, begin) for each in selections]
+        return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
         """Return the least capacity that holds each part."""
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
         need = functools.reduce(operator.or_, needs)
-        found = self.profiles(lambda: profiles(program, parts))
-        return replace(need, profiles=found) if found else need
+        levels = self.profiles(lambda: profiles(program, parts))
+        return replace(need, profiles=levels) if levels else need
 
     def profiles(self, make: Callable[[], Profiles]) -> Profiles:
-        """Return the rows of levels, made if the steps of loops depend on them."""
+        """Return profiles by `make`, if the steps of loops depend on them."""
         return make() if self.budget.has_profiles else ()
 
     def _reserve(
         self, need: Capacity, selection: Selection, examples: int | None
     ) -> Spec:
-        """Return a spec with room for what so many examples like those of a selection
-        may need; for no more than is needed if that is `None`."""
+        """Return a spec with room for a need, and for other examples like these."""
 
         def chance() -> Headroom:
-            if examples is None:
+            if examples is None:  # no more than the need
                 return {}
             more = chance_of(self.program, demands(selection), examples)
-            found = self.profiles(lambda: margins(selection, examples))
-            return {**more, 'profiles': found} if more and found else more
+            levels = self.profiles(lambda: margins(selection, examples))
+            return {**more, 'profiles': levels} if more and levels else more
 
         return self.budget.reserve(need, chance)
 
@@ -178,11 +177,11 @@ class Scheduler:
 def build(
     parts: Sequence[Selection], spec: Spec, begin: float | None = None
 ) -> Schedule:
-    """Return the schedule of what each shard of this process has.
+    """Return the schedule of the selections of this process's shards.
 
     Args:
-      spec: must hold each of them.
-      begin: when the work on it began, if its time is to be told.
+      spec: one that holds each of them.
+      begin: when the work on it began, if its time is to be measured.
     """
     shards, local = spec.shards, of_one_shard(spec)
     if shards is None:
@@ -200,16 +199,16 @@ def build(
 
 
 def _encoded(program: Program) -> object:
-    """Return a program as flat records, with objects as they are: to be pickled."""
+    """Return a program as flat records with objects as they are, for pickle."""
     encoder = Encoder(by_name=False)
     return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
 def _decoded(records: Any) -> Program:
-    """Return the program of records, without what layers do."""
+    """Return the program of records, without the functions of layers."""
     root, rows, arrays = records
     decoder = Decoder(arrays)
     decoder.read(rows)
-    found = decoder.value(root)
-    assert isinstance(found, Portable)
-    return lower_portable(found)
+    expression = decoder.value(root)
+    assert isinstance(expression, Portable)
+    return lower_portable(expression)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the examples of batches come from, and who makes schedules of them."""
+"""Sources: where the examples of batches come from, and how they are scheduled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
-# A schedule, and which of its examples went to which shard, if there are any.
+# A schedule, and the assignment of its examples to shards, if there are any.
 Dealt: TypeAlias = tuple[Schedule, ShardAssignment | None]
 
 
@@ -28,37 +28,37 @@ class Scheduling(Protocol):
 
     @property
     def scheduler(self) -> Scheduler:
-        """What makes its schedules."""
+        """The scheduler of the model."""
 
     def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
-        """See `Model.schedule`."""
+        """Return the schedule of examples, as `Model.schedule`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where examples come from.
+    """A source of examples.
 
     Attributes:
-      given: the argument.
-      build: makes the schedule of items, with so many rows.
-      agreement: with other processes, if each has a part of the batches.
-      items: those at some places; a stream has none.
-      corpus: the argument, if it is one.
+      argument: what the user passed.
+      build: returns the schedule of items, with so many rows.
+      agreement: the channel to other processes, if each has a part of the batches.
+      items: returns the items at some places; `None` for a stream.
+      corpus: the argument, if it is a corpus.
     """
 
-    given: Any
+    argument: Any
     build: Callable[[list[Any], int, Shards | None], Dealt]
     agreement: Channel | None = None
     items: Callable[[Array], list[Any]] | None = None
     corpus: Corpus | None = None
 
     def fail(self, error: Exception) -> None:
-        """Tells other processes that there is no more, and why."""
+        """Tell other processes that there is no more, and why."""
         if self.agreement is not None:
             self.agreement.fail(error)
 
     def finish(self) -> None:
-        """Tells other processes that there is no more."""
+        """Tell other processes that there is no more."""
         if self.agreement is not None:
             self.agreement.finish()
 
@@ -68,8 +68,8 @@ class Source:
         return None if self.corpus is None else self.corpus.nodes
 
 
-def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> Source:
-    """The source that an argument is, for batches that are dealt to shards or not.
+def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
+    """Return the source of an argument, for batches that are dealt to shards or not.
 
     Raises:
       TypeError: it is none, or `model` no model; ValueError: it is a corpus of another.
@@ -77,40 +77,42 @@ def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> 
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    agreement = None
+    channel = None
     if shards is not None and not shards.is_local:
-        agreement = Agreement('batches').among(shards)
-    traced = functools.partial(_traced, model, agreement)
-    if not isinstance(given, tuple | str | bytes | Mapping | type):
-        if hasattr(given, 'capacities_of'):
-            given = suited(model.scheduler, given)
-            stored = functools.partial(_stored, given)
+        channel = Agreement('batches').among(shards)
+    traced = functools.partial(_schedule_traced, model, channel)
+    # Others may be one example, which is easily passed in place of several.
+    if not isinstance(source, tuple | str | bytes | Mapping | type):
+        if hasattr(source, 'capacities_of'):
+            source = suited(model.scheduler, source)
+            stored = functools.partial(_schedule_stored, source)
             items = lambda places: list(places.tolist())  # noqa: E731
-            return Source(given, stored, None, items, given)
-        if hasattr(given, '__len__') and hasattr(given, '__getitem__'):
-            items = functools.partial(_taken, given, len(given))
-            return Source(given, traced, None, items)
-        if isinstance(given, Iterable):
-            return Source(given, traced, agreement)
+            # All processes have the same corpus, so they need no messages.
+            return Source(source, stored, None, items, source)
+        if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
+            items = functools.partial(_items_at, source, len(source))
+            return Source(source, traced, None, items)
+        if isinstance(source, Iterable):
+            return Source(source, traced, channel)
     raise TypeError(
         'expected a corpus, a sequence or a stream of examples as `source`, got '
-        f'{type(given).__name__}: pass `[example]` for a single one'
-        f'{", `list(source)` for several" if isinstance(given, tuple) else ""}'
+        f'{type(source).__name__}: pass `[example]` for a single one'
+        f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
     )
 
 
-def _traced(
+def _schedule_traced(
     model: Scheduling,
-    agreement: Channel | None,
+    channel: Channel | None,
     items: list[Any],
     size: int,
     shards: Shards | None,
 ) -> Dealt:
-    """The schedule of examples."""
+    """Return the schedule of examples, which are traced for it."""
     if shards is None:
         return model.schedule(items, size=size), None
-    if agreement is not None:
-        return schedule_part(model.scheduler, items, size, shards, agreement)
+    if channel is not None:
+        return schedule_part(model.scheduler, items, size, shards, channel)
     selection = model.scheduler.select(items)
     work = selection.graph.nodes_of_examples.tolist()
     deal = evenly(shards, size // shards.count, work)
@@ -125,34 +127,34 @@ def schedule_part(
     agreement: Channel,
     begin: float | None = None,
 ) -> tuple[Schedule, ShardAssignment]:
-    """The schedule of a batch of which this process has a part, in order.
+    """Return the schedule of a batch of which this process has a part, in order.
 
     All processes that have devices of the mesh call it together.
 
     Args:
-      examples: of the part.
-      size: rows of the whole batch; as many as the largest part asks for if left out.
+      examples: those of the part.
+      size: rows of all parts; as many as the largest part needs when left out.
 
     Raises:
       RuntimeError: another process has no part, and why.
     """
-    own = len(shards.own)
+    count = len(shards.own)
     try:
         selection = scheduler.select(examples)
-        part = None if size is None else rows_of_shard('size', shards, 0, size) * own
-        rows = rows_of_shard('size', shards, len(selection), part, own)
+        part = None if size is None else rows_of_shard('size', shards, 0, size) * count
+        rows = rows_of_shard('size', shards, len(selection), part, count)
     except Exception as error:
         agreement.fail(error)
         raise
     rows = agreement.most(rows) if size is None else rows
-    deal = in_order(shards, rows, len(selection), own)
+    deal = in_order(shards, rows, len(selection), count)
     return scheduler.schedule(selection, deal, begin, agreement), deal
 
 
-def _stored(
+def _schedule_stored(
     corpus: Corpus, items: list[Any], size: int, shards: Shards | None
 ) -> Dealt:
-    """The schedule of examples of a corpus, of which items are the places."""
+    """Return the schedule of examples of a corpus; `items` are their places."""
     places = np.array(items, np.int64)
     if shards is None:
         return corpus.schedule(places, size=size), None
@@ -161,15 +163,15 @@ def _stored(
     return corpus.scheduler.schedule(corpus.select(places), deal), deal
 
 
-def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:
-    """Items of a sequence, which must be as long as it was."""
+def _items_at(items: Sequence[Any], length: int, places: Array) -> list[Any]:
+    """Return items of a sequence, if it is as long as it was."""
     try:
-        if len(given) == length:
-            return [given[i] for i in places.tolist()]
+        if len(items) == length:
+            return [items[i] for i in places.tolist()]
     except IndexError:
-        if len(given) == length:
+        if len(items) == length:
             raise
     raise ValueError(
         f'expected a source of {length} examples, as when its batches were made, got '
-        f'one of {len(given)}: leave it alone while batches are taken, or pass a copy'
+        f'one of {len(items)}: leave it alone while batches are taken, or pass a copy'
     )

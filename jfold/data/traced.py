@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples traced elsewhere, and how it is told what expression they are of."""
+"""Examples traced elsewhere, with a digest of the expression they were traced for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jfold.tracing.check_graph import checked
 
 @dataclass(frozen=True, eq=False)
 class Traced(Memoized):
-    """Traced examples, for `Model.schedule`; arrays that can be sent anywhere.
+    """Traced examples for `Model.schedule`, as arrays that can be sent anywhere.
 
-    What comes from elsewhere is compared with the expression once, where it is used
+    A graph from elsewhere is checked against the expression once, where it is used
     first, which takes a small part of the time that tracing took (`checked`).
 
     Attributes:
-      graph: what they compute.
-      digest: of the expression that they were traced for.
+      graph: what the examples compute.
+      digest: that of the expression that they were traced for.
       is_own: whether this process has traced them, so that they fit by construction.
     """
 
@@ -40,30 +40,30 @@ class Traced(Memoized):
         return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
 
     def __getstate__(self) -> dict[str, Any]:
-        return {'graph': self.graph, 'digest': self.digest}  # elsewhere it is not
+        return {'graph': self.graph, 'digest': self.digest}  # `is_own` here alone
 
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """The graph of examples, which is checked once if it comes from elsewhere.
+    """Return the graph of traced examples, checked once if it comes from elsewhere.
 
     Raises:
-      ValueError: it is none of the program's.
+      ValueError: it is no graph of the program.
     """
     graph = fitted(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 
 def make_digest(program: Program) -> str:
-    """A short form of a program's fingerprint."""
+    """Return a digest of a program's fingerprint."""
     return digest_of(fingerprint(program))
 
 
 def digest_of(expression: dict[str, Any]) -> str:
-    """A short form of a fingerprint, without where in the expression things are."""
-    said = {
+    """Return a digest of a fingerprint, without the places of things in it."""
+    sections = {
         name: [line[:2] for line in x] if isinstance(x, list) else x
         for name, x in expression.items()
     }
-    text = json.dumps(said, sort_keys=True)
+    text = json.dumps(sections, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing in other processes: what a worker needs, and what it sends back."""
+"""A `Tracer`, which traces examples in other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jfold.tracing.record import trace
 
 @dataclass(frozen=True, eq=False)
 class Tracer:
-    """Examples to `Traced`: a callable that can be pickled; made by `Model.tracer`.
+    """A callable from examples to `Traced`, to be pickled; made by `Model.tracer`.
 
     It holds no parameters and nothing of the device, and computes with NumPy alone: JAX
     is imported where it runs, but not started. What cannot be pickled inside, such as a
@@ -37,17 +37,17 @@ class Tracer:
 
     @property
     def program(self) -> Program:
-        """What it traces for."""
+        """The program that examples are traced for."""
         return self.scheduler.program
 
     @functools.cached_property
     def digest(self) -> str:
-        """A short form of the fingerprint."""
+        """A digest of the fingerprint."""
         return digest_of(self.fingerprint)
 
     @api_boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
-        """Traces examples.
+        """Trace examples.
 
         Raises:
           InputError: an example does not fit the expression; its number is that among
@@ -65,7 +65,7 @@ class Tracer:
         *,
         skip_errors: bool = False,
     ) -> None:
-        """Traces examples and writes them: one part of a corpus, whole or not at all.
+        """Trace examples and write them as one part of a corpus, all or nothing.
 
         As many workers as there are write a part each, and none holds more than its
         own; `Corpus.load` opens the folder of all parts, in the order of their names.
@@ -87,8 +87,8 @@ class Tracer:
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        given = check_examples(examples)
-        corpus = trace_corpus(self.scheduler, given, skip_errors, progress=False)
+        examples = check_examples(examples)
+        corpus = trace_corpus(self.scheduler, examples, skip_errors, progress=False)
         write(path, corpus, self.fingerprint)
 
     def __repr__(self) -> str:
@@ -96,5 +96,5 @@ class Tracer:
 
 
 def make_tracer(scheduler: Scheduler) -> Tracer:
-    """The tracer of what is scheduled, which it keeps without what layers do."""
+    """Return the tracer for a scheduler, without the functions of its layers."""
     return Tracer(scheduler.portable(), fingerprint(scheduler.program))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over a graph: values of all nodes, and where one is not finite."""
+"""Walks over graphs: the values of all nodes, and where one is not finite."""

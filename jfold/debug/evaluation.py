@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`eval`: the eager twin with parameters that were checked, and keys to draw with."""
+"""The eager twin of a block for `eval`, with parameters checked and keys made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jfold.base.keys import Drawing, key_of
 from jfold.device.random_keys import make_draws
 from jfold.language import eager
 
-# Rules of all blocks are needed to type one.
+# Imported so that the rules of all blocks are there.
 from jfold.lower import FAMILIES
 from jfold.program.operations import Layer
 
@@ -26,7 +26,7 @@ def evaluate(
     external: Mapping[str, Any] | None,
     drawing: Drawing,
 ) -> Any:
-    """See `Block.eval`."""
+    """Return the result of a block on one example, for `Block.eval`."""
     assert FAMILIES
     typing = eager.typing_of(block)
     _check(typing.layers, example, params)
@@ -44,7 +44,7 @@ def evaluate(
 
 
 def _check(layers: Sequence[Layer], example: object, params: object) -> None:
-    """Refuses what are no parameters, and those that are given for the example."""
+    """Refuse parameters of another class, or in place of the example."""
     is_dict = params is None or isinstance(params, Mapping)
     hint = 'call `eval(example, params)`'
     expect('params', params, is_dict, 'a dict of parameters by layers', hint)

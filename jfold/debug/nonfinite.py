@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first NaN or infinity: of which operation, in which example, on what.
+"""A search for the first NaN or infinity, with its operation, example and inputs.
 
 The graph is run as it is, operation by operation in the order of levels, and then in
 reverse, with gradients row by row; so each row of each operation can be looked at.
@@ -8,7 +8,7 @@ reverse, with gradients row by row; so each row of each operation can be looked 
                                              -> the loss, and its gradient
                                            nodes, from the last level to the first
 
-What is found first in this order is told: all that comes after may come of it.
+The first fault in this order is reported: all later ones may follow from it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
 from jfold.debug.losses import loss_of, sum_of_floats
 from jfold.debug.rowwise import (
+    ROWS,
     Runner,
+    bad_kind,
     chunks,
     filled_up,
     first_bad,
     is_inexact,
-    kind_of,
     padded,
     worst,
-    zeros_behind,
 )
 from jfold.debug.visit import make_walk
 from jfold.device.execution import Execution, make_execution
@@ -59,16 +59,16 @@ Arrays = list[Array]
 
 @dataclass(frozen=True, eq=False)
 class NonFinite:
-    """The first number that is none; made by `jfold.find_nan`, and printed readably.
+    """The first NaN or infinity; returned by `jfold.find_nan`, and printed readably.
 
     Attributes:
       message: what is wrong.
-      example: the number of the example; `None` if parameters are.
-      path: how what the operation is about is reached in the example, as
-        `['left'][0]`; that of the last data that all of it was made of.
+      example: the number of the example; `None` if parameters are at fault.
+      path: the path in the example, as `['left'][0]`, to the last data that all inputs
+        of the operation come from.
       block: the path of the block in the expression, as in an `InputError`.
       layer: the name of the function's parameters; '' where there is none.
-      inputs: what the operation was given [*shape] each.
+      inputs: the inputs of the operation [*shape].
     """
 
     message: str
@@ -85,10 +85,10 @@ class NonFinite:
         return f'{place}: {self.message}' + (f'; in {self.block}' if self.block else '')
 
 
-class _Found(NamedTuple):
-    """A row at fault: of a table of the graph, and what is wrong with it."""
+class _Fault(NamedTuple):
+    """A fault in a row of a table of the graph."""
 
-    kind: str
+    table: str
     number: int
     row: int
     message: str
@@ -104,13 +104,13 @@ def find_nan(
     loss: Callable[[Any], Any] | None = None,
     external: Mapping[str, Any] | None = None,
 ) -> NonFinite | None:
-    """Looks for the first NaN or infinity, in values and then in gradients.
+    """Look for the first NaN or infinity, in values and then in gradients.
 
     Operations run one by one, on examples of the size of a batch or less; that is slow,
-    but compiles nothing large. What an operation makes of numbers that are infinite
-    already does not count, unless it is NaN. An index outside an array, of which JAX
-    makes NaN or another row, is found too. Layers that draw draw nothing. Gradients are
-    those of a step of training: what the loss does not read has none.
+    but compiles nothing large. Infinite outputs of infinite inputs do not count. An
+    index outside an array, for which JAX gives NaN or another row, is found too. Layers
+    that draw draw nothing. Gradients are those of a step of training: what the loss
+    does not read has none.
 
     Args:
       model: as `jfold.compile` returns it.
@@ -121,10 +121,10 @@ def find_nan(
       external: as of `Model.apply`.
 
     Returns:
-      What was found: print it; `None` if all is finite.
+      The fault, to be printed; `None` if all is finite.
 
     Raises:
-      TypeError: `model` is none, or `loss` no function; and, as InputError, what
+      TypeError: `model` is no model, or `loss` no function; and, as InputError, what
         `Model.schedule` and `Model.apply` raise.
 
     >>> import jax.numpy as jnp, jfold as jf
@@ -137,7 +137,7 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     expect('model', model, is_model, 'a model', 'pass what `jfold.compile` returns')
     is_function = loss is None or callable(loss)
     expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
-    # Each function is looked at, so none is one with others.
+    # Not fused, so that each function is examined.
     program = lower(model.block, fuses=False)
     params = with_external(program.layers, params, external)
     check_params(program.layers, params)
@@ -145,19 +145,17 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
         return bad
     items = list(check_examples(examples))
     search = Search(program, params, trace(program, items))
-    found = search.first(loss or sum_of_floats)
-    if not isinstance(found, _Found):
-        return found
-    return search.told(found, items)
+    fault = search.first(loss or sum_of_floats)
+    return search.located(fault, items) if isinstance(fault, _Fault) else fault
 
 
 def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | None:
     for layer in program.layers:
-        own = params[layer.name] if layer.params is not None else None
-        for path, leaf in jax.tree_util.tree_leaves_with_path(own):
-            if (kind := kind_of(np.asarray(leaf))) is not None:
+        tree = params[layer.name] if layer.params is not None else None
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if (bad := bad_kind(np.asarray(leaf))) is not None:
                 place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
-                message = f'expected finite parameters, got {kind} in {place}'
+                message = f'expected finite parameters, got {bad} in {place}'
                 return NonFinite(message, layer=layer.name)
     return None
 
@@ -166,14 +164,14 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
 
 
 class Search:
-    """The values of a graph, and their gradients.
+    """A search for faults in the values of a graph, and then in their gradients.
 
     Attributes:
-      values: per type [values, *shape].
-      read: per type, which values a result is made of [values] bool.
+      values: per type, all values [values, *shape].
+      read: per type, which values a result depends on [values] bool.
       trained: per type, which values depend on parameters [values] bool.
       made: per operation and output, the value that each node makes [nodes].
-      totals: by layer, the gradients of its float parameters [*shape each], so far.
+      totals: by layer, the gradients of its float parameters so far [*shape].
     """
 
     def __init__(self, program: Program, params: Any, graph: Graph) -> None:
@@ -189,85 +187,87 @@ class Search:
         ]
         self.trained = [np.zeros(len(x), bool) for x in self.values]
         self.read = self.walk.read()
-        for t, rows, given in (*self.walk.shared(), *self.walk.own()):
-            self.values[t][rows] = given
+        for t, numbers, constants in (*self.walk.shared(), *self.walk.own()):
+            self.values[t][numbers] = constants
 
-    def first(self, loss: Callable[[Any], Any]) -> _Found | NonFinite | None:
-        """What is found first."""
+    def first(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
+        """Return the first fault."""
         waves = list(self.walk.waves())
-        found = self._in_data()
-        # Kept back until no value is at fault: where JAX makes NaN of an index outside,
-        # that is found as a value, with the index as its cause.
+        fault = self._bad_constant()
+        # Kept back until no value is at fault: where an index outside gives NaN, that
+        # value is the fault, with the index as its cause.
         outside = None
         for o, nodes in waves:
-            if found is None:
-                found, index = self._forward(o, nodes)
+            if fault is None:
+                fault, index = self._forward(o, nodes)
                 outside = outside or index
-        if found or outside:
-            return found or outside
+        if fault or outside:
+            return fault or outside
         return self._in_gradients(loss, waves)
 
     def _in_gradients(
         self, loss: Callable[[Any], Any], waves: list[tuple[int, Array]]
-    ) -> _Found | NonFinite | None:
-        """What is found first on the way to a gradient that is not finite."""
+    ) -> _Fault | NonFinite | None:
+        """Return the first fault on the way to a gradient that is not finite."""
         schedule, results = self.results()
         value, grads = loss_of(
             lambda results: loss(returned(self.program, schedule, results)), results
         )
-        if (kind := kind_of(np.asarray(value))) is not None:
-            return NonFinite(f'expected a finite loss, got {kind}')
-        found: _Found | NonFinite | None
-        cotangents, found = self._of_results(grads)
-        flows = self._plan(schedule).flows([x is not None for y in grads for x in y])
+        if (bad := bad_kind(np.asarray(value))) is not None:
+            return NonFinite(f'expected a finite loss, got {bad}')
+        fault: _Fault | NonFinite | None
+        cotangents, fault = self._cotangents(grads)
+        is_read = [x is not None for y in grads for x in y]
+        flows = self._execution(schedule).flows(is_read)
         for o, nodes in reversed(waves):
             if o in flows:
-                bad = self._backward(o, nodes, cotangents, flows[o].live)
-                found = found or bad
-        # A function may stop a gradient, whatever that is, from coming to parameters.
-        in_sum = self._of_sums()
-        return in_sum and (found or in_sum)
+                bad_row = self._backward(o, nodes, cotangents, flows[o].live)
+                fault = fault or bad_row
+        # Only a gradient of parameters counts: a function may stop one that is infinite
+        # on its way there.
+        in_sum = self._bad_total()
+        return in_sum and (fault or in_sum)
 
-    def _in_data(self) -> _Found | None:
-        for t, numbers, given in self.walk.own():
-            if (row := _first_bad_of(given, self.read[t][numbers])) is not None:
-                kind = kind_of(given[row])
-                message = f'expected finite numbers, got {kind} in the data'
-                return _Found(CONSTANTS, t, row, message)
+    def _bad_constant(self) -> _Fault | None:
+        for t, numbers, constants in self.walk.own():
+            if (row := _first_bad_of(constants, self.read[t][numbers])) is not None:
+                bad = bad_kind(constants[row])
+                message = f'expected finite numbers, got {bad} in the data'
+                return _Fault(CONSTANTS, t, row, message)
         return None
 
     # ---- values
 
-    def _forward(self, o: int, nodes: Array) -> tuple[_Found | None, _Found | None]:
-        """Runs nodes of an operation; what is no number, and what index is outside."""
+    def _forward(self, o: int, nodes: Array) -> tuple[_Fault | None, _Fault | None]:
+        """Run nodes; return the first bad output and the first index outside."""
         runner, outside = self.runners[o], None
         for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
-            error, outputs = runner.forward(runner.params, *map(filled_up, inputs))
-            made = [np.array(x)[: len(rows)] for x in outputs]
-            # Noted on the way, for the reverse: what depends on no parameter has no
-            # gradient that anybody asks for, and an infinite one there is no fault.
-            trained = self._depend(o, rows)
+            error, results = runner.forward(runner.params, *map(filled_up, inputs))
+            outputs = [np.array(x)[: len(rows)] for x in results]
+            # For the reverse: values that depend on no parameter need no gradient, so
+            # an infinite one there is no fault.
+            trained = self._is_trained(o, rows)
             types = runner.operation.outputs
-            for t, numbers, x in zip(types, self.made[o], made, strict=True):
+            for t, numbers, x in zip(types, self.made[o], outputs, strict=True):
                 self.values[t][numbers[rows]] = x
                 self.trained[t][numbers[rows]] = trained & is_inexact(x)
-                x[~self.read[t][numbers[rows]]] = 0  # whatever it is, no fault
+                x[~self.read[t][numbers[rows]]] = 0  # no fault, whatever it is
             text = error.get()
-            row = first_bad(made, inputs)
+            row = first_bad(outputs, inputs)
             if row is not None:
-                kind = worst([x[row] for x in made])
-                what = f'finite values of {runner.operation!r}, got {kind}'
-                if text is not None:  # of some row of these; asked again of this one
+                name = worst([x[row] for x in outputs])
+                what = f'finite values of {runner.operation!r}, got {name}'
+                if text is not None:  # of any row of these, so this one runs alone
                     text = self._index_error(runner, [x[row : row + 1] for x in inputs])
                 return self._at_node(o, int(rows[row]), what, text), outside
             if text is not None and outside is None:
                 outside = self._outside(o, rows, inputs)
         return None, outside
 
-    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Found:
-        """The first of some rows that takes an index outside."""
-        # JAX tells that there is one, not where: the rows are asked one by one.
+    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Fault:
+        """Return the first row that takes an index outside an array."""
+        # JAX reports that there is one, not where, so rows run one by one.
         runner, row, text = self.runners[o], 0, None
         while text is None and row < len(rows):
             text = self._index_error(runner, [x[row : row + 1] for x in inputs])
@@ -286,11 +286,11 @@ class Search:
         uses = self.walk.inputs[o]
         return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
 
-    def _depend(self, o: int, rows: Array) -> Array:
-        """Which nodes [rows] depend on parameters."""
+    def _is_trained(self, o: int, rows: Array) -> Array:
+        """Return which nodes [rows] depend on parameters."""
         result = np.full(len(rows), has_gradient(self.program.operations[o]))
-        for each in self._trained_inputs(o, rows):
-            result |= each
+        for trained in self._trained_inputs(o, rows):
+            result |= trained
         return result
 
     def _trained_inputs(self, o: int, rows: Array) -> Arrays:
@@ -300,188 +300,188 @@ class Search:
 
     # ---- gradients
 
-    def _of_results(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
-        """The cotangents of all values, of those of results alone."""
+    def _cotangents(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
+        """Return cotangents of all values, from results alone, and a fault in them."""
         cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
             table = self.walk.graph.results[r]
             tensors = zip(result.tensors, self.walk.results[r], grads[r], strict=True)
             for t, uses, grad in tensors:
                 if grad is not None:
-                    own = np.asarray(grad)[: len(uses)]
-                    _add_at(cotangents[t], uses, own)
-                    bad = bad or _bad_loss(own, self.trained[t][uses], table)
+                    rows = np.asarray(grad)[: len(uses)]
+                    _add_at(cotangents[t], uses, rows)
+                    bad = bad or _bad_loss(rows, self.trained[t][uses], table)
         return cotangents, bad
 
-    def _plan(self, schedule: Schedule) -> Execution:
-        """What a step of training does with the operations that have nodes."""
+    def _execution(self, schedule: Schedule) -> Execution:
+        """Return the execution of a step of training, for operations with nodes."""
         spec = schedule.spec.replaced(program=drawing_nothing(self.program))
         return make_execution(spec, self.params)
 
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
-        """The tensors of each result, with spare rows of zeros where there are any, and
-        a schedule that they are of."""
-        # What a model returns takes masks and examples of rows from a schedule, so one
+        """Return a schedule, and by result its tensors, in spare rows zeros."""
+        # The results of a model take masks and examples of rows from a schedule, so one
         # is built, though nothing runs by it.
         selection = self.walk.selection
         need = capacity(self.program, demands(selection), len(selection))
-        schedule, made = build([selection], Spec(self.program, need)), []
+        schedule, results = build([selection], Spec(self.program, need)), []
         for r, result in enumerate(self.program.results):
             uses = self.walk.results[r]
             tensors = [
                 self.values[t][x] for t, x in zip(result.tensors, uses, strict=True)
             ]
             rows = len(schedule.owners(r))  # none where each example has one
-            made.append([jnp.asarray(padded(x, rows)) for x in tensors])
-        return schedule, made
+            results.append([jnp.asarray(padded(x, rows)) for x in tensors])
+        return schedule, results
 
     def _backward(
         self, o: int, nodes: Array, cotangents: Arrays, live: tuple[int, ...]
-    ) -> _Found | None:
-        """Runs nodes of an operation in reverse, of outputs with a cotangent."""
-        types, nodes = self.program.operations[o].outputs, nodes[self._depend(o, nodes)]
-        found: _Found | None = None
+    ) -> _Fault | None:
+        """Run nodes in reverse from live outputs; add to cotangents and `totals`."""
+        types = self.program.operations[o].outputs
+        nodes = nodes[self._is_trained(o, nodes)]
+        fault: _Fault | None = None
         for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
-            own = [cotangents[types[k]][self.made[o][k][rows]] for k in live]
-            of_inputs, of_params = self._reverse(o, live, inputs, own)
-            # Inputs first: a gradient that is infinite there makes that of parameters
-            # infinite too, and tells more of where it comes from.
-            bad = self._add(o, rows, of_inputs, cotangents)
-            found = found or bad
-            if found is None and not all(np.isfinite(x).all() for x in of_params):
-                found = self._of_params(o, live, rows, inputs, own)
+            grads = [cotangents[types[k]][self.made[o][k][rows]] for k in live]
+            of_inputs, of_params = self._reverse(o, live, inputs, grads)
+            # Inputs first: an infinite gradient there makes that of parameters infinite
+            # too, and says more of where it comes from.
+            bad = self._add_gradients(o, rows, of_inputs, cotangents)
+            fault = fault or bad
+            if fault is None and not all(np.isfinite(x).all() for x in of_params):
+                fault = self._bad_row(o, live, rows, inputs, grads)
             name = self.program.operations[o].layer.name
-            with np.errstate(all='ignore'):  # which is found in the end
+            with np.errstate(all='ignore'):  # `_bad_total` finds too large a sum
                 total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
                 self.totals[name] = list(map(np.add, total, of_params))
-        return found
+        return fault
 
     def _reverse(
         self, o: int, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
     ) -> tuple[list[Any], Arrays]:
-        """As `Runner.reverse`."""
+        """Return gradients of inputs and of parameters, by `Runner.reverse`."""
+        # Spare rows have cotangents of zero, so they add nothing to parameters.
         runner = self.runners[o]
-        given = list(map(filled_up, inputs)), list(map(zeros_behind, cotangents))
-        of_inputs, of_params = runner.reverse(live, runner.params, *given)
+        rows, grads = map(filled_up, inputs), (padded(x, ROWS) for x in cotangents)
+        of_inputs, of_params = runner.reverse(live, runner.params, [*rows], [*grads])
         return of_inputs, list(map(np.asarray, of_params))
 
-    def _add(
+    def _add_gradients(
         self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
-    ) -> _Found | None:
-        """Adds the gradients of inputs that depend on parameters to cotangents."""
+    ) -> _Fault | None:
+        """Add gradients of inputs that depend on parameters to `cotangents`."""
         operation, grads = self.program.operations[o], iter(of_inputs)
         trained = self._trained_inputs(o, rows)
         for a, t in enumerate(operation.inputs):
             if not is_inexact(self.values[t]):
                 continue
-            own = np.asarray(next(grads))[: len(rows)]
+            grad = np.asarray(next(grads))[: len(rows)]
             places = self.walk.inputs[o][a][rows]
-            _add_at(cotangents[t], places[trained[a]], own[trained[a]])
-            if (row := _first_bad_of(own, trained[a])) is not None:
+            _add_at(cotangents[t], places[trained[a]], grad[trained[a]])
+            if (row := _first_bad_of(grad, trained[a])) is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'
-                message = f'{what}, got {kind_of(own[row])}'
+                message = f'{what}, got {bad_kind(grad[row])}'
                 return self._at_node(o, int(rows[row]), message)
         return None
 
-    def _of_params(
+    def _bad_row(
         self,
         o: int,
         live: tuple[int, ...],
         rows: Array,
         inputs: Arrays,
         cotangents: Arrays,
-    ) -> _Found | None:
-        """The first row that gives a parameter a gradient that is not finite."""
+    ) -> _Fault | None:
+        """Return the first row that gives a parameter a gradient that is not finite."""
         layer = self.program.operations[o].layer
-        # Gradients of parameters are sums over rows, so which row it was is not known
-        # of the sum; and finite rows may overflow together, of which none is at fault.
+        # Gradients of parameters are sums over rows, so rows are run alone to find the
+        # one at fault; there is none where finite rows overflow together.
         for number, node in enumerate(rows.tolist()):
             alone = slice(number, number + 1)
-            given = [[x[alone] for x in y] for y in (inputs, cotangents)]
-            _, of_params = self._reverse(o, live, *given)
+            row = [[x[alone] for x in y] for y in (inputs, cotangents)]
+            _, of_params = self._reverse(o, live, *row)
             for path, x in zip(_float_paths(layer.params), of_params, strict=True):
-                if (kind := kind_of(x)) is not None:
+                if (bad := bad_kind(x)) is not None:
                     what = f'a finite gradient of layer {layer.name!r}{path}'
-                    return self._at_node(o, node, f'{what}, got {kind}')
+                    return self._at_node(o, node, f'{what}, got {bad}')
         return None
 
-    def _of_sums(self) -> NonFinite | None:
-        """The first parameter whose gradient is finite of each node, and not in sum."""
+    def _bad_total(self) -> NonFinite | None:
+        """Return the first parameter whose gradient over all nodes is not finite."""
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
             for path, x in zip(_float_paths(layers[name].params), total, strict=True):
-                if (kind := kind_of(x)) is not None:
-                    what = f'a finite gradient of layer {name!r}{path}, got {kind}'
+                if (bad := bad_kind(x)) is not None:
+                    what = f'a finite gradient of layer {name!r}{path}, got {bad}'
                     message = f'expected {what} in sum, though of no node alone'
                     return NonFinite(message, layer=name)
         return None
 
-    # ---- what is told
+    # ---- reports
 
     def _at_node(
         self, o: int, node: int, what: str, cause: str | None = None
-    ) -> _Found:
+    ) -> _Fault:
         inputs = tuple(x[0] for x in self._inputs(o, np.array([node])))
         shown = ', '.join(map(_shown, inputs)) or 'no inputs'
         message = f'expected {what} of {shown}' + (f': {cause}' if cause else '')
-        return _Found(NODES, o, node, message, inputs)
+        return _Fault(NODES, o, node, message, inputs)
 
-    def told(self, found: _Found, items: list[Any]) -> NonFinite:
-        """What was found, with the example, the path and the block."""
-        of_nodes = found.kind == NODES
+    def located(self, fault: _Fault, items: list[Any]) -> NonFinite:
+        """Return a fault with its example, path and block."""
+        of_nodes = fault.table == NODES
         tables = self.walk.graph.operations if of_nodes else self.walk.graph.constants
-        table = tables[found.number]
-        example = _owner(table, found.row)
+        table = tables[fault.number]
+        example = _owner(table, fault.row)
         # The example is traced again, alone, where its rows are counted from 0.
-        row = found.row - int(table.first[example])
-        given = found.kind, found.number, row
-        made = where_made(self.program, items[example], *given)
-        operation = self.program.operations[found.number] if of_nodes else None
+        row = fault.row - int(table.first[example])
+        place = where_made(self.program, items[example], fault.table, fault.number, row)
+        operation = self.program.operations[fault.number] if of_nodes else None
         return NonFinite(
-            found.message,
+            fault.message,
             example,
-            made.path if made else '',
-            made.block if made else '',
+            place.path if place else '',
+            place.block if place else '',
             operation.layer.name if operation else '',
-            found.inputs,
+            fault.inputs,
         )
 
 
 def _add_at(array: Array, places: Array, rows: Array) -> None:
-    """Adds rows [n, *shape] in an array; unbuffered, for several may be of a place."""
+    """Add rows [n, *shape] to places [n] of an array, which may occur repeatedly."""
     with np.errstate(all='ignore'):  # too large a sum is found where it is read
         np.add.at(array, places, rows)
 
 
 def _float_paths(params: object) -> list[str]:
-    """Where floats are in the parameters of a layer."""
+    """Return the paths of floats in the parameters of a layer."""
     pairs = jax.tree_util.tree_leaves_with_path(params)
     return [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
 
 
 def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
-    """What is wrong with gradients [rows, ...], where a step asks for them [rows]."""
+    """Return a fault in gradients of results [rows, ...], where `trained` [rows]."""
     row = _first_bad_of(grads, trained)
     if row is None:
         return None
-    message = f'expected a loss with a finite gradient, got {kind_of(grads[row])}'
+    message = f'expected a loss with a finite gradient, got {bad_kind(grads[row])}'
     return NonFinite(message, _owner(table, row))
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """The first row of `x` [rows, ...] that is not finite, of those chosen [rows]."""
+    """Return the first of the chosen rows [rows] of `x` that is not finite."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
 
 
 def _owner(table: Table, row: int) -> int:
-    """The example of a row."""
+    """Return the example of a row."""
     return int(np.searchsorted(table.first, row, side='right')) - 1
 
 
 def _shown(x: Array) -> str:
-    """A number, or what is told of an array."""
+    """Return a text of a number, or of the type and range of an array."""
     if not x.ndim:
         return str(x.item() if x.dtype.kind in 'biuf' else x)
     text = f'{x.dtype}{list(x.shape)}'

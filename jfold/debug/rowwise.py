@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operation on some rows, and which of them hold what is no finite number."""
+"""A runner of one operation on rows, and tests for NaN and infinity in rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jfold.types import TupleType, pack
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array]
-ROWS = 32  # that are run at once
+ROWS = 32  # how many rows run at once
 
 
 # ---- an operation --------------------------------------------------------------------
@@ -25,38 +25,40 @@ ROWS = 32  # that are run at once
 
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """An operation with its parameters, to be run on rows."""
+    """An operation with its parameters, to run on rows."""
 
     operation: Operation
     params: Any
 
     @functools.cached_property
     def forward(self) -> Any:
-        """Inputs [rows, *shape] each to outputs, and what is wrong with indices."""
+        """The operation on inputs [rows, *shape], and an error about indices."""
         from jax.experimental import checkify  # which takes time to import
 
-        return jax.jit(checkify.checkify(self._of_rows, errors=checkify.index_checks))
+        return jax.jit(checkify.checkify(self._on_rows, errors=checkify.index_checks))
 
     @functools.cached_property
     def reverse(self) -> Any:
-        """The outputs that are live, inputs and cotangents of these outputs
-        [rows, *shape] each to gradients of float inputs [rows, *shape] each, and of
-        float parameters [*shape each], those of all rows."""
+        """The reverse: gradients of float inputs, and of parameters over all rows.
+
+        Its arguments are the live outputs, parameters, inputs and live cotangents.
+        """
         return jax.jit(self._reverse, static_argnums=0)
 
-    def _of_rows(self, params: object, *inputs: Any) -> list[Any]:
-        # By `vmap`, as in tiles, so that a row is what a batch would make of it; and
+    def _on_rows(self, params: object, *inputs: Any) -> list[Any]:
+        # By `vmap`, as in tiles, so that a row has the same values as in a batch; and
         # always of so many rows, so that each operation is compiled once.
         axes = (None, *(0 for _ in self.operation.inputs))
-        made: list[Any] = jax.vmap(self._of_row, axes, axis_size=ROWS)(params, *inputs)
-        return made
+        on_rows = jax.vmap(self._on_row, axes, axis_size=ROWS)
+        outputs: list[Any] = on_rows(params, *inputs)
+        return outputs
 
-    def _of_row(self, params: object, *inputs: Any) -> list[Any]:
+    def _on_row(self, params: object, *inputs: Any) -> list[Any]:
         operation, batched = self.operation, self.operation.layer.batched
-        given = [x[None] for x in inputs] if batched else inputs
-        packed = pack(TupleType(operation.arguments), given)
-        made = jax.tree.leaves(operation.call(params, *packed))
-        return [jnp.asarray(x[0] if batched else x) for x in made]
+        leaves = [x[None] for x in inputs] if batched else inputs
+        arguments = pack(TupleType(operation.arguments), leaves)
+        outputs = jax.tree.leaves(operation.call(params, *arguments))
+        return [jnp.asarray(x[0] if batched else x) for x in outputs]
 
     def _reverse(
         self,
@@ -66,58 +68,53 @@ class Runner:
         cotangents: list[Any],
     ) -> tuple[list[Any], list[Any]]:
         leaves, tree = jax.tree.flatten(params)
-        own, others = _parted(leaves), _parted(inputs)
+        weights, operands = _split(leaves), _split(inputs)
 
-        def of_live(own_floats: list[Any], others_floats: list[Any]) -> list[Any]:
-            given = jax.tree.unflatten(tree, own.filled(own_floats))
-            made = self._of_rows(given, *others.filled(others_floats))
-            return [made[k] for k in live]
+        def live_outputs(weight: list[Any], operand: list[Any]) -> list[Any]:
+            params = jax.tree.unflatten(tree, weights.with_floats(weight))
+            outputs = self._on_rows(params, *operands.with_floats(operand))
+            return [outputs[k] for k in live]
 
-        # All at once for inputs, which have a gradient a row; of parameters a sum, in
-        # which a row at fault is looked for only if it is not finite.
-        _, pull = jax.vjp(of_live, own.floats, others.floats)
+        # Inputs have a gradient for each row; that of parameters is a sum, in which a
+        # row at fault is looked for only if it is not finite.
+        _, pull = jax.vjp(live_outputs, weights.floats, operands.floats)
         of_params, of_inputs = pull(cotangents)
         return of_inputs, of_params
 
 
-class _Parted(NamedTuple):
-    """Arrays, of which the floats are differentiated."""
+class _Split(NamedTuple):
+    """Arrays, and the floats among them, which are differentiated."""
 
     arrays: list[Any]
     floats: list[Any]
 
-    def filled(self, floats: list[Any]) -> list[Any]:
-        """The arrays with others for the floats."""
-        rest = iter(floats)
-        return [next(rest) if is_inexact(x) else x for x in self.arrays]
+    def with_floats(self, floats: list[Any]) -> list[Any]:
+        """Return the arrays, with others in place of the floats."""
+        others = iter(floats)
+        return [next(others) if is_inexact(x) else x for x in self.arrays]
 
 
-def _parted(arrays: list[Any]) -> _Parted:
+def _split(arrays: list[Any]) -> _Split:
     arrays = [jnp.asarray(x) for x in arrays]
-    return _Parted(arrays, [x for x in arrays if is_inexact(x)])
+    return _Split(arrays, [x for x in arrays if is_inexact(x)])
 
 
 # ---- rows ----------------------------------------------------------------------------
 
 
 def chunks(nodes: Array) -> Iterator[Array]:
-    """Nodes [n], as many as are run at once."""
+    """Yield chunks of nodes [n], each of as many as run at once or fewer."""
     return (nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS))
 
 
 def filled_up(rows: Array) -> Array:
-    """As many rows as are run at once; others repeat the last."""
+    """Return as many rows as run at once; spare ones repeat the last."""
     result: Array = rows[np.arange(ROWS).clip(max=len(rows) - 1)]
     return result
 
 
-def zeros_behind(rows: Array) -> Array:
-    """As many rows as are run at once; others are zero."""
-    return padded(rows, ROWS)
-
-
 def padded(x: Array, rows: int) -> Array:
-    """`x` [n, ...] with rows of zeros up to so many."""
+    """Return `x` [n, ...] with zeros behind, up to a number of rows."""
     return np.concatenate([x, np.zeros((max(rows - len(x), 0), *x.shape[1:]), x.dtype)])
 
 
@@ -125,40 +122,35 @@ def padded(x: Array, rows: int) -> Array:
 
 
 def is_inexact(x: Any) -> bool:
-    """Whether an array holds floats or complex numbers."""
+    """Return whether an array holds floats or complex numbers."""
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def kind_of(x: Array) -> str | None:
-    """What is not finite in an array [...]: 'nan', 'inf' or nothing."""
+def bad_kind(x: Array) -> str | None:
+    """Return 'nan' or 'inf' if an array has such numbers, else `None`."""
     if not is_inexact(x) or np.isfinite(x).all():
         return None
     return 'nan' if np.isnan(x).any() else 'inf'
 
 
 def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
-    """The first row that has NaN of inputs without it, or infinity of finite ones."""
+    """Return the first row with NaN, or infinity, of inputs without; `None` if none."""
     rows = len(arrays[0]) if arrays else 0
     bad = _rows_with(np.isnan, arrays, rows) & ~_rows_with(np.isnan, inputs or [], rows)
-    infinite = _rows_with(_is_infinite, arrays, rows)
-    bad |= infinite & ~_rows_with(_is_infinite, inputs or [], rows)
+    infinite = _rows_with(lambda x: ~np.isfinite(x), arrays, rows)
+    bad |= infinite & ~_rows_with(lambda x: ~np.isfinite(x), inputs or [], rows)
     return int(np.argmax(bad)) if bad.any() else None
 
 
-def _is_infinite(x: Array) -> Array:
-    return ~np.isfinite(x)
-
-
 def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> Array:
-    """Rows [rows] with a number of some kind in one of the arrays [rows, ...]."""
-    found = np.zeros(rows, bool)
+    """Return which rows [rows] have a bad number in one of the arrays [rows, ...]."""
+    result = np.zeros(rows, bool)
     for x in arrays:
         if is_inexact(x):
-            found |= is_bad(x).any(axis=tuple(range(1, x.ndim)))
-    return found
+            result |= is_bad(x).any(axis=tuple(range(1, x.ndim)))
+    return result
 
 
 def worst(arrays: Arrays) -> str:
-    """What is not finite in arrays, of which one has some."""
-    kinds = {kind_of(x) for x in arrays}
-    return 'nan' if 'nan' in kinds else 'inf'
+    """Return 'nan' if one of several arrays has such numbers, else 'inf'."""
+    return 'nan' if any(bad_kind(x) == 'nan' for x in arrays) else 'inf'

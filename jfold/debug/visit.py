@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of a graph, one operation after another, each behind what it reads.
+"""A `Walk` over the nodes of a graph, operation by operation, each behind its operands.
 
-There are no tiles, buffers and spare rows here: a value is told by its type and its
-number, and whoever walks keeps values as he likes.
+There are no tiles, buffers and spare rows here: a value has a type and a number, and
+the caller keeps values as it likes.
 
     values of a type   0 1 2 | 3 4 | 5 6 7 8 | 9 ...
                        of the  own   made by
@@ -26,11 +26,11 @@ from jfold.scheduling.selections import Selection, select
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """A graph, with what is walked over.
+    """A walk over a graph, with the values that nodes read and make.
 
     Attributes:
-      selection: of all its examples.
-      numbers: how their values are numbered.
+      selection: all examples of the graph.
+      numbers: how values are numbered.
       inputs: per operation and input, the value that each node reads [nodes].
       results: per result and tensor, the value of each row [rows].
       made: per operation and output, the value that each node makes [nodes].
@@ -44,22 +44,21 @@ class Walk:
 
     @property
     def program(self) -> Operations:
-        """What the examples were recorded for."""
+        """The program that the examples were recorded for."""
         return self.selection.program
 
     @property
     def graph(self) -> Graph:
-        """What is walked over."""
+        """The graph."""
         return self.selection.graph
 
     @property
     def counts(self) -> list[int]:
-        """Per type, how many values there are."""
+        """The number of values of each type."""
         return [int(first[-1]) for first in self.numbers.first]
 
     def shared(self) -> Iterator[tuple[int, Array, Any]]:
-        """Constants of the program: the type, the number in each example [examples],
-        and the value."""
+        """Yield the program's constants: type, number in each example, value."""
         program, first = self.program, self.numbers.first
         before = [0 for _ in program.types]
         for t, value in program.constants:
@@ -68,20 +67,19 @@ class Walk:
         assert tuple(before) == shared_counts(program)
 
     def own(self) -> Iterator[tuple[int, Array, Array]]:
-        """Constants of examples: the type, their numbers [n], and what they are
-        [n, *shape]."""
+        """Yield the examples' constants: type, numbers [n], values [n, *shape]."""
         for t, table in enumerate(self.graph.constants):
             numbers = ranges(self.numbers.constants[t], table.counts)
             yield t, numbers, table.columns[0]
 
     def waves(self) -> Iterator[tuple[int, Array]]:
-        """Operations with nodes [n] that read nothing of each other, in order."""
-        # Components read earlier ones alone, so each goes through all its levels at
-        # once: levels of two components have nothing to do with each other.
+        """Yield operations with nodes [n] that do not read each other, in order."""
+        # Components read earlier ones alone, so all levels of one come before the next:
+        # levels of two components have nothing to do with each other.
         for component in components(self.program):
             levels = {o: self.graph.levels[o] for o in component.operations}
             last = max((int(x.max(initial=0)) for x in levels.values()), default=0)
-            # Sorted once, or every level would look at all nodes.
+            # Sorted, so that a level does not search all nodes.
             sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
             for level in range(1, last + 1):
                 for o, order in sorted_.items():
@@ -91,33 +89,31 @@ class Walk:
                         yield o, order[first:end]
 
     def read(self) -> list[Array]:
-        """Per type, the values [values] that a result is made of; the others, as items
-        that are cut off and outputs that nobody takes, matter to nobody."""
-        program, found = self.program, [np.zeros(n, bool) for n in self.counts]
+        """Return per type which values [values] some result depends on."""
+        program, used = self.program, [np.zeros(n, bool) for n in self.counts]
         for result, uses in zip(program.results, self.results, strict=True):
             for t, x in zip(result.tensors, uses, strict=True):
-                found[t][x] = True
+                used[t][x] = True
         for o, nodes in reversed(list(self.waves())):
-            operation, made = program.operations[o], self.made[o]
-            outputs = zip(operation.outputs, made, strict=True)
+            operation = program.operations[o]
             is_read = np.zeros(len(nodes), bool)
-            for t, numbers in outputs:
-                is_read |= found[t][numbers[nodes]]
+            for t, numbers in zip(operation.outputs, self.made[o], strict=True):
+                is_read |= used[t][numbers[nodes]]
             for t, x in zip(operation.inputs, self.inputs[o], strict=True):
-                found[t][x[nodes[is_read]]] = True
-        return found
+                used[t][x[nodes[is_read]]] = True
+        return used
 
 
 def make_walk(program: Operations, graph: Graph) -> Walk:
-    """The walk over a graph."""
+    """Return a walk over a graph."""
     selection = select(program, graph)
-    # Merged, the values of all types are in one row; here each type has its own.
+    # A selection numbers values of all types in one row; here each type begins at 0.
     graph, values = selection.graph, selection.values
     numbers = numbering(program, graph)
     types, ends = len(program.types), selection.numbers.ends
 
     def read(table: int, first: int, numbers: Sequence[int]) -> tuple[Array, ...]:
-        # An operation's levels stand before its inputs, so those begin at 1.
+        # Column 0 of an operation is its level, so its inputs begin at 1.
         columns = enumerate(numbers, first)
         return tuple(values.column(table, k) - ends[t] for k, t in columns)
 
@@ -127,7 +123,10 @@ def make_walk(program: Operations, graph: Graph) -> Walk:
     return Walk(
         selection,
         numbers,
-        tuple(read(o, 1, each.inputs) for o, each in enumerate(operations, types)),
-        tuple(read(r, 0, each.tensors) for r, each in enumerate(results, behind)),
-        tuple(tuple(ranges(x, each.counts) for x in begins) for each, begins in pairs),
+        tuple(read(o, 1, x.inputs) for o, x in enumerate(operations, types)),
+        tuple(read(r, 0, x.tensors) for r, x in enumerate(results, behind)),
+        tuple(
+            tuple(ranges(begin, table.counts) for begin in begins)
+            for table, begins in pairs
+        ),
     )

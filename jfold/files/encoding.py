@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as JSON and arrays, without pickle.
+"""Expressions as JSON and arrays, written and read without pickle.
 
 A value is an atom (`None`, a bool, a string, a number) or the number of a record in a
 list, `[7]`. A record is a tag with the values that something is made of, all of which
@@ -8,9 +8,9 @@ come before it:
     ["tuple", 1, 2]   ["dict", "a", [3]]   ["name", "operator", "itemgetter"]
     ["TensorType", [2], [3]]   ["GetItem", "x", [4]]   ["Pipe"]
 
-Tags are a closed set: some kinds of plain values, modules, functions and classes that
-can be imported, by name, and jfold's own classes, field by field. What is the same
-object is so again. Nothing is called to read them but constructors that are known here.
+Tags are a closed set: some kinds of plain values; modules, functions and classes that
+can be imported, by name; and jfold's own classes, field by field. One object in two
+places is one record. Reading calls nothing but the constructors that are known here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Json: TypeAlias = Any  # an atom, or `[n]`
 Record: TypeAlias = list[Json]
 Parts: TypeAlias = Iterable[Any]  # of a value
 
-LARGEST = 1 << 63  # longer numbers are written in another way: JSON's have a limit
+LARGEST = 1 << 63  # larger ints are written as text, since JSON's have a limit
 PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slices'
 
 
@@ -60,11 +60,11 @@ _TYPES: dict[type, Codec] = {
     t.StructType: Codec(lambda x: (x.form, x.items), t.StructType),
     StructForm: Codec(lambda x: (x.name, x.keys), StructForm.of_keys),
 }
-_BY_NAME = {kind.__name__: form for kind, form in {**CODECS, **_TYPES}.items()}
+_BY_NAME = {type_.__name__: codec for type_, codec in {**CODECS, **_TYPES}.items()}
 
 
 def tags() -> list[str]:
-    """The classes that there are, which another version may not have."""
+    """Return the names of jfold's classes in files, which depend on the version."""
     return sorted(_BY_NAME)
 
 
@@ -72,21 +72,21 @@ def tags() -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
-    """An object that is written as it is."""
+class _AsIs:
+    """An object that is left to pickle."""
 
     value: object
 
 
 @dataclass(eq=False)
 class Encoder:
-    """Writes values as records and arrays.
+    """A writer of values as records and arrays.
 
     Attributes:
-      by_name: whether functions and classes are written by name, and what has none is
-        refused; if not they are records as they are, which pickle has to know.
-      records: each of what comes before it.
-      refused: what cannot be written, each with the path of the block that holds it.
+      by_name: whether functions and classes are written by name, and those without a
+        name refused; if not, they are kept as objects, for pickle.
+      records: those so far, each made of values and of records before it.
+      refused: what cannot be written: the path of its block, and a description.
     """
 
     by_name: bool = True
@@ -94,24 +94,25 @@ class Encoder:
     refused: list[tuple[str, str]] = field(default_factory=list)
     _pools: dict[str, list[Array]] = field(default_factory=dict)
     _ends: Counter[str] = field(default_factory=Counter)  # of the pools
-    # By id, with the value, so that no other gets its id; `None` while it is written.
+    # By id, with the value, so that no other gets its id; the code is `None` while the
+    # value is written: met again then, it is inside itself.
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
     def encode(self, value: object, where: str = '') -> Json:
-        """What stands for a value, whose records are added.
+        """Add the records of a value; return its code, an atom or `[n]`.
 
         Args:
-          where: the block that it belongs to; uses of blocks say theirs.
+          where: the block that the value belongs to, unless the value names one.
         """
         return run(self._encoded(value, where))
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """All arrays of a dtype one after another, by its name."""
+        """The elements of all arrays of each dtype, by its name."""
         return {name: np.concatenate(x) for name, x in self._pools.items()}
 
     def _encoded(self, value: object, where: str) -> Steps[Json]:
-        if _is_atom(value) or isinstance(value, _Given):
+        if _is_atom(value) or isinstance(value, _AsIs):
             return value
         if id(value) in self._known:
             _, code = self._known[id(value)]
@@ -120,27 +121,27 @@ class Encoder:
             return code
         self._known[id(value)] = value, None
         where = str(value) if isinstance(value, Typed) else where
-        tag, parts = self._taken(value, where)
-        codes = yield in_turn(self._encoded(each, where) for each in parts)
+        tag, parts = self._split(value, where)
+        codes = yield in_turn(self._encoded(part, where) for part in parts)
         self._known[id(value)] = value, (code := [len(self.records)])
         self.records.append([tag, *codes])
         return code
 
-    def _taken(self, value: Any, where: str) -> tuple[str, Parts]:
-        """The tag of a value, and its parts."""
-        kind = type(value)
-        if kind in _TYPES:
-            return kind.__name__, _TYPES[kind].parts(value)
-        if found := codec_of(value):
-            tag, form = found
-            parts = form.parts(value)
-            return tag, map(plain, parts) if kind is Layer else parts
-        if kind is np.ndarray and holds(value.dtype):
-            return 'array', self._placed(value)
-        if kind in _WRITERS:
-            return _WRITERS[kind](value)
-        if isinstance(value, enum.Enum) and value.name in kind.__members__:
-            return 'enum', (kind, value.name)  # several flags at once have no name
+    def _split(self, value: Any, where: str) -> tuple[str, Parts]:
+        """Return the tag of a value, and its parts."""
+        type_ = type(value)
+        if type_ in _TYPES:
+            return type_.__name__, _TYPES[type_].parts(value)
+        if pair := codec_of(value):
+            tag, codec = pair
+            parts = codec.parts(value)
+            return tag, map(plain, parts) if type_ is Layer else parts
+        if type_ is np.ndarray and holds(value.dtype):
+            return 'array', self._append(value)
+        if type_ in _WRITERS:
+            return _WRITERS[type_](value)
+        if isinstance(value, enum.Enum) and value.name in type_.__members__:
+            return 'enum', (type_, value.name)  # several flags at once have no name
         if isinstance(value, np.dtype) and _is_scalar(value):
             return 'dtype', [_dtype_name(value)]
         if isinstance(value, jax.Array) and holds(value.dtype):
@@ -148,14 +149,14 @@ class Encoder:
         if isinstance(value, np.generic) and _is_scalar(value.dtype):
             return 'scalar', (value.dtype, value.item())
         if not self.by_name:
-            return 'itself', [_Given(value)]
+            return 'itself', [_AsIs(value)]
         if name := name_of(value):
             return 'name', name
         self.refused.append((where, told(value)))
         return 'tuple', ()
 
-    def _placed(self, array: Array) -> Parts:
-        """Puts an array behind others of its dtype; says where it is."""
+    def _append(self, array: Array) -> Parts:
+        """Put an array behind others of its dtype; return dtype, start and shape."""
         name = _dtype_name(array.dtype)
         self._pools.setdefault(name, []).append(array.reshape(-1))
         start = self._ends[name]
@@ -164,13 +165,13 @@ class Encoder:
 
 
 def _is_atom(value: object) -> bool:
-    """Whether JSON has it; of other classes it would make something else."""
-    kind = type(value)
-    if kind is int:
+    """Return whether JSON gives a value back as it was; subclasses it does not."""
+    type_ = type(value)
+    if type_ is int:
         return abs(value) < LARGEST  # type: ignore[arg-type]
-    if kind is float:
+    if type_ is float:
         return math.isfinite(value)  # type: ignore[arg-type]
-    return value is None or kind in (bool, str)
+    return value is None or type_ in (bool, str)
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
@@ -178,7 +179,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def _is_scalar(dtype: np.dtype[Any]) -> bool:
-    """Whether Python has its numbers or strings."""
+    """Return whether Python has numbers or strings of a dtype, losing nothing."""
     return dtype.kind in 'US' or (holds(dtype) and dtype.char not in 'gG')
 
 
@@ -196,7 +197,7 @@ _WRITERS: dict[type, Callable[[Any], tuple[str, Parts]]] = {
     bytes: lambda x: ('bytes', [x.decode('latin-1')]),
     tuple: lambda x: ('tuple', x),
     list: lambda x: ('list', x),
-    dict: lambda x: ('dict', [each for pair in x.items() for each in pair]),
+    dict: lambda x: ('dict', [y for pair in x.items() for y in pair]),
     set: lambda x: ('set', sorted(x, key=repr)),
     frozenset: lambda x: ('frozenset', sorted(x, key=repr)),
     slice: lambda x: ('slice', [x.start, x.stop, x.step]),
@@ -215,34 +216,34 @@ _WRITERS: dict[type, Callable[[Any], tuple[str, Parts]]] = {
 
 @dataclass(eq=False)
 class Decoder:
-    """Reads what an `Encoder` wrote.
+    """A reader of what an `Encoder` wrote.
 
     Attributes:
-      arrays: as `Encoder.arrays` has them.
+      arrays: those of `Encoder.arrays`.
     """
 
     arrays: Mapping[str, Array]
-    _made: list[Any] = field(default_factory=list)
+    _values: list[Any] = field(default_factory=list)
 
     def read(self, records: Iterable[Record]) -> None:
-        """Makes what records say, in their order.
+        """Construct the values of records, in their order.
 
         Raises:
-          ValueError, TypeError, ...: they are none that an encoder writes.
+          ValueError, TypeError, ...: no encoder writes such records.
           ImportError, AttributeError: a module or a name in it is not there.
         """
         for tag, *codes in records:
             parts = list(map(self.value, codes))
-            self._made.append(self._make(tag, parts))
+            self._values.append(self._make(tag, parts))
 
     def value(self, code: Json) -> Any:
-        """What stands behind an atom or the number of a record that was read."""
+        """Return the value of a code: an atom, or the number of a record."""
         if not isinstance(code, list):
             return code
         (number,) = code
-        if type(number) is not int or number not in range(len(self._made)):
+        if type(number) is not int or number not in range(len(self._values)):
             raise ValueError(f'expected the number of a record before, got {number!r}')
-        return self._made[number]
+        return self._values[number]
 
     def _make(self, tag: str, parts: list[Any]) -> object:
         if tag == 'array':
@@ -260,13 +261,13 @@ class Decoder:
 
 
 def _check_parts(tag: str, parts: list[Any]) -> None:
-    """Refuses what is of another class, whose methods the file would have called."""
-    kinds = _KINDS_OF_PARTS.get(tag)
-    if kinds is None:
+    """Refuse parts of other classes, so that a file calls no methods of those."""
+    classes = _CLASSES_OF_PARTS.get(tag)
+    if classes is None:
         return
-    for part, kind in zip(parts, kinds, strict=True):
-        if not isinstance(part, kind):
-            raise TypeError(f'expected parts of {tag!r} as {kind}, got {type(part)}')
+    for part, type_ in zip(parts, classes, strict=True):
+        if not isinstance(part, type_):
+            raise TypeError(f'expected parts of {tag!r} as {type_}, got {type(part)}')
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -304,10 +305,10 @@ _READERS: dict[str, Callable[..., Any]] = {
     'enum': operator.getitem,
     'name': named,
     'of jax': jnp.asarray,
-    'itself': lambda given: given.value,
+    'itself': lambda x: x.value,
 }
-# Without those that take anything as it is.
-_KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
+# Tags that are not here take parts of any class.
+_CLASSES_OF_PARTS: dict[str, tuple[Any, ...]] = {
     'int': (str,),
     'float': (str,),
     'complex': (float, float),
@@ -322,5 +323,5 @@ _KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
     'enum': (enum.EnumMeta, str),
     'name': (str, str),
     'of jax': (np.ndarray,),
-    'itself': (_Given,),
+    'itself': (_AsIs,),
 }

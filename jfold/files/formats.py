@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all files have in common: paths, errors that name them, whole or not at all."""
+"""Helpers for all files: paths, errors that name them, writes of all or nothing."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SUFFIX = '.jfold'  # of the parts of a corpus
 
 
 class DamagedError(ValueError):
-    """A file is not, or no longer, what `write` leaves."""
+    """An error about a file that is damaged, or was never one of jfold's."""
 
 
 class UnknownFormatError(ValueError):
-    """A file is whole but of another format, a later version or an unknown dtype."""
+    """An error about an intact file of another version, or with an unknown dtype."""
 
 
 def check_path(path: object) -> None:
-    """Refuses what is no path; an int would be the number of an open file."""
+    """Refuse anything but a path; an int would be the number of an open file."""
     expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
 
 
 @contextlib.contextmanager
 def noted(expected: str) -> Iterator[None]:
-    """Tells what was expected where a file or a folder is missing."""
+    """Add to errors of missing files what was expected."""
     try:
         yield
     except FileNotFoundError as error:
@@ -41,11 +41,12 @@ def noted(expected: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def malformed(path: str | os.PathLike[str]) -> Iterator[None]:
-    """For what reads the content of a file, whose checksums were right: whoever wrote
-    it, if that fails it is at fault.
+    """Report errors in reading the content of a file as faults of the file.
+
+    Its checksums were right, but it may not come from jfold.
 
     Raises:
-      DamagedError: what is inside raised anything but an `ImportError`.
+      DamagedError: the body raised anything but an `ImportError`.
     """
     try:
         yield
@@ -59,10 +60,9 @@ def malformed(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A new file in the folder of `path`, whose place it takes in the end.
+    """Open a new file in the folder of `path`, which it replaces in the end.
 
-    Where that is a link, what it leads to is replaced. If anything is raised meanwhile,
-    nothing has changed.
+    Where that is a link, its target is replaced. If the body raises, nothing changes.
 
     Raises:
       IsADirectoryError: a folder is there; FileExistsError: something else that is no
@@ -71,7 +71,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """
     place = _place(path)
     spare = place.with_name(f'.{place.name[:40]}.{secrets.token_hex(8)}.tmp')
-    with _told(path):
+    with _naming(path):
         file = open(spare, 'xb')
         try:
             with file:
@@ -91,15 +91,15 @@ def _place(path: str | os.PathLike[str]) -> Path:
             'expected `path` of a file, got that of a folder: give it a name in there'
         )
         raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
-    if place.exists() and not place.is_file():  # a device would be one no longer
+    if place.exists() and not place.is_file():  # a device would be lost
         text = 'expected `path` of a file, got that of a device or pipe: give another'
         raise FileExistsError(errno.EEXIST, text, os.fspath(path))
     return place
 
 
 @contextlib.contextmanager
-def _told(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Names the file in errors of the system, which names none, or one of its own."""
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in errors of the system, which may name the temporary one."""
     try:
         yield
     except OSError as error:
@@ -114,8 +114,8 @@ def parts_in(folder: str | os.PathLike[str]) -> list[Path]:
     Raises:
       FileNotFoundError: there is none.
     """
-    found = sorted(Path(folder).glob(f'*{SUFFIX}'))
-    if not found:
+    paths = sorted(Path(folder).glob(f'*{SUFFIX}'))
+    if not paths:
         text = (
             f'{folder}: expected a folder of `{SUFFIX}` files, which `Corpus.save` '
             'writes, got one without'
@@ -123,4 +123,4 @@ def parts_in(folder: str | os.PathLike[str]) -> list[Path]:
         if any(Path(folder).glob('*.npz')):
             text += '; write `.npz` files of an earlier version anew'
         raise FileNotFoundError(text)
-    return found
+    return paths

@@ -22,60 +22,61 @@ _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 
 
 def name_of(value: object) -> Name | None:
-    """The name by which a value is found in another process; `None` if it has none.
+    """Return the name by which other processes can import a value, or `None`.
 
-    What is in `__main__` has none: there that is another program.
+    Values of `__main__` have none: in another process that is another program.
 
     >>> import json
     >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
     (('json', 'loads'), ('builtins', 'str.lower'), None)
     """
     for module, name in _names(value):
-        if module not in MAIN and '<' not in name and _is_there(value, module, name):
+        if module not in MAIN and '<' not in name and _is_named(value, module, name):
             return module, name
     return None
 
 
 def _names(value: object) -> Iterator[Name]:
-    """The names that a value may have."""
+    """Yield names that a value may have, to be tried."""
     name = getattr(value, '__qualname__', None) or getattr(value, '__name__', None)
     if not isinstance(name, str):
         return
-    # Methods of C say which class they are of, and bound ones which module or class.
+    # Methods written in C know their class, and bound ones their module or class.
     owners = (getattr(value, x, None) for x in ('__objclass__', '__self__'))
-    for each in (value, *owners, type(value)):
-        module = getattr(each, '__module__', None) or getattr(each, '__name__', None)
+    for owner in (value, *owners, type(value)):
+        module = getattr(owner, '__module__', None) or getattr(owner, '__name__', None)
         if isinstance(module, str):
             yield module, name
     if isinstance(value, type) and value in _ELSEWHERE:
         yield 'types', _ELSEWHERE[value]
 
 
-def _is_there(value: object, module: str, name: str) -> bool:
+def _is_named(value: object, module: str, name: str) -> bool:
+    """Return whether a name is that of this value."""
     try:
-        found = named(module, name)
+        other = named(module, name)
     except ImportError:
         return False
-    # A class makes its bound methods anew whenever it is asked for them.
+    # A bound method is a new object at each access.
     is_bound = isinstance(value, MethodType | BuiltinMethodType)
-    return found is value or (is_bound and bool(found == value))
+    return other is value or (is_bound and bool(other == value))
 
 
 def named(module: str, name: str) -> Any:
-    """The value of a name; the inverse of `name_of`.
+    """Import the value of a name; the inverse of `name_of`.
 
     Raises:
       ImportError: there is no such module, it cannot be imported, or lacks the name.
     """
     try:
-        found = importlib.import_module(module)
+        root = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module may raise
         raise ImportError(
             f'expected a module {module!r}, for `{name}`, got {reason(error)}: install '
             'it where this program runs, or put it on the path'
         ) from error
     try:
-        return functools.reduce(getattr, name.split('.'), found)
+        return functools.reduce(getattr, name.split('.'), root)
     except AttributeError:
         raise ImportError(
             f'expected `{name}` in module {module!r}, got a module without: use the '
@@ -84,7 +85,7 @@ def named(module: str, name: str) -> Any:
 
 
 def told(value: object) -> str:
-    """What a value without a name is, for messages."""
+    """Return a description of a value without a name, for messages."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
     if isinstance(value, MethodType | BuiltinMethodType):
         return f'the method `{name}` of an object'
@@ -98,5 +99,5 @@ def told(value: object) -> str:
     module = getattr(value, '__module__', None)
     if module in MAIN and callable(value):
         return f'`{name}` of the program that runs, `{module}`'
-    kind = type(value)
-    return f'an object of {kind.__module__}.{kind.__qualname__}'
+    type_ = type(value)
+    return f'an object of {type_.__module__}.{type_.__qualname__}'

@@ -10,7 +10,7 @@ with the offset of the data of each array, a multiple of 64 bytes; they are in C
 A dtype is written as `np.dtype.str` gives it, one of `ml_dtypes` by its name, and in
 its `.npy` as raw bytes (`|V2`). The checksum of an array is the CRC-32 of all bytes
 from the end of the one before to its own, so each byte of the file is in a checksum.
-Offsets are all that a file says of places: it holds no paths.
+Offsets are the only places in a file: it holds no paths.
 
 A later version may change all but the first 24 bytes. `long double` keeps the layout
 of the machine that wrote it.
@@ -39,9 +39,9 @@ Path: TypeAlias = str | os.PathLike[str]
 
 VERSION = 2
 EXTENDED = {
-    np.dtype(each).name: np.dtype(each)
-    for each in vars(ml_dtypes).values()
-    if isinstance(each, type) and issubclass(each, np.generic)
+    np.dtype(type_).name: np.dtype(type_)
+    for type_ in vars(ml_dtypes).values()
+    if isinstance(type_, type) and issubclass(type_, np.generic)
 }
 
 _MAGIC = b'jfold.arrays'.ljust(16)
@@ -56,9 +56,9 @@ _CHUNK = 1 << 20  # bytes that are read or written at a time
 def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
-    They go to a new file in the same folder, which then takes the place of `path`:
-    whenever this is interrupted, `path` holds the old content or the new one, and maps
-    of the old one stay valid. Any number of processes may do this at the same time.
+    They go to a new file in the same folder, which then replaces `path`: whenever this
+    is interrupted, `path` holds the old content or the new one, and maps of the old one
+    stay valid. Any number of processes may do this at the same time.
 
     Raises:
       TypeError: an array has another dtype (nothing is ever pickled), or JSON has no
@@ -72,10 +72,10 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) 
     >>> arrays['w'].tolist(), metadata
     ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
     """
-    plain = {name: _plain(name, each) for name, each in arrays.items()}
+    plain = {name: _plain(name, array) for name, array in arrays.items()}
     with replacing(path) as file:
         file.write(bytes(_HEADER.size))
-        entries = {name: _append(file, each) for name, each in plain.items()}
+        entries = {name: _append(file, array) for name, array in plain.items()}
         document = {'arrays': entries, 'metadata': metadata}
         text, start = json.dumps(document, allow_nan=False).encode(), file.tell()
         file.write(text)
@@ -84,7 +84,7 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) 
 
 
 def _header(start: int, text: bytes) -> bytes:
-    """Return what a file with such a document begins with [64 bytes]."""
+    """Return the first 64 bytes of a file with a document `text` at `start`."""
     place = _MAGIC, VERSION, start, start + len(text)
     return _HEADER.pack(*place, zlib.crc32(text))
 
@@ -100,7 +100,7 @@ def _plain(name: str, value: object) -> Array:
 
 
 def holds(dtype: object) -> bool:
-    """Return whether a file holds arrays of a dtype, which may be one of JAX alone."""
+    """Return whether files hold arrays of a dtype, which may be one of JAX alone."""
     if not isinstance(dtype, np.dtype):
         return False
     if dtype.name in EXTENDED:
@@ -132,7 +132,7 @@ def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str
     """Return the arrays that `write` wrote, as read-only maps, and the metadata.
 
     With `verify`, data are compared with their checksums, 1 MB at a time: all of them
-    now, since nobody is told when a page of a map is first used. The rest is checked in
+    now, since the first use of a page of a map cannot be seen. The rest is checked in
     any case. `write` never changes a file in place; who does changes the arrays.
 
     Raises:
@@ -145,8 +145,8 @@ def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str
         with malformed(path):
             document = json.loads(text)
             entries, metadata = document['arrays'].items(), dict(document['metadata'])
-            kinds = {name: str(dtype) for name, (dtype, _, _, _) in entries}
-        dtypes = {name: _dtype(path, name, kind) for name, kind in kinds.items()}
+            texts = {name: str(dtype) for name, (dtype, _, _, _) in entries}
+        dtypes = {name: _dtype(path, name, text) for name, text in texts.items()}
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         with malformed(path):
             arrays = {
@@ -204,8 +204,8 @@ def _dtype(path: Path, array: str, name: str) -> np.dtype[Any]:
 
 
 def _mapped(content: mmap.mmap, dtype: np.dtype[Any], shape: Any, at: int) -> Array:
-    """Return an array in a map, whose end NumPy compares with the end of the map."""
-    if at < _ALIGNMENT:  # but not its begin
+    """Return an array in a map."""
+    if at < _ALIGNMENT:  # NumPy checks the end alone
         raise ValueError(f'expected data behind the header, got an offset of {at}')
     return np.ndarray(shape, dtype, content, at)
 

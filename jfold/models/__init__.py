@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: compiled, loaded, saved, and explained."""
+"""Models: compiled, saved, loaded and explained."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long JAX took to compile what a model is applied in, told by the logger.
+"""A log of how long JAX took to compile functions that apply a model.
 
-JAX says of each compilation how long it took. What it does not say is whether a model
-is in there: that is so if the model was applied while the function was traced.
+JAX reports the time of each compilation, but not whether a model is in the function:
+one is if it was applied while the function was traced.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LOG = logging.getLogger('jfold')
 TRACED = '/jax/core/compile/jaxpr_trace_duration'
 LOWERED = '/jax/core/compile/jaxpr_to_mlir_module_duration'
 COMPILED = '/jax/core/compile/backend_compile_duration'
-BY_ITSELF = 'execute'  # what JAX compiles of a model that is applied in nothing
+BY_ITSELF = 'execute'  # the function that JAX compiles for `apply` outside `jax.jit`
 
 
 @dataclass(frozen=True, eq=False)
 class _Application:
-    """That a model was applied, and when; keeps nothing alive."""
+    """An application of a model, with its time; it keeps nothing alive."""
 
     when: float
     budget: weakref.ref[Budget]
     spec: weakref.ref[Spec]
 
     def program(self) -> str:
-        """Which program of its model it is of; '' where that is not known."""
+        """Return the name of the program of the model; '' if it is not known."""
         budget, spec = self.budget(), self.spec()
         if budget is None or spec not in budget.specs:
             return ''
@@ -43,12 +43,12 @@ class _Application:
 
 
 class _Thread(threading.local):
-    """What happens in one thread.
+    """The state of one thread.
 
     Attributes:
       applied: the last applications of models.
-      programs: what was applied in a function, by its name, when it was traced last.
-      seconds: by name, how long it has taken so far.
+      programs: by function name, the programs applied when it was traced last.
+      seconds: by function name, how long its compilation has taken so far.
     """
 
     def __init__(self) -> None:
@@ -61,34 +61,34 @@ _thread = _Thread()
 
 
 def note(budget: Budget, spec: Spec) -> None:
-    """Notes that a model is applied, at once or in what is being traced."""
-    now = time.time()  # the clock that JAX goes by
+    """Note that a model is applied, at once or in a function under trace."""
+    now = time.time()  # the clock of JAX's events
     _thread.applied.append(_Application(now, weakref.ref(budget), weakref.ref(spec)))
 
 
 def _listen(
     event: str, start_time: float, end_time: float, **options: str | int
 ) -> None:
-    """Is told by JAX of each function that was traced, lowered or compiled."""
+    """Listen to JAX's events: a function was traced, lowered or compiled."""
     if event not in (TRACED, LOWERED, COMPILED):
         return
     name = str(options.get('fun_name')).removeprefix('jit(').removesuffix(')')
     if event == TRACED:
         _thread.seconds[name] = 0.0
-        found = (x.program() for x in _thread.applied if x.when >= start_time)
-        _thread.programs[name] = [*dict.fromkeys(found)]
+        programs = (x.program() for x in _thread.applied if x.when >= start_time)
+        _thread.programs[name] = [*dict.fromkeys(programs)]
     _thread.seconds[name] += end_time - start_time
     if event == COMPILED:
-        _tell(name, _thread.seconds.pop(name))
+        _log(name, _thread.seconds.pop(name))
 
 
-def _tell(name: str, seconds: float) -> None:
+def _log(name: str, seconds: float) -> None:
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
         name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]
     if programs:
-        told = ', '.join(filter(None, programs))
-        LOG.info(f'{name} was compiled in {seconds:.2f} s{told and f": {told}"}')
+        names = ', '.join(filter(None, programs))
+        LOG.info(f'{name} was compiled in {seconds:.2f} s{names and f": {names}"}')
 
 
 jax.monitoring.register_event_time_span_listener(_listen)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step compiled ahead of time, and which schedules it takes."""
+"""Steps that are compiled ahead of time for schedules of a known capacity."""
 
 from __future__ import annotations
 
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,8 @@ class CompiledStep:
     """A step that was compiled ahead of time; made by `Model.precompile`.
 
     Attributes:
-      compiled: what JAX made, with its text, its costs and the memory it takes.
-      specs: of the schedules it takes.
+      compiled: the executable of JAX, with its text, its costs and the memory it takes.
+      specs: those of the schedules it takes.
     """
 
     compiled: jax.stages.Compiled
@@ -37,22 +37,23 @@ class CompiledStep:
 
     @api_boundary
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Runs the step.
+        """Run the step.
 
-        Schedules for which there was no room in the capacity it was compiled for have a
-        larger one: for these it is compiled another time, once, with a warning. Of many
-        such programs those are dropped that are not used for long.
+        A schedule that did not fit the capacity of the step has a larger one: for that
+        it is compiled again, once, with a warning. Of many such programs the least
+        recently used are dropped.
 
         Raises:
           ValueError: a schedule is of another model, or has another number of rows.
           TypeError: other arguments differ from those it was compiled for.
         """
+        # Only the arguments that held capacities are searched, which is fast.
         specs = self._recipe.specs_of(args, options)
-        if len(specs) != len(self.specs):  # static arguments are left out before them
+        if len(specs) != len(self.specs):  # without static arguments places differ
             specs = _specs_in((args, options))
         pairs = zip(self.specs, specs, strict=False)
         if any(x.program is not y.program for x, y in pairs):
-            args, options = self._adopted(args, options)
+            args, options = self._adopt(args, options)
             specs = _specs_in((args, options))
         compiled = self.compiled
         if specs != self.specs:
@@ -63,20 +64,20 @@ class CompiledStep:
                 compiled = self._others.get(tuple(x.key for x in specs), make)
         return compiled(*args, **options)
 
-    def _adopted(self, *tree: Any) -> Any:
-        """Arguments, with schedules of a model that was the same as if of this."""
-        # A module of NNX stays the one that the step is to change.
+    def _adopt(self, *tree: Any) -> Any:
+        """Return arguments with schedules of an equal model as schedules of this."""
+        # A module of NNX is a leaf, since the step may change that very object.
         leaves, structure = jax.tree.flatten(
             tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
         )
-        rest = iter(self.specs)
-        made = [
-            with_spec(x, next(rest).replaced(capacity=x.capacity)) or x
+        specs = iter(self.specs)
+        adopted = [
+            with_spec(x, next(specs).replaced(capacity=x.capacity)) or x
             if _is_schedule(x)
             else x
             for x in leaves
         ]
-        return jax.tree.unflatten(structure, made)
+        return jax.tree.unflatten(structure, adopted)
 
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         begin = time.perf_counter()
@@ -98,14 +99,14 @@ class CompiledStep:
 
 @dataclass(frozen=True, eq=False)
 class _Recipe:
-    """How a step is compiled, for capacities of any size.
+    """A recipe to compile a step for capacities of any size.
 
     Attributes:
-      step: what has `lower`.
-      leaves: its arguments, as shapes, with a capacity in place of each schedule; what
-        is of NNX as it is, for arrays may be in several places of it.
-      tree: their structure.
-      holders: which positions and names of arguments are, or hold, schedules.
+      step: a function with `lower`.
+      leaves: its arguments as shapes, with a capacity in place of each schedule, and
+        modules of NNX as they are, since one array may be in several places of them.
+      tree: the structure of the arguments.
+      holders: positions and names of arguments that are, or hold, schedules.
     """
 
     step: Any
@@ -114,27 +115,27 @@ class _Recipe:
     holders: tuple[int | str, ...]
 
     def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
-        """The step for schedules of these specs."""
-        rest = iter(specs)
-        made = [abstract(next(rest)) if _is_capacity(x) else x for x in self.leaves]
-        args, options = jax.tree.unflatten(self.tree, made)
+        """Return the step, compiled for schedules of some specs."""
+        specs = iter(specs)
+        leaves = [abstract(next(specs)) if _is_capacity(x) else x for x in self.leaves]
+        args, options = jax.tree.unflatten(self.tree, leaves)
         result: jax.stages.Compiled = self.step.lower(*args, **options).compile()
         return result
 
     def specs_of(
         self, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Spec, ...]:
-        """The specs of the schedules among arguments."""
-        held = [
+        """Return the specs of the schedules among arguments."""
+        values = [
             args[x] if isinstance(x, int) else options.get(x)
             for x in self.holders
             if isinstance(x, str) or x < len(args)
         ]
-        return _specs_in(held)
+        return _specs_in(values)
 
 
 def _specs_in(tree: object) -> tuple[Spec, ...]:
-    """The specs of the schedules in a pytree."""
+    """Return the specs of the schedules in a pytree."""
     leaves = jax.tree.leaves(tree, is_leaf=_is_schedule)
     return tuple(x.spec for x in leaves if _is_schedule(x))
 
@@ -145,9 +146,9 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """See `Model.precompile`; `adopt` makes a capacity the model's own."""
+    """Compile a step, for `Model.precompile`; `adopt` reserves a capacity there."""
     expect('step', step, callable(step), 'a function', 'pass it first')
-    leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_whole)
+    leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_leaf)
     if not any(map(_is_capacity, leaves)):
         raise TypeError(
             'expected a `Capacity` among the arguments, in place of the schedule, '
@@ -156,16 +157,10 @@ def compile_step(
         )
     specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
-    holders = tuple(x for x, held in _named(args, options) if _holds_capacity(held))
+    places: list[tuple[int | str, Any]] = [*enumerate(args), *options.items()]
+    holders = tuple(place for place, held in places if _holds_capacity(held))
     recipe = _Recipe(compilable, [*map(_shape_of, leaves)], tree, holders)
     return CompiledStep(recipe.compiled(specs), specs, recipe)
-
-
-def _named(
-    args: tuple[Any, ...], options: dict[str, Any]
-) -> Iterator[tuple[int | str, Any]]:
-    yield from enumerate(args)
-    yield from options.items()
 
 
 def _holds_capacity(value: object) -> bool:
@@ -173,7 +168,7 @@ def _holds_capacity(value: object) -> bool:
 
 
 def _shape_of(leaf: object) -> object:
-    """What compiling needs of an argument, without its data; others as they are."""
+    """Return an array as its shape, dtype and sharding; others as they are."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return leaf
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
@@ -184,7 +179,7 @@ def _shape_of(leaf: object) -> object:
     )
 
 
-def _is_whole(value: object) -> bool:
+def _is_leaf(value: object) -> bool:
     return _is_capacity(value) or is_graph(value)
 
 
@@ -197,11 +192,7 @@ def _is_schedule(value: object) -> bool:
 
 
 def _check_kind(expected: Spec, got: Spec) -> None:
-    """Refuses what is not of the same model, shards and number of rows.
-
-    Raises:
-      ValueError: it is not.
-    """
+    """Refuse a spec of another model, of other shards or another number of rows."""
     if expected.program is not got.program:
         raise ValueError(
             'expected `schedule` of the model that compiled the step, got one of '
@@ -214,15 +205,15 @@ def _check_kind(expected: Spec, got: Spec) -> None:
             f'compiled, got one of {got.shards or "none"}: make it with '
             f'`sharding={shards and shards.sharding}`'
         )
-    rows, found = expected.capacity.results, got.capacity.results
-    if found != rows:
+    rows, got_rows = expected.capacity.results, got.capacity.results
+    if got_rows != rows:
         raise ValueError(
             f'expected a schedule of {rows} rows of results, for which the step was '
-            f'compiled, got one of {found}: make it with `size={rows}`'
+            f'compiled, got one of {got_rows}: make it with `size={rows}`'
         )
 
 
 def _changes(old: Spec, new: Spec) -> str:
-    """What is of another size in a new spec."""
+    """Return the dimensions that differ in a new spec, in words."""
     pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
     return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)

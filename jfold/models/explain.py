@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A readable account of a schedule."""
+"""A readable account of a schedule, in tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row: TypeAlias = tuple[str, ...]  # its cells
 
 
 def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
-    """Levels by operations, spare rows, capacities, bytes, compiled programs, time."""
+    """Return tables of a schedule: operations, levels, buffers, shards if any."""
     summary = _summary(schedule, programs, max_programs)
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
     tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
@@ -31,8 +31,7 @@ def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
 
 
 def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
-    """What each shard of this process has to do, and how much more the fullest has than
-    the mean."""
+    """Return a table of the shards of this process, and how balanced they are."""
     nodes = [int(part.counts.sum()) for part in parts]
     rows = [
         (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')
@@ -41,9 +40,9 @@ def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
     mean = sum(nodes) / len(nodes)
     more = max(nodes) / mean if mean else 1.0
     text = f'the fullest shard has {more:.2f} times the mean; what follows is of it'
-    whose = f'this process has {len(nodes)} of {shards.count} shards'
-    own = [] if shards.is_local else [whose]
-    return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *own, text]
+    note = f'this process has {len(nodes)} of {shards.count} shards'
+    notes = [] if shards.is_local else [note]
+    return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *notes, text]
 
 
 def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str:
@@ -101,7 +100,7 @@ def _levels(schedule: Schedule) -> list[str]:
 
 
 def _headings(operations: Sequence[Operation]) -> list[str]:
-    """The names of operations, with how many inputs where others have the same name."""
+    """Return the names of operations; with the number of inputs if one has several."""
     uses = Counter(operation.layer.name for operation in operations)
     return [
         f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name
@@ -129,12 +128,12 @@ def _memory(schedule: Schedule) -> list[str]:
 
 def _training(spec: Spec, values: int, edges: int) -> list[str]:
     try:
-        kept = residual_bytes(spec)
-    except Exception:  # whatever a function of the user's raises that has no gradient
+        residuals = residual_bytes(spec)
+    except Exception:  # a function of the user's without a gradient may raise anything
         return []
     return [
-        f'residuals of training ({spec.residuals}): {_bytes(kept)}',
-        f'together: {_bytes(values)}, in training {_bytes(values + edges + kept)}',
+        f'residuals of training ({spec.residuals}): {_bytes(residuals)}',
+        f'together: {_bytes(values)}, in training {_bytes(values + edges + residuals)}',
     ]
 
 

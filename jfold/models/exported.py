@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules and results in functions that `jax.export` writes to files.
+"""The serialization of schedules and results in functions of `jax.export`.
 
-A file says of a schedule which expression it is of, by a digest, and its capacity. What
-is read from it takes the schedules of any model, in any process, of which that holds.
+In a file, the type of a schedule is a digest of its expression and its capacity. A
+function read from it takes schedules of any model, in any process, that agree in these.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from jfold.scheduling.spec import Spec, SpecKey
 
 @dataclass(frozen=True, eq=False)
 class ExportedKey:
-    """What a file says of a spec, in its place in the tree of a schedule: equal to the
-    keys of all specs of which that holds."""
+    """A spec in a file; equal to the keys of all specs with its text."""
 
     text: str
 
     @property
     def spec(self) -> ExportedKey:
-        """Itself: trees that were read are compared, and never run."""
+        """The key itself: trees that were read are compared, and never run."""
         return self
 
     @property
     def key(self) -> ExportedKey:
-        """Itself."""
+        """The key itself."""
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -51,13 +50,13 @@ class ExportedKey:
 
 
 def _text(key: ExportedKey | SpecKey) -> str:
-    """What a file says of a spec."""
-    return key.text if isinstance(key, ExportedKey) else _said(key.spec)
+    """Return the text for a spec in a file."""
+    return key.text if isinstance(key, ExportedKey) else _spec_text(key.spec)
 
 
 @memoized
-def _said(spec: Spec) -> str:
-    # Imported when something is written, and not with `jfold`.
+def _spec_text(spec: Spec) -> str:
+    # Imported where it is needed, to keep `import jfold` fast.
     from jfold.data.traced import make_digest
     from jfold.program.operations import Program
 
@@ -67,7 +66,7 @@ def _said(spec: Spec) -> str:
             'expected the schedule of a model, got one of operations alone: export a '
             'function of its `indices` and `constants`'
         )
-    said = {
+    content = {
         'digest': make_digest(program),
         'capacity': dict(spec.capacity.dimensions()),
         'profiles': spec.capacity.profiles,
@@ -76,17 +75,17 @@ def _said(spec: Spec) -> str:
         'reproducible': spec.reproducible,
         'shards': shards and [shards.axes, dict(shards.mesh.shape)],
     }
-    return json.dumps(said, sort_keys=True)
+    return json.dumps(content, sort_keys=True)
 
 
 def _register(
-    kind: type, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
+    type_: type, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
 ) -> None:
     # A second copy of jfold in one process leaves the names to the first.
     with contextlib.suppress(ValueError):
         export.register_pytree_node_serialization(
-            kind,
-            serialized_name=f'jfold.{kind.__name__}',
+            type_,
+            serialized_name=f'jfold.{type_.__name__}',
             serialize_auxdata=write,
             deserialize_auxdata=read,
         )
@@ -97,5 +96,5 @@ _register(
     lambda key: _text(key).encode(),
     lambda data: ExportedKey(bytes(data).decode()),
 )
-for each in Ragged, MetricValues:
-    _register(each, lambda _: b'', lambda _: ())
+for type_ in Ragged, MetricValues:
+    _register(type_, lambda _: b'', lambda _: ())

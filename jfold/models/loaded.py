@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that was read from a file: it schedules and predicts."""
+"""Models that were read from a file: they schedule and predict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
 
 
 def make_step(program: Exported) -> Step:
-    """What runs a program, and refuses transformations that it was not written for."""
+    """Return a function that runs a program, and refuses gradients and `jax.vmap`."""
     step = jax.custom_jvp(program.call)
     step.defjvp(functools.partial(_refuse, 'gradients', 'what `jf.compile` returned'))
     mapped = custom_vmap(step)
@@ -52,13 +52,13 @@ def _refuse(what: str, instead: str, *_: object) -> NoReturn:
 class LoadedModel:
     """A model without the code that built it; read by `jfold.load`.
 
-    Its programs are those in the file, one for each of `capacities`: what fits none of
-    them is an error. It predicts, and has neither gradients nor `jax.vmap`.
+    Its programs are those in the file, one for each of `capacities`: a batch that fits
+    none of them is an error. It predicts, and has neither gradients nor `jax.vmap`.
 
     Attributes:
       scheduler: makes its schedules, of the capacities in the file.
       params: as they were saved, for `apply`.
-      platforms: on which it runs, as of `jfold.save`.
+      platforms: those on which it runs, as of `jfold.save`.
     """
 
     scheduler: Scheduler
@@ -73,14 +73,14 @@ class LoadedModel:
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
-        """What has room in its programs, from small to large."""
+        """The capacities of its programs, from small to large."""
         return tuple(spec.capacity for spec in self._steps)
 
     @api_boundary
     def schedule(
         self, examples: Iterable[Any] | Traced, *, size: int | None = None
     ) -> Schedule:
-        """Turns examples into arrays, of the smallest capacity that holds them.
+        """Convert examples to arrays, of the smallest capacity that holds them.
 
         Args:
           examples: as of `Model.schedule`.
@@ -96,29 +96,30 @@ class LoadedModel:
         if size is not None:
             size = self._checked(size)
         selection = self.scheduler.select(examples)
-        made = self.scheduler.schedule(selection, deal_in_order(len(selection), size))
-        if size not in (None, made.examples):
+        deal = deal_in_order(len(selection), size)
+        schedule = self.scheduler.schedule(selection, deal)
+        if size not in (None, schedule.examples):
             raise ValueError(
                 f'expected examples that fit a capacity of {size} rows, got some that '
-                f'need one of {made.examples}: leave `size` out, or save the model '
+                f'need one of {schedule.examples}: leave `size` out, or save the model '
                 'with a larger one, `jf.save(path, model, params, capacities=[...])`'
             )
-        return made
+        return schedule
 
     def _checked(self, size: int) -> int:
-        """A number of rows that there is a program for."""
+        """Return a number of rows, if there is a program for it."""
         rows = check_at_least('size', size, 0)
-        known = sorted({each.examples for each in self.capacities})
+        known = sorted({capacity.examples for capacity in self.capacities})
         if rows not in known:
-            told = ' or '.join(map(str, known))
+            text = ' or '.join(map(str, known))
             raise ValueError(
-                f'expected `size` as {told}, with which the model was saved, got {rows}'
+                f'expected `size` as {text}, with which the model was saved, got {rows}'
             )
         return rows
 
     @api_boundary
     def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
-        """Runs a batch, as `Model.apply` with `deterministic=True`.
+        """Run a batch, as `Model.apply` with `deterministic=True`.
 
         Args:
           params: those of `params`, or others of the same shapes, in any containers
@@ -153,7 +154,7 @@ class LoadedModel:
     def predict(
         self, source: object, *, batch_size: int | None = None, progress: bool = True
     ) -> Any:
-        """The results of all examples, in their order, as `Model.predict` gives them.
+        """Return the results of all examples, in their order, as `Model.predict`.
 
         Args:
           source, progress: as of `Model.predict`.
@@ -173,11 +174,11 @@ class LoadedModel:
 
     @api_boundary
     def precompile(self) -> None:
-        """Compiles all programs now, and not when each is first needed."""
+        """Compile all programs now, and not when each is first needed."""
         nothing = self.scheduler.select([])
         for spec in self._steps:
-            made = self.apply(self.params, build([nothing], spec))
-            jax.block_until_ready(made)  # type: ignore[no-untyped-call]
+            results = self.apply(self.params, build([nothing], spec))
+            jax.block_until_ready(results)  # type: ignore[no-untyped-call]
 
     @api_boundary
     def trace(
@@ -187,22 +188,22 @@ class LoadedModel:
         skip_errors: bool = False,
         progress: bool = True,
     ) -> Corpus:
-        """Turns examples into arrays once; see `Model.trace`."""
+        """Convert examples to arrays once; see `Model.trace`."""
         return trace_corpus(
             self.scheduler, check_examples(examples), skip_errors, progress
         )
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Puts examples together that were traced apart; see `Model.join`."""
+        """Join examples that were traced apart; see `Model.join`."""
         return join(self.scheduler, parts)
 
     def tracer(self) -> Tracer:
-        """Tracing alone, for other processes; see `Model.tracer`."""
+        """Return a tracer for other processes; see `Model.tracer`."""
         return make_tracer(self.scheduler)
 
     def __repr__(self) -> str:
-        sizes = ', '.join(str(each.examples) for each in self.capacities)
+        sizes = ', '.join(str(capacity.examples) for capacity in self.capacities)
         where = ', '.join(self.platforms)
         return (
             f'LoadedModel({self.program.output!r}, capacities of {sizes} examples, '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model: an expression, compiled, with the capacities it has grown so far."""
+"""Models: compiled expressions, with the capacities that have grown so far."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Model(Stays):
 
     Attributes:
       block: the expression.
-      program: what it was lowered to; printable.
+      program: the program that it was lowered to; printable.
       max_programs: how many shapes of schedule there may be; `None`: any number.
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
       strategy: how often loops run; likewise. `None`: as suits the backend.
       reproducible: whether sums have a fixed order; likewise.
-      budget: the shapes of schedule that there were.
+      budget: the shapes of schedule so far.
       scheduler: makes schedules, within the budget.
     """
 
@@ -74,7 +74,7 @@ class Model(Stays):
     predict = make_predict
 
     def __post_init__(self) -> None:
-        # A function for each shape: JAX frees what it has compiled with that.
+        # A function for each shape, since JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
         options = self.residuals, self.strategy, self.reproducible
         self.budget = Budget(self.program, self.max_programs, *options)
@@ -82,17 +82,17 @@ class Model(Stays):
 
     @property
     def programs(self) -> int:
-        """How many shapes of schedule there were so far: programs to compile."""
+        """The number of shapes of schedule so far, each a program to compile."""
         return len(self.budget.specs)
 
     @property
     def source(self) -> str:
-        """The function in Python that records examples."""
+        """The Python source of the function that records examples."""
         return str(self.program.source)
 
     @api_boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """Draws the parameters: a plain pytree, {layer name: parameters}.
+        """Draw the parameters: a plain pytree, {layer name: parameters}.
 
         Args:
           key: as of `jax.random.key`.
@@ -104,8 +104,8 @@ class Model(Stays):
         inits = {x.name: x.init for x in self.program.layers if x.init is not None}
         keys = jax.random.split(key, max(len(inits), 1))
         return {
-            name: init(each)
-            for (name, init), each in zip(inits.items(), keys, strict=False)
+            name: init(layer_key)
+            for (name, init), layer_key in zip(inits.items(), keys, strict=False)
         }
 
     @api_boundary
@@ -116,14 +116,14 @@ class Model(Stays):
         size: int | None = None,
         sharding: Sharding | None = None,
     ) -> Schedule:
-        """Turns examples into the arrays that drive the compiled program.
+        """Convert examples to the arrays that drive the compiled program.
 
         Runs on the host. Shapes are kept from batch to batch, per number of examples,
         and only grow, so that a stationary stream compiles a handful of programs.
 
         Args:
-          examples: a list, or any other iterable, of what the expression takes; or what
-            `tracer` made of it.
+          examples: a list, or any other iterable, of what the expression takes; or
+            what `tracer` returned for it.
           size: how many rows the results get; as many as examples when left out. Rows
             beyond repeat the last example, and no gradient flows through them;
             `Schedule.mask` tells them apart. Batches of different numbers of examples
@@ -151,18 +151,18 @@ class Model(Stays):
         scheduler, begin = self.scheduler, time.perf_counter()
         shards = None if sharding is None else make_shards(sharding)
         if shards is not None and not shards.is_local:
-            talk = scheduler.agreement.among(shards)
-            return schedule_part(scheduler, examples, size, shards, talk, begin)[0]
+            channel = scheduler.agreement.among(shards)
+            return schedule_part(scheduler, examples, size, shards, channel, begin)[0]
         selection = scheduler.select(examples)
         deal = deal_in_order(len(selection), size, shards)
-        made = scheduler.schedule(selection, deal, begin)
-        return made if shards is None else on_device(made)
+        schedule = scheduler.schedule(selection, deal, begin)
+        return schedule if shards is None else on_device(schedule)
 
     @api_boundary
     def schedules(
         self, batches: Iterable[Iterable[Any] | Traced], *, size: int | None = None
     ) -> list[Schedule]:
-        """Schedules of several batches, all of one capacity, for `Schedule.stack`.
+        """Return schedules of several batches of one capacity, for `Schedule.stack`.
 
         So a compiled program may run several steps of training, by `lax.scan`.
 
@@ -187,7 +187,7 @@ class Model(Stays):
         skip_errors: bool = False,
         progress: bool = True,
     ) -> Corpus:
-        """Turns examples into arrays once, from which any batch is put together.
+        """Convert examples to arrays once, from which any batch is put together.
 
         Args:
           examples: a list or any other iterable; read in chunks, so it may be larger
@@ -209,15 +209,15 @@ class Model(Stays):
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        each = check_examples(examples)
-        return trace_corpus(self.scheduler, each, skip_errors, progress)
+        checked = check_examples(examples)
+        return trace_corpus(self.scheduler, checked, skip_errors, progress)
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Puts examples together that were traced apart.
+        """Join examples that were traced apart.
 
-        Batches are put together from all of them, or one is made of them all: it is to
-        the bit that of the same examples traced together.
+        Schedules of any of them are to the bit those of the same examples traced
+        together.
 
         Args:
           parts: corpora, of this model or of another of the same expression, and what
@@ -236,7 +236,7 @@ class Model(Stays):
         return join(self.scheduler, parts)
 
     def tracer(self) -> Tracer:
-        """Tracing alone, as a callable to send to other processes.
+        """Return a callable that traces examples in other processes.
 
         There it runs on NumPy; `schedule` takes what it returns and gives the same
         schedule, to the bit, as of the examples themselves. With `import grain`:
@@ -259,10 +259,10 @@ class Model(Stays):
     def precompile(
         self, step: Callable[..., Any], /, *args: Any, **options: Any
     ) -> CompiledStep:
-        """Compiles a step ahead of time for schedules of a known capacity.
+        """Compile a step ahead of time for schedules of a known capacity.
 
         Args:
-          step: what a batch is given to: a function, jitted or not.
+          step: a function that takes a schedule, jitted or not.
           *args: its arguments, with a `Capacity` (of `Corpus.capacities` or
             `Batches.capacities`) in place of the schedule; the others as they will be
             or as `jax.ShapeDtypeStruct`.
@@ -288,7 +288,7 @@ class Model(Stays):
 
     @api_boundary
     def reserve(self, capacity: Capacity) -> Capacity:
-        """Makes room: from now on all batches that fit have schedules of one capacity.
+        """Reserve room: from now on batches that fit have schedules of one capacity.
 
         Batches that do not fit have another program, with a warning, and those
         that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
@@ -299,8 +299,8 @@ class Model(Stays):
             What none of these examples runs has no room.
 
         Returns:
-          What schedules of such batches have: `capacity`, or more if more was reserved
-          for batches of this size before.
+          The capacity of schedules of such batches: `capacity`, or more if more was
+          reserved for batches of this size before.
 
         Raises:
           TypeError: `capacity` is none; ValueError: it is of another expression.
@@ -326,7 +326,7 @@ class Model(Stays):
         ids: ArrayLike | None = None,
         deterministic: bool = False,
     ) -> Any:
-        """Runs a batch: pure, and composes with JAX's transformations.
+        """Run a batch: a pure function, which composes with JAX's transformations.
 
         Args:
           params: as `init` returns them, in any mapping.
@@ -358,7 +358,7 @@ class Model(Stays):
             draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
-        schedule = self._own(schedule)
+        schedule = self._adopt(schedule)
         check_kept(self.program)
         check_params(self.program.layers, params)
         rows, layers = schedule.examples, self.program.layers
@@ -367,8 +367,8 @@ class Model(Stays):
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
         return returned(self.program, schedule, run(params, schedule, draws))
 
-    def _own(self, schedule: Schedule) -> Schedule:
-        """A schedule of this model, or of one that was the same, as one of this."""
+    def _adopt(self, schedule: Schedule) -> Schedule:
+        """Return a schedule as one of this model, if it is of an equal one."""
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
@@ -386,12 +386,12 @@ class Model(Stays):
         external: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
+        """Run one example eagerly; see `Block.eval`, also for the options of draws."""
         return self.block.eval(example, params, external, **options)
 
     @api_boundary
     def explain(self, schedule: Schedule | None = None) -> str:
-        """A readable account of the program, or of one schedule.
+        """Return a readable account of the program, or of one schedule.
 
         Levels by operations, rows, tiles, spare rows, capacities, bytes, build time.
         """
@@ -416,7 +416,7 @@ def compile(
     strategy: str | None = None,
     reproducible: bool = False,
 ) -> Model:
-    """Compiles an expression: checks its types and lowers it.
+    """Compile an expression: check its types and lower it.
 
     Args:
       block: a block, or what converts to one; takes one example, gives tensors, in
@@ -459,7 +459,7 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    max_programs = _most(max_programs)
+    max_programs = _checked_limit(max_programs)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
     _check_reproducible(reproducible, strategy)
@@ -468,8 +468,8 @@ def compile(
     return Model(root, program, max_programs, residuals, strategy, reproducible)
 
 
-def _most(max_programs: int | None) -> int | None:
-    """How many programs there may be, checked."""
+def _checked_limit(max_programs: int | None) -> int | None:
+    """Return the limit of programs, checked."""
     hint = 'write `jf.compile(a >> b)` for one block after another'
     is_no_block = not isinstance(max_programs, Block)
     expect('max_programs', max_programs, is_no_block, 'int', hint)
@@ -488,7 +488,7 @@ def _check_reproducible(reproducible: object, strategy: str | None) -> None:
 
 @memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
-    """The model of a block, compiled once, for modules that are copied."""
+    """Return the model of a block, compiled once, for modules that are copied."""
     return compile(block, max_programs)
 
 

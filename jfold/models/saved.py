@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in files: `save` writes all that predicting takes, `load` reads it.
+"""Models in files: `save` writes what predictions need, `load` reads it.
 
 A file of `jfold.files.storage` holds the expression as records, the parameters, and
-for each capacity what `jax.export` makes of `apply`. None of it is pickled.
+for each capacity the program that `jax.export` writes of `apply`. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES, Capacity, Spec
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
 FORMAT = 2
-POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # arrays, by their names
+POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 
 # ---- saving --------------------------------------------------------------------------
@@ -57,15 +57,15 @@ def save(
     *,
     platforms: Sequence[str] | None = None,
 ) -> None:
-    """Writes a model with its parameters to one file, for predicting without its code.
+    """Write a model with its parameters to a file, for predictions without its code.
 
     The file holds what the host does with examples, the parameters, and `model.apply`
     for batches of some capacities, as `jax.export` writes it. Python functions that the
     host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
-    they can be imported; those of a notebook, which cannot, are told one by one.
+    they can be imported; those of a notebook, which cannot, are listed in an error.
 
     Args:
-      path: of the file, which is written whole or not at all.
+      path: of the file, which is written all or nothing.
       model: as `jfold.compile` returns it; without `External` blocks, and giving
         tuples, dicts and sequences.
       params: as of `Model.apply`; they come back in dicts, lists and tuples.
@@ -76,7 +76,7 @@ def save(
 
     Raises:
       TypeError: the expression holds functions or values that cannot be written; all
-        are told, with their blocks. Or `params` are not as of `Model.apply`.
+        are listed, with their blocks. Or `params` are not as of `Model.apply`.
       ValueError: there is no capacity; one is of another model, or of several devices;
         the model has `External` blocks; or a platform is not known.
       FileNotFoundError: there is no such folder.
@@ -97,22 +97,22 @@ def save(
     params = as_asked(model.program.layers, params)
     check_params(model.program.layers, params)
     specs = _specs(model, capacities)
-    own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
-    leaves: list[Array] = []
-    tree = _tree(plain(own), 'params', leaves)
-    arrays, program = _written(model.program)
+    layers = (x.name for x in model.program.layers if x.params is not None)
+    params, leaves = {name: params[name] for name in layers}, list[Array]()
+    tree = _write_params(plain(params), 'params', leaves)
+    arrays, program = _write_program(model.program)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
-    shapes = jax.tree.map(_shape, own)
+    shapes = jax.tree.map(_shape, params)
     for n, spec in enumerate(specs):
-        data = _exported(model, shapes, spec, platforms)
+        data = _export(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
-    said = {'program': program, 'params': tree, **_said(model.program, specs)}
+    content = {'program': program, 'params': tree, **_metadata(model.program, specs)}
     with noted('`path` in a folder that exists, got another: make the folder'):
-        storage.write(path, arrays, {'model': said})
+        storage.write(path, arrays, {'model': content})
 
 
-def _said(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
-    """What a file says of a model beside its program and parameters."""
+def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
+    """Return what a file says of a model besides its program and parameters."""
     return {
         'format': FORMAT,
         'versions': _versions(),
@@ -120,13 +120,13 @@ def _said(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
         'residuals': specs[0].residuals,
         'strategy': specs[0].strategy,
         'reproducible': specs[0].reproducible,
-        'capacities': [_capacity_written(spec.capacity) for spec in specs],
-        'layouts': [_layout(spec) for spec in specs],
+        'capacities': [_write_capacity(spec.capacity) for spec in specs],
+        'layouts': [_layout_digest(spec) for spec in specs],
     }
 
 
 def _check_platforms(platforms: object) -> None:
-    """Refuses what JAX takes, and writes files for that nobody can run."""
+    """Refuse platforms that JAX would write files for which nothing can run."""
     if platforms is None:
         return
     known = ('cpu', 'cuda', 'rocm', 'tpu')
@@ -134,14 +134,14 @@ def _check_platforms(platforms: object) -> None:
     hint = "pass `platforms=['cpu']`"
     expect('platforms', platforms, is_list, 'a list of names', hint)
     assert isinstance(platforms, list | tuple)
-    for each in platforms:
-        if each not in known:
-            names = ', '.join(map(repr, known))
-            raise ValueError(f'expected `platforms` of {names}, got {short_repr(each)}')
+    for name in platforms:
+        if name not in known:
+            names, got = ', '.join(map(repr, known)), short_repr(name)
+            raise ValueError(f'expected `platforms` of {names}, got {got}')
 
 
 def _check_model(model: Model) -> None:
-    """Refuses what no file holds."""
+    """Refuse a model that no file can hold."""
     expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
     check_classes(model.program.results)
     names = [x.name for x in model.program.layers if x.external]
@@ -155,32 +155,32 @@ def _check_model(model: Model) -> None:
 def _specs(
     model: Model, capacities: Capacity | Iterable[Capacity] | None
 ) -> list[Spec]:
-    """The specs to export, from small to large."""
+    """Return the specs to export, from small to large."""
     if capacities is None:
         chains = model.budget.chains.values()
-        found = [x for chain in chains for x in chain.specs if x.shards is None]
+        specs = [x for chain in chains for x in chain.specs if x.shards is None]
     else:
-        given = [capacities] if isinstance(capacities, Capacity) else capacities
-        is_several = isinstance(given, Iterable)
-        expect('capacities', given, is_several, 'a list of capacities')
-        found = list(dict.fromkeys(map(model.budget.spec_of, given)))
-    if not found:
+        several = [capacities] if isinstance(capacities, Capacity) else capacities
+        is_several = isinstance(several, Iterable)
+        expect('capacities', several, is_several, 'a list of capacities')
+        specs = list(dict.fromkeys(map(model.budget.spec_of, several)))
+    if not specs:
         raise ValueError(
             'expected a capacity at least, got none: pass `capacities=` of '
             '`model.trace(examples).capacities(batch_size)`, or call `model.reserve` '
             'with it before'
         )
-    for spec in found:
+    for spec in specs:
         if spec.shards is not None:
             raise ValueError(
                 f'expected capacities for one device, got one for {spec.shards}: pass '
                 'one of `corpus.capacities(batch_size)`, without `sharding`'
             )
-    return sorted(found, key=_size)
+    return sorted(specs, key=_sort_key)
 
 
-def _size(spec: Spec) -> tuple[int, ...]:
-    """By which capacities are in order: what holds another comes behind it."""
+def _sort_key(spec: Spec) -> tuple[int, ...]:
+    """Return a sort key of specs: a capacity that holds another comes behind it."""
     capacity = spec.capacity
     steps = sum(count for profile in capacity.profiles for count, _ in profile)
     return capacity.examples, sum(capacity.rows), sum(capacity.numbers), steps
@@ -190,56 +190,58 @@ def _versions() -> dict[str, str]:
     return {'jax': jax.__version__, 'jfold': jfold.__version__}
 
 
-def _written(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
-    """A program as arrays and as JSON.
+def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return a program as arrays and as JSON.
 
     Raises:
-      TypeError: it holds what cannot be written.
+      TypeError: it holds values that cannot be written.
     """
     encoder = Encoder()
     root = encoder.encode(portable(program))
     if encoder.refused:
         raise TypeError(_refusal(encoder.refused))
     arrays = {f'{POOL}{name}': array for name, array in encoder.arrays.items()}
-    said = {'classes': tags(), 'records': encoder.records, 'root': root}
-    # Whoever loads it is not here to tell what is wrong.
-    made = _read_program(arrays, said)
-    if differences(fingerprint(program), fingerprint(made)):
+    document = {'classes': tags(), 'records': encoder.records, 'root': root}
+    # A wrong program is reported here, and not where it is loaded, perhaps years later.
+    read = _read_program(arrays, document)
+    if differences(fingerprint(program), fingerprint(read)):
         raise AssertionError('jfold wrote a wrong program, please report it')
-    return arrays, said
+    return arrays, document
 
 
 def _refusal(refused: Iterable[tuple[str, str]]) -> str:
-    told = '; '.join(dict.fromkeys(f'{what}, in {where}' for where, what in refused))
+    text = '; '.join(dict.fromkeys(f'{what}, in {where}' for where, what in refused))
     return (
         'expected an expression whose functions on the host can be imported by name, '
-        f'and whose tables, keys and defaults are made of {PLAIN}, got: {told}. Define '
+        f'and whose tables, keys and defaults are made of {PLAIN}, got: {text}. Define '
         'functions at the top of a module that can be imported'
     )
 
 
-def _tree(value: object, where: str, leaves: list[Array]) -> Any:
-    """The structure of parameters as JSON, with numbers for arrays.
+def _write_params(value: object, where: str, leaves: list[Array]) -> Any:
+    """Return the structure of parameters as JSON; append arrays to `leaves`.
+
+    Each array stands there as its number among `leaves`.
 
     Raises:
       TypeError: it has other containers, or leaves that are no arrays.
     """
-    kind = type(value)
-    if kind is dict:
+    type_ = type(value)
+    if type_ is dict:
         assert isinstance(value, dict)
         pairs = [
-            [_key(k, where), _tree(x, f'{where}[{k!r}]', leaves)]
+            [_key(k, where), _write_params(x, f'{where}[{k!r}]', leaves)]
             for k, x in value.items()
         ]
         return ['dict', pairs]
-    if kind in (list, tuple):
+    if type_ in (list, tuple):
         assert isinstance(value, list | tuple)
-        items = [_tree(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
-        return [kind.__name__, items]
+        items = [_write_params(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
+        return [type_.__name__, items]
     if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
         value.dtype
     ):
-        # As JAX holds it now: where it is read, it may hold others.
+        # In the dtype of JAX now: `jax.enable_x64` may differ where it is loaded.
         leaves.append(np.asarray(value, jax.dtypes.canonicalize_dtype(value.dtype)))
         return len(leaves) - 1
     if value is None:
@@ -263,10 +265,10 @@ def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
 
 
-def _exported(
+def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
-    """What `jax.export` writes of `apply`, for batches of a spec."""
+    """Return `apply` for batches of a spec, as `jax.export` writes it."""
     structure = restored(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
@@ -276,9 +278,9 @@ def _exported(
     shapes = abstract(spec)
     run = export.export(jax.jit(apply), platforms=platforms)
     try:
-        # Leaves in a list, since JAX writes no dicts but those with strings as keys.
+        # Leaves in a list, since JAX writes only dicts whose keys are strings.
         return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
-    except ImportError:  # of what writes it
+    except ImportError:  # `flatbuffers` is missing
         raise
     except Exception as error:
         error.add_note(
@@ -288,13 +290,13 @@ def _exported(
         raise
 
 
-def _capacity_written(capacity: Capacity) -> dict[str, Any]:
-    names = [each.name for each in fields(capacity) if each.name != 'shards']
+def _write_capacity(capacity: Capacity) -> dict[str, Any]:
+    names = [x.name for x in fields(capacity) if x.name != 'shards']
     return {name: getattr(capacity, name) for name in names}
 
 
-def _layout(spec: Spec) -> str:
-    """A digest of where everything lies in the arrays of a schedule."""
+def _layout_digest(spec: Spec) -> str:
+    """Return a digest of the layout of a schedule's arrays."""
     return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
 
 
@@ -303,7 +305,7 @@ def _layout(spec: Spec) -> str:
 
 @api_boundary
 def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
-    """Reads a model that `save` wrote: it schedules and predicts as the one saved.
+    """Read a model that `save` wrote: it schedules and predicts as the one saved.
 
     Loading imports the modules whose functions the host calls, and runs nothing else;
     predicting calls these functions with examples. Whoever writes the file chooses
@@ -332,18 +334,18 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     >>> loaded.apply(loaded.params, loaded.schedule([3])).tolist()
     [3.0]
     """
-    arrays, saved = _opened(path)
+    arrays, saved = _open(path)
     _check_versions(path, saved)
     with malformed(path):
-        program, specs, params = _content(arrays, saved)
+        program, specs, params = _read_content(arrays, saved)
         data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
-        is_laid_out = [*map(_layout, specs)] == saved['layouts']
+        is_laid_out = [*map(_layout_digest, specs)] == saved['layouts']
     if check_functions:
         _check_functions(path, saved, program)
     if not is_laid_out:
         raise _unknown(path, saved, 'another layout of schedules')
-    programs = _deserialized(path, saved, data)
-    _check_here(path, programs[0])
+    programs = _deserialize(path, saved, data)
+    _check_platform(path, programs[0])
     steps = {s: make_step(x) for s, x in zip(specs, programs, strict=True)}
     params = jax.tree.map(jnp.asarray, params)
     platforms = tuple(programs[0].platforms)
@@ -351,41 +353,41 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     return LoadedModel(scheduler, params, platforms, steps)
 
 
-def _opened(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays of a file, and what it says of its model."""
+def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays of a file, and what it says of its model."""
     check_path(path)
     with noted('a model in a file, got none: write it by `jf.save`'):
-        maps, found = storage.read(path)
-    saved = found.get('model')
+        maps, metadata = storage.read(path)
+    saved = metadata.get('model')
     if not isinstance(saved, dict):
-        got = 'a corpus' if 'corpus' in found else 'other arrays'
+        got = 'a corpus' if 'corpus' in metadata else 'other arrays'
         raise ValueError(
             f'{path}: expected a model, got {got}: write one by `jf.save(path, model, '
             'params)`'
         )
-    # Whoever copies another file over this one does not change what is served.
-    return {name: np.array(each) for name, each in maps.items()}, saved
+    # Copied, so that a file that is overwritten does not change a model in use.
+    return {name: np.array(array) for name, array in maps.items()}, saved
 
 
-def _content(
+def _read_content(
     arrays: Mapping[str, Array], saved: Mapping[str, Any]
 ) -> tuple[Program, tuple[Spec, ...], Any]:
-    """The program, its specs and parameters, which fit one another."""
+    """Return the program, its specs and parameters, which fit one another."""
     program = _read_program(arrays, saved['program'])
-    specs = tuple(_specs_read(program, saved))
+    specs = tuple(_read_specs(program, saved))
     if not specs:
         raise ValueError('expected a capacity at least, got none')
-    params = _params_read(saved['params'], arrays)
+    params = _read_params(saved['params'], arrays)
     check_params(program.layers, params)
     return program, specs, params
 
 
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
-    """Refuses what another version wrote, of which this one knows less or more."""
+    """Refuse a file of another format, or of a version with other blocks."""
     with malformed(path):
-        form, _ = saved['format'], _told(saved['versions'])
-    if form != FORMAT:  # of which nothing else is known
-        raise _unknown(path, saved, f'format {form!r}, not {FORMAT}')
+        number, _ = saved['format'], _versions_text(saved['versions'])
+    if number != FORMAT:  # of which nothing else is known
+        raise _unknown(path, saved, f'format {number!r}, not {FORMAT}')
     with malformed(path):
         unlike = {*saved['program']['classes']} ^ {*tags()}
     if unlike:
@@ -394,31 +396,31 @@ def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
-    then, now = (_told(x) for x in (saved['versions'], _versions()))
+    then, now = (_versions_text(x) for x in (saved['versions'], _versions()))
     return UnknownFormatError(
         f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
         'again, or load it with the versions that wrote it'
     )
 
 
-def _told(versions: Mapping[str, Any]) -> str:
+def _versions_text(versions: Mapping[str, Any]) -> str:
     return ' and '.join(f'{name} {number}' for name, number in versions.items())
 
 
-def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Program:
-    """The inverse of `_written`, checked."""
+def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> Program:
+    """Return a program; the inverse of `_write_program`."""
     pools = {x.removeprefix(POOL): array for x, array in arrays.items()}
     decoder = Decoder(pools)
-    decoder.read(said['records'])
-    found = decoder.value(said['root'])
-    if not isinstance(found, Portable):
-        raise TypeError(f'expected an expression, got {type(found).__name__}')
-    return lower_portable(found)
+    decoder.read(document['records'])
+    expression = decoder.value(document['root'])
+    if not isinstance(expression, Portable):
+        raise TypeError(f'expected an expression, got {type(expression).__name__}')
+    return lower_portable(expression)
 
 
-def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
-    for each in saved['capacities']:
-        capacity = Capacity(**{name: _tuples(x) for name, x in each.items()})
+def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
+    for numbers in saved['capacities']:
+        capacity = Capacity(**{name: _tuples(x) for name, x in numbers.items()})
         if capacity.shards or {*map(type, capacity.numbers)} != {int}:
             raise TypeError(f'expected whole numbers for one device, got {capacity}')
         residuals, strategy = saved['residuals'], saved['strategy']
@@ -428,39 +430,39 @@ def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
 
 
 def _tuples(value: object) -> Any:
-    """JSON's lists as tuples."""
+    """Convert JSON's lists to tuples, nested ones too."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _params_read(tree: object, arrays: Mapping[str, Array]) -> object:
-    """The inverse of `_tree`."""
+def _read_params(tree: object, arrays: Mapping[str, Array]) -> object:
+    """Return parameters; the inverse of `_write_params`."""
     if not isinstance(tree, list):
         return None if tree is None else arrays[f'{PARAMS}{tree}']
-    kind, items = tree
-    if kind == 'dict':
-        return {key: _params_read(x, arrays) for key, x in items}
-    return {'list': list, 'tuple': tuple}[kind](_params_read(x, arrays) for x in items)
+    name, items = tree
+    if name == 'dict':
+        return {key: _read_params(x, arrays) for key, x in items}
+    return {'list': list, 'tuple': tuple}[name](_read_params(x, arrays) for x in items)
 
 
 def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
-    """Refuses a program whose functions are others than those when it was saved."""
+    """Refuse a program whose functions have changed since it was saved."""
     with malformed(path):
-        found = differences(fingerprint(program), saved['fingerprint'])
-    if found:
+        changes = differences(fingerprint(program), saved['fingerprint'])
+    if changes:
         raise ValueError(
             f'{path}: expected the functions that the model was saved with, got others '
             'of their names, or other data that they use at module level, with '
-            f'{"; ".join(found)}. Load it beside the code as it was, save the model '
+            f'{"; ".join(changes)}. Load it beside the code as it was, save the model '
             'again, or pass `check_functions=False` if these do the same'
         )
 
 
-def _deserialized(
+def _deserialize(
     path: Path, saved: Mapping[str, Any], data: Iterable[bytearray]
 ) -> list[export.Exported]:
-    """The programs, if this version of JAX can read them."""
+    """Return the programs, if this version of JAX can read them."""
     try:
-        return [export.deserialize(each) for each in data]
+        return [export.deserialize(program) for program in data]
     except ImportError:
         raise
     except Exception as error:
@@ -469,8 +471,8 @@ def _deserialized(
         ) from error
 
 
-def _check_here(path: Path, program: export.Exported) -> None:
-    """Refuses a program that cannot run here."""
+def _check_platform(path: Path, program: export.Exported) -> None:
+    """Refuse a program that cannot run here."""
     here, known = export.default_export_platform(), program.platforms
     if here not in known:
         raise ValueError(
@@ -478,9 +480,9 @@ def _check_here(path: Path, program: export.Exported) -> None:
             f'got one for {", ".join(map(repr, known))}: save it by `jf.save(..., '
             f'platforms={[*known, here]!r})`'
         )
-    for each in program.in_avals:
-        if jax.dtypes.canonicalize_dtype(each.dtype) != each.dtype:
+    for aval in program.in_avals:
+        if jax.dtypes.canonicalize_dtype(aval.dtype) != aval.dtype:
             raise ValueError(
-                f'{path}: expected a model without arrays of {each.dtype}, got one '
+                f'{path}: expected a model without arrays of {aval.dtype}, got one '
                 'that was saved under `jax.enable_x64`: load and run it under that too'
             )

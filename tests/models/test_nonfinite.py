@@ -313,7 +313,7 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     if isinstance(found, jf.NonFinite):
         assert 'loss' in found.message
     elif found is not None:
-        assert search.told(found, examples).block
+        assert search.located(found, examples).block
     schedule, results = search.results()
     made = returned(model.program, schedule, results)
     values, metrics = made if model.program.metric_results else (made, {})

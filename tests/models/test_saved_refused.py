@@ -385,7 +385,7 @@ def test_a_failure_leaves_the_old_file(
     made, file = sums(), tmp_path / 'm'
     jf.save(file, made, {}, rooms(made, 3, 2))
     before = file.read_bytes()
-    monkeypatch.setattr(saving, '_exported', lambda *_: 1 / 0)
+    monkeypatch.setattr(saving, '_export', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         jf.save(file, made, {}, rooms(made, 3, 2))
     assert file.read_bytes() == before

@@ -240,7 +240,7 @@ def test_few_import_when_they_are_called() -> None:
     assert {name: names for name, names in found.items() if names} == {
         '__init__': {'_passes'},  # to which the methods of `Block` are bound
         # What every import of jfold registers, and so has to be quick.
-        'models.exported': {'_said'},
+        'models.exported': {'_spec_text'},
     }
 
 
