@@ -37,7 +37,7 @@ def plain(tree: object) -> Any:
     if [*by_key] == [GetAttrKey('value')]:
         (content,) = by_key.values()
         return content
-    return {_name(key): part for key, part in by_key.items()}
+    return {key_name(key): part for key, part in by_key.items()}
 
 
 def _is_empty(part: object) -> bool:
@@ -46,7 +46,7 @@ def _is_empty(part: object) -> bool:
     return not is_plain and not jax.tree.leaves(part)
 
 
-def _name(key: object) -> object:
+def key_name(key: object) -> object:
     """Return the dict key, index or attribute name in a key of a JAX path."""
     for attribute in 'key', 'idx', 'name':
         if hasattr(key, attribute):
