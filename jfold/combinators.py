@@ -459,7 +459,7 @@ class AllOf(Block):
 
 
 def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
-    """Return the (key, value) pairs of a dict, list or tuple, or of a list of pairs."""
+    """Return the (key, value) pairs of a dict, list, tuple or list of pairs."""
     if isinstance(spec, Mapping):
         return list(spec.items())
     if _has_pairs(spec):

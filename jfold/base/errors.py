@@ -98,7 +98,7 @@ def check_at_least(name: str, value: object, least: int) -> int:
 
 
 def _int_hint(name: str, value: object) -> str:
-    """Return a hint to write an int for a string or float of integral value, or ''."""
+    """Return a hint to write an int for `2.0` or `'2'`, or ''."""
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, str | float) and (number := float(value)).is_integer():
             return f'; write `{name}={int(number)}`'
@@ -215,7 +215,7 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 @contextlib.contextmanager
 def gradient_of(layer: str) -> Iterator[None]:
-    """Add a note to errors that names the layer, and what to do without a gradient."""
+    """Add a note to errors that names the layer and a way to a gradient."""
     try:
         yield
     except Exception as error:

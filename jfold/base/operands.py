@@ -157,7 +157,7 @@ def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> O
 
 @contextlib.contextmanager
 def noted_modules(name: str) -> Iterator[None]:
-    """Add a note to errors of Flax about a module that is called on a wire."""
+    """Add a note to errors of Flax about modules called on wires."""
     try:
         yield
     except Exception as error:
@@ -250,7 +250,7 @@ def together(sources: tuple[Any, ...]) -> Any:
 
 
 def check_questions(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Raise an error if the bytecode of a function asks about the class of an input.
+    """Raise an error if a function asks for the class of an input, by its bytecode.
 
     Args:
       inputs: the names of parameters that are wires.

@@ -40,7 +40,7 @@ def texts(block: Printed) -> Iterator[str]:
 
 
 def short(block: Printed, limit: int = 60) -> str:
-    """Return the text of a block, cut to `limit`; the rest of it is never made."""
+    """Return the text of a block, cut to `limit`; no more of it is made."""
     parts, length = [], 0
     for part in texts(block):
         parts.append(part)

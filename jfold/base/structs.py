@@ -20,7 +20,7 @@ def is_leaf(value: object) -> bool:
 
 
 def is_struct(value: object) -> bool:
-    """Return whether a value is a dict or another pytree node, but no tuple or list."""
+    """Return whether a value is a pytree node, but no tuple or list."""
     return not is_leaf(value) and not isinstance(value, tuple | list | None)
 
 

@@ -13,7 +13,7 @@ from jfold.types import ObjectType, TypeLike, convert_to_type
 
 
 class ForwardDeclaration:
-    """A name for a block that is defined later, so that it can refer to itself.
+    """A name for a block that is defined later and may refer to itself.
 
     Args:
       input_type: the type of its input, when inference cannot tell.
@@ -47,9 +47,9 @@ class ForwardDeclaration:
         return self  # as blocks do, of which references point here
 
     def __call__(self, *wires: Any) -> Any:
-        """Return a block that stands for the one that this is, or will be, resolved to.
+        """Return a block that stands for the target, which may be set later.
 
-        Called on wires, within `compose`, return the wire of the result of that block.
+        Called on wires, within `compose`, return the wire of the target's result.
         """
         reference = Reference(self)
         return reference(*wires) if wires else reference

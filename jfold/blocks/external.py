@@ -18,7 +18,7 @@ from jfold.types import TensorType, TypeLike, convert_to_type
 
 @dataclass(frozen=True)
 class Rows:
-    """The function from a number to a row of a table [rows, *shape] of any length."""
+    """The function from a number to a row of a table [rows, *shape]."""
 
     name: str
     type: TensorType
@@ -53,7 +53,7 @@ def shown_rows(table: Any) -> str:
 
 @api_boundary
 def External(name: str, type: TypeLike) -> Pipe:
-    """A row, picked by its number, of an array that is passed when a batch runs.
+    """A row of an array that is passed when a batch runs, by its number.
 
     So results of another network flow in and gradients flow out, and a table of
     embeddings can be held elsewhere. Takes a Python int, gives a tensor. A number

@@ -127,7 +127,7 @@ class InputTransform(Block):
 
 @block
 class OneHotFromList(Block):
-    """A vector [n] with a one at the index of a Python value in `items`, else zeros.
+    """A one-hot vector [n] of a Python value by its index in `items`.
 
     All n vectors are constants of the model, [n, n] numbers, so a use costs no more
     than an index. For thousands of items, look an index up by `InputTransform`, and

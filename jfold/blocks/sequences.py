@@ -46,7 +46,7 @@ NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
 
 @block
 class Map(Block):
-    """A block on every item of a sequence, a tuple of one type, or a Python iterable.
+    """A block on every item of a sequence, homogeneous tuple or Python iterable.
 
     `Map`, `Fold` and `Reduce` take no mappings and no sets.
 
@@ -191,7 +191,7 @@ class Reduce(Block):
 
 @block
 class Length(Block):
-    """The length of a sequence, a tuple or a Python value with `len`, as a scalar.
+    """The length of a sequence, tuple or Python value, as a scalar.
 
     Mappings and sets have one too. A length that the dtype cannot hold is an error.
     """
@@ -250,9 +250,9 @@ class GetItem(Block):
 
 @block
 class Nth(Block):
-    """An item of a sequence by an index in the data; takes a pair of the two.
+    """An item of a sequence by an index in the data.
 
-    An index is an int; a negative one counts from the end.
+    Takes a pair of the two. An index is an int; a negative one counts from the end.
 
     >>> from jfold import Identity, Record, Scalar
     >>> chosen = Record({'a': Map(Scalar()), 'index': Identity()}) >> Nth()
@@ -302,11 +302,11 @@ class Padded(Block):
 
 @block
 class Pick(Block):
-    """The items of a sequence at positions in the data; takes a pair of the two.
+    """The items of a sequence at positions in the data.
 
-    Positions are a list or an array of ints; negative ones count from the end. So a
-    graph may be a sequence of nodes with arrays of positions for the ends of its edges,
-    and no Python code runs for each edge.
+    Takes a pair of the two. Positions are a list or an array of ints; negative ones
+    count from the end. So the edges of a graph can be arrays of positions in a sequence
+    of nodes, and no Python code runs for each edge.
 
     >>> from jfold import Identity, Record, Scalar
     >>> chosen = Record([('x', Map(Scalar())), ('at', Identity())]) >> Pick()

@@ -118,7 +118,7 @@ def _is_variable(value: object) -> bool:
 
 
 def _variables_in(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
-    """Return the variables of NNX modules in a block, by layer and path in the module.
+    """Return the variables of NNX modules in a block by layer and path.
 
     `Model.init` draws the parameters of all other layers.
     """

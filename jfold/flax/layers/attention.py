@@ -71,7 +71,7 @@ class Query(nn.Module):
 
 
 class KeyAndValue(nn.Module):
-    """The score [] of an item for a query, and the value [features] of the item."""
+    """The score [] of an item for a query, and its value [features]."""
 
     features: int
 

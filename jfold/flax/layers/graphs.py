@@ -121,7 +121,7 @@ def GatedGraph(
 
 @api_boundary
 def Weave(width: int) -> Block:
-    """The weave module: new features of n nodes and of all n x n pairs of them.
+    """The weave module: new features of n nodes and all n x n pairs.
 
     It is that of Kearnes et al. 2016, in the form of Looks et al. 2017, equations 4 and
     5. Takes a pair of a sequence of n vectors and a sequence of n sequences of n

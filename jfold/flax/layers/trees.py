@@ -37,7 +37,7 @@ def Tree(
     combine: Convertible,
     output_type: TypeLike | None = None,
 ) -> Block:
-    """A recursion over a tree: the state of a node from its value and its children.
+    """A recursion over a tree: states of nodes from their values and children.
 
     Args:
       value: from a node of the data to a tensor.
@@ -131,7 +131,7 @@ def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
 
 
 class _Forget(nn.Module):
-    """The memory that a node keeps of a child: the gate of equation 4 times `c`."""
+    """The memory that a node keeps of a child: equation 4 times `c`."""
 
     features: int
     forget_bias: float
