@@ -250,7 +250,7 @@ def together(sources: tuple[Any, ...]) -> Any:
 
 
 def check_questions(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Raise an error if a function asks for the class of an input, by its bytecode.
+    """Raise an error if a function asks for the class of an input.
 
     Args:
       inputs: the names of parameters that are wires.
