@@ -84,6 +84,7 @@ class OneOf(Block):
       pre_block: applied before the cases; `key_fn` sees the value without it.
       default: the block for any other key; without one, such a key is an error.
 
+    >>> from jfold import GetItem, Scalar, Zeros
     >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
     >>> sign.eval(-3.0).item(), sign.eval(2.0).item()
     (0.0, 2.0)
@@ -157,6 +158,7 @@ class Optional(Block):
 
     In a `Record` it gives `none_case` for a missing field too.
 
+    >>> from jfold import Scalar, Zeros
     >>> Optional(Scalar()).eval(None).item()
     0.0
     >>> point = Record({'x': Scalar(), 'y': Optional(Scalar(), Zeros([]))})
