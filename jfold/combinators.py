@@ -475,11 +475,9 @@ def _has_keys(spec: object) -> bool:
 
 
 def _has_pairs(spec: object) -> bool:
-    return isinstance(spec, list) and all(map(_is_pair, spec))
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and _is_key(item[0])
+    return isinstance(spec, list) and all(
+        isinstance(x, tuple) and len(x) == 2 and _is_key(x[0]) for x in spec
+    )
 
 
 def _is_key(value: object) -> bool:

@@ -33,17 +33,15 @@ def plain(tree: object) -> Any:
         return tree
     if type(tree) in PLAIN:
         return jax.tree.unflatten(structure, [plain(part) for _, part in parts])
-    by_key = {path[0]: plain(part) for path, part in parts if not _is_empty(part)}
+    by_key = {
+        path[0]: plain(part)
+        for path, part in parts
+        if part is None or type(part) in PLAIN or jax.tree.leaves(part)
+    }
     if [*by_key] == [GetAttrKey('value')]:
         (content,) = by_key.values()
         return content
     return {key_name(key): part for key, part in by_key.items()}
-
-
-def _is_empty(part: object) -> bool:
-    """Return whether a part is a container, not a plain one, without leaves."""
-    is_plain = part is None or type(part) in PLAIN
-    return not is_plain and not jax.tree.leaves(part)
 
 
 def key_name(key: object) -> object:

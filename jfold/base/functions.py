@@ -16,10 +16,7 @@ from jfold.base.structs import is_leaf
 
 @functools.cache
 def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
-    """Return the function that joins tensors along an axis, one object per axis.
-
-    Uses of one function object are one layer.
-    """
+    """Return the function that joins tensors along an axis, one object per axis."""
 
     def concat(*inputs: jax.Array) -> jax.Array:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
@@ -50,10 +47,7 @@ def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
 
 
 def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
-    """Return `total / max(count, 1)`, computed in float32 or wider.
-
-    float16 has all ints up to 2048 only.
-    """
+    """Return `total / max(count, 1)`, in float32 at least: float16 counts to 2048."""
     is_inexact, is_float = (
         jnp.issubdtype(x.dtype, jnp.inexact) for x in (total, count)
     )

@@ -30,10 +30,7 @@ _CACHE = '_kept'
 
 
 class Stays:
-    """A base class of objects that can be copied, but not pickled.
-
-    They hold what is compiled for one process.
-    """
+    """A base class of objects compiled for one process: copied, but not pickled."""
 
     _instead: ClassVar[tuple[str, str]]  # what it is; what to pass to other processes
 

@@ -141,11 +141,8 @@ class Operand:
 def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
     """Return a function of two arguments with one bound to a Python number.
 
-    The number takes the dtype of the other argument. There is one function object for
-    each number, so that its uses are one layer.
-
-    Args:
-      type_: the type of the number, which tells `True`, 1 and 1.0 apart.
+    There is one object for each number, so that its uses are one layer; `type_` tells
+    `True`, 1 and 1.0 apart. The number takes the dtype of the other argument.
     """
 
     def bound(x: object) -> Any:

@@ -165,11 +165,9 @@ class Reduce(Block):
             raise TypeError(
                 f'Reduce: expected `associative` as bool, got {associative!r}'
             )
-        vars(self).update(
-            combine=convert_to_block(combine),
-            default=None if default is None else convert_to_block(default),
-            associative=associative,
-        )
+        combine = convert_to_block(combine)
+        default = None if default is None else convert_to_block(default)
+        vars(self).update(combine=combine, default=default, associative=associative)
 
     def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else ('default=', self.default)

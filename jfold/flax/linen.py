@@ -25,10 +25,9 @@ class Fold(linen.Module):
     """A block as a Linen module, called with a schedule.
 
     Layers that draw, such as dropout, take keys from the streams of `rngs`; none draws
-    while parameters are initialized. Make the block once, outside of methods: its model
-    is stored with it. Modules in the block have parameters of their own, even if the
-    network uses them elsewhere too: to share parameters, use a module in the block
-    alone, or pass arrays as `external`.
+    during `init`. Make the block once, outside of methods: its model is stored with it.
+    Modules in the block have their own parameters, even if the network uses them too.
+    To share these, use a module in the block alone, or pass arrays as `external`.
 
     Attributes:
       block: a block, or a short-hand for one, as `jfold.compile` takes it.

@@ -54,11 +54,8 @@ def MessagePassing(
     def states(h: object, of: object, to: object, *values: Any) -> Any:
         for _ in range(rounds):
             sources = Pick()(h, of)
-            if values:
-                messages = ZipWith(message, strict=True)(sources, *values)
-            else:
-                messages = Map(message)(sources)
-            sums = Map(Sum())(Regroup()(messages, to, h))
+            send = ZipWith(message, strict=True) if values else Map(message)
+            sums = Map(Sum())(Regroup()(send(sources, *values), to, h))
             h = ZipWith(update)(h, sums)
         return h
 

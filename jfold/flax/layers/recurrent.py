@@ -92,8 +92,7 @@ class LSTMCell(nn.RNNCellBase):
     def _gate(self, name: str, x: Array, h: Array) -> Array:
         of_x = nn.Dense(self.features, use_bias=False, name=f'i{name}')
         init = nn.initializers.orthogonal()
-        of_h = nn.Dense(self.features, kernel_init=init, name=f'h{name}')
-        return of_x(x) + of_h(h)
+        return of_x(x) + nn.Dense(self.features, kernel_init=init, name=f'h{name}')(h)
 
 
 @api_boundary
@@ -103,8 +102,7 @@ def LSTM(
     """Long short-term memory (Hochreiter and Schmidhuber 1997) along a sequence.
 
     Takes a sequence of vectors, gives a pair of the outputs, a sequence of vectors
-    [features], and the last state, a pair of the memory and the output. The first state
-    is zeros.
+    [features], and the last state, a pair of memory and output. It starts from zeros.
 
     Args:
       features: the length of outputs.
