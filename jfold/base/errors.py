@@ -134,8 +134,7 @@ def rows_asked(size: object, examples: int) -> int:
     """Return how many rows the results have: `size`, or one for each example.
 
     Raises:
-      ValueError: there are more examples than `size`, or far fewer.
-      TypeError: `size` is no int.
+      ValueError: there are more examples, or far fewer; TypeError: `size` is no int.
     """
     rows = examples if size is None else check_at_least('size', size, 0)
     if rows < examples:
@@ -147,9 +146,7 @@ def rows_asked(size: object, examples: int) -> int:
 
 
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Raise an error if results have far more rows than examples.
-
-    All rows take memory, used or not.
+    """Raise an error if results have far more rows, all in memory, than examples.
 
     Raises:
       ValueError: there are too many.

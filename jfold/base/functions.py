@@ -39,10 +39,7 @@ def additive_identity(
 
 
 def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
-    """Return `exp(x - largest)`, without a gradient for `largest`.
-
-    Softmax divides by a sum of these, so the shift cancels and has no gradient.
-    """
+    """Return `exp(x - largest)` without a gradient for `largest`: softmax cancels it."""
     return jnp.exp(x - jax.lax.stop_gradient(largest))
 
 
