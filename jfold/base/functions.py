@@ -39,7 +39,7 @@ def additive_identity(
 
 
 def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
-    """Return `exp(x - largest)` without a gradient for `largest`: softmax cancels it."""
+    """Return `exp(x - largest)`; the gradient of `largest` cancels in a softmax."""
     return jnp.exp(x - jax.lax.stop_gradient(largest))
 
 
