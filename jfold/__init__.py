@@ -156,9 +156,9 @@ __all__ = [
 ]
 
 
-# What runs expressions, or imports Flax, is imported on first use: a program that only
-# writes expressions starts sooner.
-_MODULES = 'layers', 'linen', 'nnx'  # which import Flax
+# Names that run expressions, or import Flax, are imported on first use: a program that
+# only writes expressions starts sooner.
+_MODULES = 'layers', 'linen', 'nnx'  # these import Flax
 _LATER = {
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
@@ -175,7 +175,7 @@ _HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
 def _passes() -> Passes:
-    """The passes behind methods of blocks, which import what runs expressions."""
+    """Import the passes behind `Block.eval`, `input_type` and `output_type`."""
     from jfold.debug.evaluation import evaluate
     from jfold.lower import input_type, result_type
 
@@ -186,16 +186,16 @@ bind_passes(_passes)
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported on first use."""
+    """Import a public name on first use."""
     if name in _MODULES:
         return importlib.import_module(f'jfold.flax.{name}')
     if name in _HOME:
-        found = getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
-        return globals().setdefault(name, found)
+        value = getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
+        return globals().setdefault(name, value)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-    """Public names, for completion; other submodules can be imported all the same."""
-    own = (name for name in globals() if name.startswith('__'))
-    return sorted([*__all__, *_MODULES, *own])
+    """Return the public names, for completion."""
+    dunder_names = (name for name in globals() if name.startswith('__'))
+    return sorted([*__all__, *_MODULES, *dunder_names])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a block is, and the blocks that plain Python values stand for.
+"""The base class of blocks, and the blocks that short-hands stand for.
 
 A callable is short for a `Function`, an array for a `FromTensor`, a dict, list or tuple
 for a `Record`, and `a >> b` for a `Pipe`. Whatever takes blocks takes these short-hands
-too, so that they are needed to say what a block is; all others are `combinators`.
+too, so they share a file with `Block`. All other blocks are in `blocks`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jfold.types import TensorType, Type
 
 
 class Block(Memoized):
-    """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
+    """A base class of all blocks. `a >> b` is `Pipe(a, b)`; one may be a short-hand."""
 
     @api_boundary
     def eval(
@@ -47,25 +47,25 @@ class Block(Memoized):
         id: int = 0,
         deterministic: bool = False,
     ) -> Any:
-        """Runs the block on one example, without batching.
+        """Run the block on one example, without batching.
 
         Args:
-          example: the data; what it is does not matter if the block takes nothing.
+          example: the data; anything if the block takes no input.
           params: as `Model.init` returns them; needed if the block has parameters.
-          external: by name, the arrays that `External` blocks pick rows of.
-          rngs, deterministic: as of `Model.apply`, which draws the same.
-          id: of the example, its row in the batch if there are no `ids`.
+          external: arrays by the names of the `External` blocks that pick their rows.
+          rngs, deterministic: as in `Model.apply`, which draws the same.
+          id: the id of the example: its row in a batch without `ids`.
 
         Returns:
           The value: arrays in tuples, lists for sequences. With `Metric` blocks inside,
-          the value and a dict of lists, of what each was given, one after another:
-          values, or pairs of a value and its label.
+          the value and a dict, which has a list of the values that each metric was
+          given, or of pairs of such a value and its label.
 
         Raises:
           TypeError: the block's types clash, a layer draws and has no key, or `params`
             or `external` is no dict.
-          InputError: the example does not fit the block, or contains itself; with the
-            path in the data, and the block.
+          InputError: the example does not fit the block, or contains itself; it names
+            the path in the data and the block.
 
         >>> from jfold import Map, Scalar, Sum
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
@@ -77,7 +77,7 @@ class Block(Memoized):
     @property
     @api_boundary
     def input_type(self) -> Type | None:
-        """What it takes; `None` if what is around it decides that.
+        """The type of the input; `None` if other blocks around this one decide it.
 
         Raises:
           TypeError: types clash inside of it.
@@ -87,8 +87,7 @@ class Block(Memoized):
     @property
     @api_boundary
     def output_type(self) -> Type | None:
-        """What it gives, wherever it stands, else what it makes of Python objects;
-        `None` if it takes none.
+        """The type of the result for any input, else for Python objects, else `None`.
 
         Raises:
           TypeError: types clash inside of it.
@@ -97,21 +96,21 @@ class Block(Memoized):
 
     @api_boundary
     def reads(self, *sources: Any) -> Operand:
-        """Within the scope of a composition, says what this block reads; its wire."""
+        """Wire this block to sources in the scope of a composition; return its wire."""
         return open_scope(self, sources).link(self, together(sources))
 
     @api_boundary
     def __call__(self, *sources: Any) -> Operand:
-        """Within a composition, the wire of what this block gives of others."""
+        """Return the wire of this block applied to sources, within a composition."""
         return open_scope(self, sources).add(self, together(sources))
 
     def __getitem__(self, key: object) -> Item:
-        """One item of what this block gives, to be read within a composition."""
+        """Return an item of the result of this block, to be read in a composition."""
         return Item(self, key)
 
-    __iter__: ClassVar[None] = None  # or Python would ask for items without end
+    __iter__: ClassVar[None] = None  # else Python takes `[0]`, `[1]`, ... for ever
 
-    # A block never changes, and is told by its identity.
+    # A block never changes, and is compared by identity: a copy would be another.
     def __copy__(self) -> Self:
         return self
 
@@ -125,7 +124,7 @@ class Block(Memoized):
         return in_full(self)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        """What it prints as; blocks that hold others give these as they are."""
+        """Iterate over the pieces of its text: strings, and the blocks inside."""
         yield repr(self)
 
     @api_boundary
@@ -138,7 +137,7 @@ class Block(Memoized):
 
     @api_boundary
     def _no_value(self, other: object) -> object:
-        if isinstance(other, Operand):  # of which it is known what to do
+        if isinstance(other, Operand):  # whose own operator says what to write
             return NotImplemented
         raise TypeError(
             f'{self!r}: expected `>>` or a call on wires, got another operator; write '
@@ -154,7 +153,7 @@ class Block(Memoized):
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes behind methods of `Block`, which need all kinds of blocks.
+    """The passes behind methods of `Block`, which know all kinds of blocks.
 
     Attributes:
       evaluate: runs a block on an example, given parameters, external arrays and keys.
@@ -178,19 +177,19 @@ def bind_passes(load: Callable[[], Passes]) -> None:
 
 
 def bound_passes() -> Passes:
-    """The passes that are bound, which `import jfold` has done."""
+    """Return the bound passes; `import jfold` has bound them."""
     return _loaders[0]()
 
 
-# ---- what is short for a block -------------------------------------------------------
+# ---- short-hands ---------------------------------------------------------------------
 
 T = TypeVar('T')
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
 Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
-# What `convert_to_block` reads.
+# The short-hands that `convert_to_block` takes.
 Convertible: TypeAlias = Block | Callable[..., Any] | Array | Fields
 ARRAYS = np.ndarray, np.generic, jax.Array
-# Of classes and functions that give blocks.
+# Modules of classes and functions that give blocks: not called, they are mistakes.
 MODULES = (
     __name__,
     'jfold.blocks.control',
@@ -204,20 +203,20 @@ MODULES = (
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def block(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen dataclass compared by identity, printed by its fields.
+    """Make a class a frozen dataclass that is compared by identity.
 
     Identity, because a block may hold arrays and functions, and because sharing is
-    decided by the callables inside `Function`, not by blocks. Since it is frozen, what
-    its `__init__` finds goes to its `vars`.
+    decided by the callables inside `Function`, not by blocks. Since it is frozen,
+    `__init__` sets attributes through `vars`.
     """
-    made = dataclass(frozen=True, eq=False, repr=False)(cls)
-    made.__init__ = api_boundary(made.__init__)  # type: ignore[method-assign]
-    return made
+    cls = dataclass(frozen=True, eq=False, repr=False)(cls)
+    cls.__init__ = api_boundary(cls.__init__)  # type: ignore[method-assign]
+    return cls
 
 
 @api_boundary
 def convert_to_block(value: Convertible) -> Block:
-    """Reads the short-hands for blocks.
+    """Return the block that a short-hand stands for.
 
     A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
     `FromTensor`, any other callable a `Function`.
@@ -233,7 +232,7 @@ def convert_to_block(value: Convertible) -> Block:
 
 
 def _converted(value: Convertible) -> Steps[Block]:
-    """The same off Python's stack, for records in records."""
+    """Convert a short-hand to a block, without recursion."""
     if isinstance(value, Block):
         return value
     if isinstance(value, Operand):
@@ -243,14 +242,14 @@ def _converted(value: Convertible) -> Steps[Block]:
         )
     if getattr(value, '__module__', None) in MODULES:
         name = getattr(value, 'name', getattr(value, '__name__', ''))
-        given = '' if hasattr(value, 'resolve_to') else '...'
+        arguments = '' if hasattr(value, 'resolve_to') else '...'
         raise TypeError(
             f'expected a block, got {value!r} itself: call it to get one, as in '
-            f'`{name}({given})`'
+            f'`{name}({arguments})`'
         )
     if isinstance(value, Mapping | list | tuple):
         has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
-        parts = yield in_turn(_converted(each) for _, each in pairs)
+        parts = yield in_turn(_converted(part) for _, part in pairs)
         if not has_keys:
             return Record(parts)
         keys = (key for key, _ in pairs)
@@ -266,7 +265,7 @@ def _converted(value: Convertible) -> Steps[Block]:
 
 
 def _instead_of(value: object) -> str:
-    """What to write for something that no block is made of."""
+    """Return a hint what to write instead of a value that stands for no block."""
     if isinstance(value, type):
         of_python, name = value.__module__ == 'builtins', value.__name__
         return f'write `InputTransform({name})`' if of_python else 'call it'
@@ -279,7 +278,7 @@ def _instead_of(value: object) -> str:
     return 'pass an array for a constant'
 
 
-# ---- what short-hands stand for ------------------------------------------------------
+# ---- the blocks of short-hands -------------------------------------------------------
 
 
 @block
@@ -298,9 +297,9 @@ class FromTensor(Block):
         if some_masked([value]):
             raise TypeError(f'FromTensor: expected an array, got {value!r}, {MASKED}')
         type_ = TensorType(value.shape, value.dtype)
-        own = np.array(value, type_.dtype)  # a copy, which nobody else changes
-        own.flags.writeable = False
-        vars(self).update(value=own, type=type_)
+        copy = np.array(value, type_.dtype)  # which nobody else can change
+        copy.flags.writeable = False
+        vars(self).update(value=copy, type=type_)
 
     type: ClassVar[TensorType]
 
@@ -310,25 +309,25 @@ class FromTensor(Block):
 
 @block
 class Function(Block):
-    """A function of tensors, written for ONE example; batching is not its concern.
+    """A function of tensors, written for ONE example; jfold batches it.
 
     The same callable in several places is one operation with one set of parameters.
     A tuple input is unpacked into arguments (nested tuples stay tuples), by name where
-    these are fields of a `Record`. No item but the first becomes an argument that has
-    a default other than `None`.
+    its items are fields of a `Record`. No item but the first becomes an argument that
+    has a default other than `None`.
 
     The result is an array, or arrays in tuples, in dicts, or in dataclasses that JAX
-    knows, as by `jax.tree_util.register_dataclass`. A dict or dataclass is *one*
-    argument of what follows, and is given as it is; `GetItem`, `Record` and `[key]` of
-    wires read its fields, by key or name.
+    knows, for instance by `jax.tree_util.register_dataclass`. A dict or dataclass is
+    *one* argument of the next function; `GetItem`, `Record` and `[key]` of wires read
+    its fields, by key or name.
 
-    Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
+    `fn` runs on tiles of rows, whose spare rows repeat the values of other rows. So a
     callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,
-    and again where the reverse pass computes rows anew.
+    and again where the reverse pass recomputes rows.
 
-    Gradients are those of `jax.vmap` over all nodes of the operation: what depends on
-    parameters alone is computed once a step, and its reverse runs once, on the sum of
-    the cotangents; within `jax.checkpoint` too, but not within loops and branches. A
+    Gradients are those of `jax.vmap` over all nodes of the operation. A computation on
+    parameters alone runs once a step, and so does its reverse, on the sum of the
+    cotangents; within `jax.checkpoint` too, but not within loops and branches. A
     reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node whose value the
     loss does not use, if it uses that of another. It may close over nothing that an
     enclosing `jax.jit` traces, as JAX asks of rules in loops: make it an argument.
@@ -338,19 +337,19 @@ class Function(Block):
         one, which have one set of parameters; or, with `init`, a callable
         `fn(params, *inputs)`.
       init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
-        per input, if by its signature it takes more than the key. What has a default
-        other than `None` keeps it; an `init` without a signature is given all.
+        per input, if its signature has more than the key. A parameter with a default
+        other than `None` keeps it; an `init` without a signature is given all specs.
       name: the key of its parameters; the callable's own name when left out. Two names
-        for one callable give two sets of parameters. Of several callables of one name
-        the later are numbered, `name_1` and so on, in the order in which the expression
-        meets them: say `name` where parameters are to outlast changes of that.
-      rngs: the names of keys of `jax.random` that `fn` draws with, one or several, each
-        an argument by that name: `fn(x, dropout=key)`. Every node has its own, which
-        `Model.apply(..., rngs=key)` decides; with `deterministic=True` it is `None`.
-        What Flax modules draw with is found, unless it is said.
+        for one callable give two sets of parameters. If several callables have one
+        name, the later are numbered, `name_1` and so on, in the order in which they
+        stand in the expression: pass `name` to keep parameters when that changes.
+      rngs: one or several names of keys of `jax.random`, each a keyword argument of
+        `fn`, as in `fn(x, dropout=key)`. Every node has its own key, derived from that
+        of `Model.apply(..., rngs=key)`; with `deterministic=True` it is `None`. For
+        Flax modules the names are found if none are given.
       batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
-        of the result may depend only on the same row of the inputs. If a reverse rule
-        in it is not plainly linear in the cotangent, it is given rows one by one.
+        of the result may depend only on the same row of the inputs. A reverse rule in
+        it that is not plainly linear in the cotangent is given rows one by one.
 
     Raises:
       TypeError: `fn` or `init` is not callable, or `rngs` no names.
@@ -391,19 +390,19 @@ class Function(Block):
 
 @block
 class Pipe(Block):
-    """Blocks one after another, left to right; `Pipe()` is the identity."""
+    """A chain of blocks, each on the result of the one before."""
 
     blocks: tuple[Block, ...]
 
     def __init__(self, *blocks: Convertible) -> None:
         flat: list[Block] = []
-        for each in map(convert_to_block, blocks):
-            flat.extend(each.blocks if isinstance(each, Pipe) else [each])
+        for part in map(convert_to_block, blocks):
+            flat.extend(part.blocks if isinstance(part, Pipe) else [part])
         vars(self).update(blocks=tuple(flat))
 
     def _pieces(self) -> Iterator[str | Printed]:
-        for number, each in enumerate(self.blocks):
-            yield from (' >> ', each) if number else (each,)
+        for number, part in enumerate(self.blocks):
+            yield from (' >> ', part) if number else (part,)
         yield '' if self.blocks else 'Pipe()'
 
 
@@ -411,14 +410,14 @@ class Pipe(Block):
 class Record(Block):
     """One block per field of a dict, list, tuple or object; gives a tuple.
 
-    Its items are in the order in which they are written: that of a dict, of a list of
-    pairs, or of a tuple of blocks (keys 0, 1, ...). A function that follows takes them
-    by name where its parameters bear the names of all fields, in whatever order; names
-    that are fields and stand for others are an error at `compile`. A block that takes
-    no input (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
+    Its items are in the order of the blocks: those of a dict, of a list of pairs, or of
+    a tuple of blocks (keys 0, 1, ...). The next function takes them by name, in any
+    order, if its parameters have the names of all fields; a parameter with the name of
+    a field that would be given another one is an error at `compile`. A block without
+    input (`Zeros`, `FromTensor`, one behind a `Void`) reads no field.
 
-    A dict or an object may have more fields. Where a tuple or list of blocks was given,
-    the value may have no more items than these; `{0: a, 2: b}` picks some of more.
+    A dict or an object may have more fields. With a tuple or list of blocks the value
+    may have no more items than these; `{0: a, 2: b}` picks some items of more.
 
     >>> from jfold import Scalar
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
@@ -432,13 +431,13 @@ class Record(Block):
     """
 
     fields: tuple[tuple[Any, Block], ...]
-    length: int | None  # of the value, at most
+    length: int | None  # how many items a value may have, if they have no keys
 
     def __init__(self, spec: Fields) -> None:
         pairs = key_value_pairs('Record', spec)
         has_keys = _has_keys(spec)
         vars(self).update(
-            fields=tuple((key, convert_to_block(each)) for key, each in pairs),
+            fields=tuple((key, convert_to_block(part)) for key, part in pairs),
             length=None if has_keys else len(pairs),
         )
 
@@ -448,7 +447,7 @@ class Record(Block):
 
 @block
 class AllOf(Block):
-    """Gives the same input to every block; a tuple of their results."""
+    """Several blocks on the same input; gives a tuple of their results."""
 
     blocks: tuple[Block, ...]
 
@@ -460,7 +459,7 @@ class AllOf(Block):
 
 
 def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
-    """The (key, value) pairs of a dict, a list of pairs, or a tuple or list."""
+    """Return the (key, value) pairs of a dict, list, tuple or list of pairs."""
     if isinstance(spec, Mapping):
         return list(spec.items())
     if _has_pairs(spec):
@@ -471,22 +470,20 @@ def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
 
 
 def _has_keys(spec: object) -> bool:
-    """Whether fields are read by the keys that are said, and not by their places."""
+    """Return whether a spec names keys; else the keys are 0, 1 and so on."""
     return isinstance(spec, Mapping) or _has_pairs(spec)
 
 
 def _has_pairs(spec: object) -> bool:
-    return isinstance(spec, list) and all(map(_is_pair, spec))
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and _is_key(item[0])
+    return isinstance(spec, list) and all(
+        isinstance(x, tuple) and len(x) == 2 and _is_key(x[0]) for x in spec
+    )
 
 
 def _is_key(value: object) -> bool:
-    """Whether a value is a key rather than a block: scalars of NumPy are keys here."""
+    """Return whether a value is a key and no block; NumPy scalars are keys here."""
     if isinstance(value, tuple):
         return all(map(_is_key, value))
-    array = isinstance(value, np.ndarray | jax.Array)
-    convertible = array or isinstance(value, Block | Mapping | list)
-    return isinstance(value, type) or not (convertible or callable(value))
+    is_array = isinstance(value, np.ndarray | jax.Array)
+    is_convertible = is_array or isinstance(value, Block | Mapping | list)
+    return isinstance(value, type) or not (is_convertible or callable(value))

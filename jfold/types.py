@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of what flows between blocks.
+"""The types of values that flow between blocks.
 
 A type describes one example's value, never a batch. Everything here is an immutable
 value: equal by content, hashable, readable when printed.
@@ -29,11 +29,11 @@ from jfold.base.trampoline import Steps, in_turn, run
 
 
 class Type:
-    """Base of all types.
+    """A base class of all types.
 
     Attributes:
-      ground: whether no variable is inside.
-      of_objects: whether values are made of Python objects alone.
+      ground: whether the type has no type variable inside.
+      of_objects: whether its values are made of Python objects alone.
     """
 
     ground: ClassVar[bool] = True
@@ -41,29 +41,28 @@ class Type:
 
     @property
     def size(self) -> int | None:
-        """How many scalars a value holds; `None` if it is not of tensors alone, or of
-        no fixed number."""
+        """The number of scalars in a value; `None` with objects or sequences inside."""
         return None
 
     def terminal_types(self) -> list[Type]:
-        """The types in nested tuples and sequences, left to right, void left out.
+        """Return the types in nested tuples and sequences, left to right, without void.
 
         >>> TupleType('int32', SequenceType([2])).terminal_types()
         [int32[], float32[2]]
         """
-        waiting, found = [self], list[Type]()
+        waiting, terminals = [self], list[Type]()
         while waiting:
-            each = waiting.pop()
-            if isinstance(each, Nested):
-                waiting.extend(reversed(each.parts))
-            elif not isinstance(each, VoidType):
-                found.append(each)
-        return found
+            type_ = waiting.pop()
+            if isinstance(type_, Nested):
+                waiting.extend(reversed(type_.parts))
+            elif not isinstance(type_, VoidType):
+                terminals.append(type_)
+        return terminals
 
     def flatten(self, value: object) -> list[Any]:
-        """The values at the terminals, of each item of a sequence in turn.
+        """Return the values at the terminals, of each item of a sequence in turn.
 
-        Of a broadcast, which has one item without end, those of the item.
+        A broadcast, which repeats one item without end, gives those of the item once.
 
         >>> TupleType('int32', SequenceType([])).flatten((1, [2.0, 3.0]))
         [1, 2.0, 3.0]
@@ -71,26 +70,26 @@ class Type:
         Raises:
           ValueError: the value is of another type.
         """
-        waiting, found = [(self, value)], list[Any]()
+        waiting, values = [(self, value)], list[Any]()
         while waiting:
-            type_, each = waiting.pop()
+            type_, part = waiting.pop()
             if isinstance(type_, Product):
                 waiting += reversed(
-                    [*zip(type_.items, _parts(type_, each), strict=True)]
+                    [*zip(type_.items, _parts(type_, part), strict=True)]
                 )
             elif isinstance(type_, SequenceType):
-                waiting += [(type_.item, x) for x in reversed(_parts(type_, each))]
+                waiting += [(type_.item, x) for x in reversed(_parts(type_, part))]
             elif isinstance(type_, BroadcastType):
-                waiting.append((type_.item, _repeated(type_, each)))
+                waiting.append((type_.item, _repeated(type_, part)))
             elif not isinstance(type_, VoidType):
-                found.append(each)
-        return found
+                values.append(part)
+        return values
 
     def unflatten(self, values: Iterable[Any], like: object = None) -> Any:
-        """A value with the given ones at its terminals; the inverse of `flatten`.
+        """Return a value with these at its terminals: the inverse of `flatten`.
 
         Args:
-          like: a value with sequences as long as those wanted; needed if there are any.
+          like: a value with sequences of the lengths wanted; needed if there are any.
 
         >>> TupleType('int32', SequenceType([])).unflatten([4, 5, 6], (1, [2.0, 3.0]))
         (4, [5, 6])
@@ -99,27 +98,27 @@ class Type:
           ValueError: there are more values, or fewer; `like` is needed, or is of
             another type.
         """
-        rest = iter(values)
-        made = run(_unflattened(self, rest, like))
-        if more := [*rest]:
+        remaining = iter(values)
+        result = run(_unflattened(self, remaining, like))
+        if more := [*remaining]:
             raise ValueError(f'expected as many values as terminals, got more: {more}')
-        return made
+        return result
 
     def _pieces(self) -> Iterator[str | Printed]:
-        """What it prints as; types that hold others give these as they are."""
+        """Iterate over the pieces of its text: strings, and the types inside."""
         yield repr(self)
 
 
 class Nested(Type):
-    """Base of types with others inside, its `parts`.
+    """A base class of types with others inside, its `parts`.
 
-    They may be nested without limit, and one may be a part of many: so whatever would
-    look at all of them is found when a type is made, or goes through each part once.
+    They may be nested without limit, and share parts. So facts about all parts are
+    stored when a type is made, and walks visit each part once.
     """
 
     parts: tuple[Type, ...]
-    form: Hashable = None  # what is equal, besides parts, of types that are
-    _head: tuple[type, Hashable, int, int]  # equal, if types are
+    form: Hashable = None  # equal types have equal parts and forms
+    _head: tuple[type, Hashable, int, int]  # a digest: equal types have equal ones
     _may_hold_objects: ClassVar[bool] = True
 
     def _hold(self, *parts: Type) -> None:
@@ -128,13 +127,13 @@ class Nested(Type):
             parts=parts,
             ground=all(part.ground for part in parts),
             of_objects=self._may_hold_objects and objects,
-            # The hashes of parts are known, so this takes no recursion; and it is kept,
-            # since types are keys of tables.
+            # Parts have stored their hashes, so this needs no recursion. It is stored
+            # too, since types are keys of tables.
             _head=(type(self), self.form, len(parts), hash(parts)),
         )
 
     def around(self, parts: Iterable[Type]) -> Self:
-        """The same type with other parts."""
+        """Return this type with other parts."""
         return type(self)(*parts)
 
     def __eq__(self, other: object) -> bool:
@@ -146,7 +145,7 @@ class Nested(Type):
         return hash(self._head)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.parts  # a hash says nothing to another process
+        return type(self), self.parts  # no `_head`: hashes differ elsewhere
 
     def __repr__(self) -> str:
         return in_full(self)
@@ -162,7 +161,7 @@ def _are_equal(left: Nested, right: Nested) -> bool:
         if not (isinstance(a, Nested) and isinstance(b, Nested)):
             if isinstance(a, Nested) or isinstance(b, Nested) or a != b:
                 return False
-        elif a._head != b._head:  # most that differ are told apart here
+        elif a._head != b._head:  # most types that differ
             return False
         else:
             seen.add((id(a), id(b)))
@@ -194,18 +193,18 @@ class TensorType(Type):
 
     @property
     def size(self) -> int:
-        """How many scalars it holds."""
+        """The number of scalars."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def differentiable(self) -> bool:
-        """Whether gradients can flow through a value of this type."""
+        """True if gradients can flow through a value of this type."""
         return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class KeyType(TensorType):
-    """A key of `jax.random`, of one stream; as numbers, which buffers hold.
+    """A key of `jax.random` for one stream, as numbers [2], which buffers hold.
 
     >>> KeyType('dropout')
     key[dropout]
@@ -222,18 +221,18 @@ class KeyType(TensorType):
 
 
 class Product(Nested):
-    """Base of types whose values hold one of each of some types: tuples and structs."""
+    """A base class of tuples and structs: their values hold one value of each item."""
 
     items: tuple[Type, ...]
     form: Form = TUPLE
 
     @property
     def size(self) -> int | None:
-        """How many scalars the items hold together, if these are tensors."""
-        return run(_total(self, lambda each: each.size, {}))
+        """The number of scalars in all items together, or `None`."""
+        return run(_total(self, lambda type_: type_.size, {}))
 
     def place(self, key: object) -> int | None:
-        """That of the item of a key; `None` if there is no such."""
+        """Return the index of the item with a key, or `None`."""
         return self.form.place(key, len(self))
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -248,8 +247,7 @@ class Product(Nested):
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class TupleType(Product):
-    """A tuple of values of the given types; `TupleType(a, b)` or `TupleType((a, b))`,
-    or a list of types, where one of numbers is a shape.
+    """A tuple of values: `TupleType(a, b)`, `TupleType((a, b))` or `TupleType([a, b])`.
 
     >>> TupleType('int32', [2])
     (int32[], float32[2])
@@ -259,10 +257,10 @@ class TupleType(Product):
 
     @api_boundary
     def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
-        given: Any = items
+        specs: Any = items
         if len(items) == 1 and _holds_items(items[0]):
-            given = items[0]
-        vars(self).update(items=tuple(map(convert_to_type, given)))
+            specs = items[0]
+        vars(self).update(items=tuple(map(convert_to_type, specs)))
         self._hold(*self.items)
 
     def __getitem__(self, key: int | slice) -> Type:
@@ -270,18 +268,18 @@ class TupleType(Product):
         return TupleType(items) if isinstance(items, tuple) else items
 
 
-def _holds_items(given: object) -> bool:
-    """Whether it is no short-hand for one type, but holds several."""
-    if isinstance(given, list):
-        return any(isinstance(each, Type) for each in given)
-    return isinstance(given, tuple | Iterator)
+def _holds_items(argument: object) -> bool:
+    """Return whether an argument holds several types, and is no short-hand for one."""
+    if isinstance(argument, list):
+        return any(isinstance(item, Type) for item in argument)
+    return isinstance(argument, tuple | Iterator)
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class StructType(Product):
-    """A dict, or an object that JAX takes apart, of values of the given types.
+    """A dict, or another pytree node, of values of the given types.
 
-    Unlike a tuple it is one argument of a function.
+    Other than a tuple, which is unpacked, it is one argument of a function.
 
     >>> convert_to_type({'h': [2], 'c': 'int32'})
     {'c': int32[], 'h': float32[2]}
@@ -295,7 +293,7 @@ class StructType(Product):
         self._hold(*self.items)
 
     def around(self, parts: Iterable[Type]) -> StructType:
-        """The same type with other parts."""
+        """Return this type with other parts."""
         return StructType(self.form, parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -304,7 +302,7 @@ class StructType(Product):
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class SequenceType(Nested):
-    """A finite sequence of values of one type; its length is known per example.
+    """A finite sequence of values of one type; each example has its own length.
 
     >>> SequenceType([3])
     [float32[3]]
@@ -339,7 +337,7 @@ class BroadcastType(Nested):
 
 @dataclass(frozen=True)
 class ObjectType(Type):
-    """An arbitrary Python value, seen only while a schedule is built."""
+    """An arbitrary Python value, which the host alone reads to make a schedule."""
 
     of_objects: ClassVar[bool] = True
 
@@ -349,7 +347,7 @@ class ObjectType(Type):
 
 @dataclass(frozen=True)
 class VoidType(Type):
-    """No value: what a constant takes and a sink gives."""
+    """The type without values: constants take it, sinks give it."""
 
     def __repr__(self) -> str:
         return 'void'
@@ -363,11 +361,11 @@ TypeLike: TypeAlias = (
 
 @api_boundary
 def convert_to_type(spec: TypeLike) -> Type:
-    """Reads the short-hands for types.
+    """Return the type that a short-hand stands for.
 
-    A `Type` is itself, a tuple a `TupleType`, a list a tensor shape with an optional
-    dtype at its end, an int `n` a vector [n], a dtype or its name a scalar; a dict, or
-    a dataclass that JAX knows, with types inside is a `StructType`.
+    A `Type` is itself, a tuple a `TupleType`, a list the shape of a tensor with an
+    optional dtype at its end, an int `n` a vector [n], a dtype or its name a scalar; a
+    dict, or a dataclass that JAX knows, with types inside is a `StructType`.
 
     >>> convert_to_type(('int32', 4, [2, 3, 'float16']))
     (int32[], float32[4], float16[2,3])
@@ -379,7 +377,7 @@ def convert_to_type(spec: TypeLike) -> Type:
 
 
 def _converted(spec: TypeLike) -> Steps[Type]:
-    """The same off Python's stack, for tuples in tuples."""
+    """Convert a short-hand to a type, without recursion."""
     if isinstance(spec, Type):
         return spec
     if isinstance(spec, tuple):
@@ -401,39 +399,39 @@ def _converted(spec: TypeLike) -> Steps[Type]:
 
 
 def leaf_types(type_: Type) -> Iterator[Type]:
-    """The types at the leaves of nested tuples, left to right, void left out."""
+    """Iterate over the leaves of nested tuples, left to right, without void."""
     waiting = [type_]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, Product):
-            waiting.extend(reversed(each.items))
-        elif not isinstance(each, VoidType):
-            yield each
+        inner = waiting.pop()
+        if isinstance(inner, Product):
+            waiting.extend(reversed(inner.items))
+        elif not isinstance(inner, VoidType):
+            yield inner
 
 
 def tensors(type_: Type) -> Iterator[TensorType]:
-    """The types of the tensors in nested tuples and sequences, left to right."""
-    return (each for each in leaf_types(type_) if isinstance(each, TensorType))
+    """Iterate over the tensor types in nested tuples, left to right."""
+    return (leaf for leaf in leaf_types(type_) if isinstance(leaf, TensorType))
 
 
 def count_terminals(type_: Type) -> int:
-    """How many there are in nested tuples, which may be more than could be listed."""
-    count = run(_total(type_, lambda each: int(not isinstance(each, VoidType)), {}))
+    """Return the number of leaves of nested tuples, which may be too many to list."""
+    count = run(_total(type_, lambda leaf: int(not isinstance(leaf, VoidType)), {}))
     assert count is not None
     return count
 
 
 def _total(
-    type_: Type, of: Callable[[Type], int | None], known: dict[int, int | None]
+    type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> Steps[int | None]:
-    """The sum over what stands in nested tuples; none if something has no number."""
+    """Return the sum of `count` over leaves; `None` if that of a leaf is `None`."""
     if not isinstance(type_, Product):
-        return of(type_)
-    # One part may be in many places, so that there are 2^n of the innermost.
-    if id(type_) not in known:
-        parts = yield in_turn(_total(each, of, known) for each in type_.items)
-        known[id(type_)] = None if None in parts else sum(parts)
-    return known[id(type_)]
+        return count(type_)
+    # Types share parts: of n nested types with two equal items there are 2^n leaves.
+    if id(type_) not in totals:
+        counts = yield in_turn(_total(item, count, totals) for item in type_.items)
+        totals[id(type_)] = None if None in counts else sum(counts)
+    return totals[id(type_)]
 
 
 def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Steps[Any]:
@@ -448,8 +446,8 @@ def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Steps[Any]
         parts = (_unflattened(type_.item, values, x) for x in _parts(type_, like))
         return list((yield in_turn(parts)))
     if isinstance(type_, BroadcastType):
-        inside = None if like is None else _repeated(type_, like)
-        return itertools.repeat((yield _unflattened(type_.item, values, inside)))
+        item = None if like is None else _repeated(type_, like)
+        return itertools.repeat((yield _unflattened(type_.item, values, item)))
     if isinstance(type_, VoidType):
         return None
     for value in values:
@@ -458,7 +456,7 @@ def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Steps[Any]
 
 
 def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
-    """The items of a value of a type."""
+    """Return the items of a value of a type."""
     form = type_.form if isinstance(type_, Product) else TUPLE
     try:
         parts = form.opened(value)
@@ -470,14 +468,14 @@ def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
 
 
 def _repeated(type_: BroadcastType, value: Any) -> object:
-    """The item of a value without end, such as `itertools.repeat` makes."""
+    """Return the item that a value such as `itertools.repeat(item)` repeats."""
     if hasattr(type(value), '__len__') or not hasattr(type(value), '__iter__'):
         raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
     return next(iter(value))
 
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:
-    """A value of `type_`, (nested) tuples or structs, filled with leaves in order."""
+    """Return a value of a type of nested tuples and structs with these leaves."""
     return run(_pack(type_, iter(leaves)))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors, prints, memos and jaxprs: what all parts need and none owns."""
+"""Helpers that all parts need: errors, printing, memos, jaxprs."""

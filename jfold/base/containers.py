@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters in dicts, lists and tuples, whatever else holds them.
+"""Parameters as plain dicts, lists and tuples, for files.
 
-Those of Flax NNX are in classes of its own, which a reader of a file need not have.
+Flax NNX holds parameters in its own classes, which a reader of a file may not have.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ PLAIN = dict, list, tuple
 
 
 def plain(tree: object) -> Any:
-    """A pytree with dicts in the place of other containers, by what leads to each part.
+    """Return a pytree with dicts in place of all containers but lists and tuples.
 
-    A box, whose one attribute is its value, is left out, as is what a container has of
-    its own that holds nothing.
+    The keys of a dict are the keys, indices or attributes of the parts. A box, whose
+    one attribute is `value`, is replaced by that value; a container of another class
+    that holds no leaves is left out.
 
     >>> from flax.core import freeze
     >>> plain(freeze({'a': [1, (2, None)]}))
@@ -32,21 +33,19 @@ def plain(tree: object) -> Any:
         return tree
     if type(tree) in PLAIN:
         return jax.tree.unflatten(structure, [plain(part) for _, part in parts])
-    found = {path[0]: plain(part) for path, part in parts if not _is_empty(part)}
-    if [*found] == [GetAttrKey('value')]:
-        (content,) = found.values()
+    by_key = {
+        path[0]: plain(part)
+        for path, part in parts
+        if part is None or type(part) in PLAIN or jax.tree.leaves(part)
+    }
+    if [*by_key] == [GetAttrKey('value')]:
+        (content,) = by_key.values()
         return content
-    return {_name(key): part for key, part in found.items()}
+    return {key_name(key): part for key, part in by_key.items()}
 
 
-def _is_empty(part: object) -> bool:
-    """Whether it is a container of a kind of its own that holds nothing."""
-    is_plain = part is None or type(part) in PLAIN
-    return not is_plain and not jax.tree.leaves(part)
-
-
-def _name(key: object) -> object:
-    """What a key of a path says: of a dict, a sequence or an attribute."""
+def key_name(key: object) -> object:
+    """Return the dict key, index or attribute name in a key of a JAX path."""
     for attribute in 'key', 'idx', 'name':
         if hasattr(key, attribute):
             return getattr(key, attribute)
@@ -54,18 +53,19 @@ def _name(key: object) -> object:
 
 
 def leaves_of(tree: object) -> list[Any]:
-    """The leaves of a pytree in the order of the plain one."""
+    """Return the leaves of `plain(tree)`, in its order."""
     return jax.tree.leaves(plain(tree))
 
 
 def restored(like: object) -> Callable[[list[Any]], Any]:
-    """The inverse of `leaves_of`, for pytrees of one structure."""
+    """Return the inverse of `leaves_of` for pytrees with the structure of `like`."""
     structure: Any = jax.tree.structure(like)
     numbers = range(structure.num_leaves)
-    places = leaves_of(jax.tree.unflatten(structure, numbers))
+    # Plain dicts may sort their keys differently: number the leaves to see the order.
+    order = leaves_of(jax.tree.unflatten(structure, numbers))
 
-    def made(leaves: list[Any]) -> Any:
-        by_place = dict(zip(places, leaves, strict=True))
-        return jax.tree.unflatten(structure, [by_place[n] for n in numbers])
+    def restore(leaves: list[Any]) -> Any:
+        by_number = dict(zip(order, leaves, strict=True))
+        return jax.tree.unflatten(structure, [by_number[n] for n in numbers])
 
-    return made
+    return restore

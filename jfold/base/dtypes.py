@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes and dtypes of tensors, checked."""
+"""Checks of the shapes and dtypes of tensors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jax.typing import DTypeLike
 
 
 def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
-    """A shape as a tuple; refuses what is none."""
-    whole = isinstance(shape, tuple | list) and all(
+    """Return a shape as a tuple of ints, or raise TypeError."""
+    is_shape = isinstance(shape, tuple | list) and all(
         isinstance(n, int | np.integer) and n >= 0 for n in shape
     )
-    if not whole:
+    if not is_shape:
         hint = ''
         if isinstance(shape, int) or (isinstance(shape, tuple) and len(shape) == 1):
             hint = '; write `Tensor([2, 3])` for a shape, `Vector(2)` for a length'
@@ -27,7 +27,7 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """A dtype of numbers, in the byte order of the machine; refuses others."""
+    """Return a number dtype in native byte order, or raise TypeError."""
     try:
         result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
     except (TypeError, ValueError):
@@ -40,6 +40,6 @@ def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:
-    # What JAX adds, such as bfloat16, is of NumPy's kind V but not built in.
-    added = dtype.kind == 'V' and dtype.isbuiltin == 2
-    return added or (dtype.kind in 'biufc' and dtype.char not in 'gG')
+    # Dtypes that JAX adds, such as bfloat16, have NumPy's kind V but are not built in.
+    is_added = dtype.kind == 'V' and dtype.isbuiltin == 2
+    return is_added or (dtype.kind in 'biufc' and dtype.char not in 'gG')

@@ -17,10 +17,10 @@ class InputError(ValueError):
 
     Attributes:
       example: its number in the batch.
-      path: how the value at fault is reached from the example, as `['left'][0]`; the
+      path: the way from the example to the value at fault, as `['left'][0]`; the
         message leaves out the middle of a long one.
       block: the path of the block in the expression.
-      hint: what to do, which is printed below; '' if that is not known.
+      hint: what to do, printed below the message; '' if that is not known.
     """
 
     def __init__(
@@ -37,30 +37,30 @@ class InputError(ValueError):
             self.add_note(f'What to do: {hint}')
 
     def renumbered(self, example: int) -> InputError:
-        """The same error, with the number that the example has elsewhere."""
+        """Return a copy of this error for another example number."""
         return InputError(self.message, example, self.path, self.block, self.hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        said = self.message, self.example, self.path, self.block, self.hint
-        return InputError, said
+        arguments = self.message, self.example, self.path, self.block, self.hint
+        return InputError, arguments
 
 
 def middle_out(text: str, limit: int = 240) -> str:
-    """A text without its middle, if it is long."""
+    """Return a text, with its middle cut out if it is longer than `limit`."""
     half = limit // 2 - 2
     return text if len(text) <= limit else f'{text[:half]} ... {text[-half:]}'
 
 
 class ProgramBudgetError(RuntimeError):
-    """One more shape of schedule would exceed `max_programs`."""
+    """A batch needs one more compiled program than `max_programs` allows."""
 
 
 class BadItem(Exception):
-    """One of several values cannot be what it has to be.
+    """One of several values cannot be converted.
 
     Attributes:
       index: its place among them.
-      example: that it is of, once it is known.
+      example: the number of its example, once that is known.
     """
 
     example: int | None = None
@@ -72,31 +72,33 @@ class BadItem(Exception):
 
 
 def instead_of(value: object) -> str:
-    """What to do about a value that no block takes; '' of others."""
+    """Return a hint about a value that no block takes, or ''."""
     return 'put it in an Optional, which takes `None`' if value is None else ''
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether a value is an int, of Python or of NumPy, and no bool."""
+    """Return whether a value is an int of Python or NumPy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_at_least(name: str, value: object, least: int) -> int:
-    """An argument that is an int, and large enough.
+    """Return an argument as an int of at least `least`.
 
     Raises:
-      TypeError, ValueError: it is not.
+      TypeError, ValueError: it is no int, or too small.
     """
     if not is_int(value):
-        raise TypeError(f'expected `{name}` as int, got {value!r}{_meant(name, value)}')
+        raise TypeError(
+            f'expected `{name}` as int, got {value!r}{_int_hint(name, value)}'
+        )
     if value < least:
         text = f'expected `{name}` of at least {least}, got {value}'
         raise ValueError(f'{text}; write `{name}={least}` or more')
     return int(value)
 
 
-def _meant(name: str, value: object) -> str:
-    """What to write for a text or a float that is a whole number."""
+def _int_hint(name: str, value: object) -> str:
+    """Return a hint to write an int for `2.0` or `'2'`, or ''."""
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, str | float) and (number := float(value)).is_integer():
             return f'; write `{name}={int(number)}`'
@@ -104,10 +106,10 @@ def _meant(name: str, value: object) -> str:
 
 
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
-    """Refuses an argument that does not fit.
+    """Raise an error unless an argument fits.
 
     Raises:
-      TypeError: it does not; the message says which kind would.
+      TypeError: it does not; the message says which `kind` would.
     """
     if not fits:
         more = f': {hint}' if hint else ''
@@ -115,10 +117,10 @@ def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> N
 
 
 def check_int(name: str, value: object) -> int:
-    """An argument that is an int.
+    """Return an argument as an int.
 
     Raises:
-      TypeError: it is not.
+      TypeError: it is none.
     """
     if not is_int(value):
         raise TypeError(f'expected `{name}` as int, got {short_repr(value)}')
@@ -129,10 +131,10 @@ MAX_SPARE_ROWS = 1 << 20
 
 
 def rows_asked(size: object, examples: int) -> int:
-    """How many rows the results get of so many examples; as many if `size` is `None`.
+    """Return how many rows the results have: `size`, or one for each example.
 
     Raises:
-      ValueError: there are more examples, or far fewer; TypeError: it is no int.
+      ValueError: there are more examples, or far fewer; TypeError: `size` is no int.
     """
     rows = examples if size is None else check_at_least('size', size, 0)
     if rows < examples:
@@ -144,7 +146,7 @@ def rows_asked(size: object, examples: int) -> int:
 
 
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Refuses results with far more rows than examples: all rows take memory.
+    """Raise an error if results have far more rows, all in memory, than examples.
 
     Raises:
       ValueError: there are too many.
@@ -158,10 +160,11 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
 
 
 def check_examples(examples: object) -> Iterable[Any]:
-    """The argument, if it holds examples and cannot be taken for a single one.
+    """Return the argument if it is a collection of examples.
 
     Raises:
-      TypeError: it is not.
+      TypeError: it may be a single example (a tuple, str, dict or set), or is not
+        iterable.
     """
     if isinstance(examples, list):  # as nearly always
         return examples
@@ -181,14 +184,15 @@ MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'
 
 
 def some_masked(items: Sequence[Any], depth: int = 0) -> bool:
-    """Whether something is masked in arrays among items, or in lists of such.
+    """Return whether items hold masked arrays, or lists of them, with masked values.
 
     Args:
-      depth: how deep to look into lists; less than 0 for nowhere.
+      depth: how deep to look into lists; if less than 0, nothing is looked at.
     """
     if depth < 0:
         return False
-    if any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, items))):
+    # Classes first: there are few, and looking at every item is slow.
+    if any(issubclass(cls, np.ma.MaskedArray) for cls in set(map(type, items))):
         if any(map(np.ma.is_masked, items)):
             return True
     inner = [x for x in items if isinstance(x, list | tuple)] if depth else []
@@ -196,20 +200,19 @@ def some_masked(items: Sequence[Any], depth: int = 0) -> bool:
 
 
 def short_repr(value: object, limit: int = 60) -> str:
-    """A short `repr`, with the type where that says more."""
+    """Return a `repr` cut to `limit`, with the type where that is not obvious."""
     try:
         text = repr(value)
     except Exception:  # deep data fail to print, and so may objects of other classes
         text = reprlib.repr(value)
     text = text if len(text) <= limit else f'{text[: limit - 3]}...'
-    obvious = value is None or isinstance(value, str | bool | int | float)
-    return text if obvious else f'{text} ({type(value).__name__})'
+    is_obvious = value is None or isinstance(value, str | bool | int | float)
+    return text if is_obvious else f'{text} ({type(value).__name__})'
 
 
 @contextlib.contextmanager
 def gradient_of(layer: str) -> Iterator[None]:
-    """Says in an error whose gradient was asked for, and where there is none, what to
-    do."""
+    """Add a note to errors that names the layer and a way to a gradient."""
     try:
         yield
     except Exception as error:
@@ -224,9 +227,9 @@ def gradient_of(layer: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The type and the first line of the text of an exception."""
+    """Return the type of an exception and the first line of its message."""
     try:
         text = str(error).partition('\n')[0]
-    except Exception:  # that of a `KeyError` prints the key
+    except Exception:  # that of a `KeyError` is the `repr` of its key, which may fail
         text = reprlib.repr(error.args)
     return f'{type(error).__name__}: {text}'

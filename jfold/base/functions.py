@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of tensors that blocks are made of."""
+"""Functions of tensors inside the blocks that jfold provides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jfold.base.structs import is_leaf
 
 @functools.cache
 def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
-    """Joins its arguments along an axis; one object per axis, so one layer."""
+    """Return the function that joins tensors along an axis, one object per axis."""
 
     def concat(*inputs: jax.Array) -> jax.Array:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
@@ -33,19 +33,18 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
 def additive_identity(
     shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """What may be added to anything without a change: of floats the zero below."""
+    """Return the additive identity [*shape]: -0.0 for floats, as 0.0 + -0.0 is 0.0."""
     zeros = np.zeros(shape, dtype)
     return -zeros if jnp.issubdtype(dtype, jnp.inexact) else zeros
 
 
 def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
-    """`exp` of how far a number is below the largest, which has no gradient: it is in
-    what is divided by too."""
+    """Return `exp(x - largest)`; the gradient of `largest` cancels in a softmax."""
     return jnp.exp(x - jax.lax.stop_gradient(largest))
 
 
 def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
-    """`total / max(count, 1)`, in float32 at least: float16 counts to 2048 only."""
+    """Return `total / max(count, 1)`, in float32 at least: float16 counts to 2048."""
     is_inexact, is_float = (
         jnp.issubdtype(x.dtype, jnp.inexact) for x in (total, count)
     )
@@ -57,7 +56,7 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def take_item(key: object) -> Callable[[Any], Any]:
-    """The function `x[key]`; one object per key, so that its uses are one layer.
+    """Return the function `x[key]`, one object per key, so that its uses are one layer.
 
     Raises:
       TypeError: the key is not made of slices and what can be hashed.
@@ -76,19 +75,19 @@ def _take_item(frozen: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _frozen(key: object) -> tuple[Any, ...]:
-    """A key as a hashable value: slices are not, and `True` is not 1."""
+    """Return a key as a hashable value: slices are not, and `True` equals 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
     return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
 
 
 def _thawed(frozen: tuple[Any, ...]) -> object:
-    kind, *parts = frozen
-    if kind is tuple:
+    type_, *parts = frozen
+    if type_ is tuple:
         return tuple(map(_thawed, parts))
-    return slice(*parts) if kind is slice else parts[0]
+    return slice(*parts) if type_ is slice else parts[0]
 
 
 def stack(*items: Any) -> Any:
-    """Tensors, or tuples of them, along a new leading axis."""
+    """Stack tensors, or tuples of them, along a new leading axis."""
     return jax.tree.map(lambda *x: jnp.stack(x), *items)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of `jax.random` as numbers [..., 2] uint32, which buffers hold."""
+"""Keys of `jax.random` as arrays [..., 2] of uint32, which buffers hold."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from jax.typing import ArrayLike
 
 from jfold.base.errors import short_repr
 
-# A key, or one by stream.
+# One key, or a key for each named stream.
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
 
 
 class Drawing(NamedTuple):
-    """What one example draws with, when it is evaluated; see `Block.eval`."""
+    """The arguments of `Block.eval` that decide about random draws."""
 
     rngs: Rngs
     id: int
     deterministic: bool
 
 
-# Other kinds draw something else of a key beside others, under `jax.vmap`, than alone.
-_KIND = 'threefry2x32'
+# Other implementations draw different numbers under `jax.vmap` than without it.
+_IMPLEMENTATION = 'threefry2x32'
 
 
 def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
-    """Refuses an argument that is no key, or several.
+    """Raise an error unless an argument is one key.
 
     Raises:
-      TypeError: it is not.
+      TypeError: it is no key, or an array of several.
     """
     is_array = isinstance(key, jax.Array | np.ndarray)
     is_new = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -43,26 +43,27 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
             f'expected `{name}` as {kind}, got {short_repr(key)}: pass '
             '`jax.random.key(0)`'
         )
-    if several := key.shape if is_new else key.shape[:-1]:  # numbers, as of `PRNGKey`
+    # Keys made by `PRNGKey` are arrays of numbers with one more axis.
+    if shape := key.shape if is_new else key.shape[:-1]:
         raise TypeError(
-            f'expected `{name}` as {kind}, got an array of {math.prod(several)} keys: '
+            f'expected `{name}` as {kind}, got an array of {math.prod(shape)} keys: '
             'pass one, or take `jax.vmap` over them'
         )
 
 
 def as_key(numbers: jax.Array) -> jax.Array:
-    """The keys [...] of numbers [..., 2]."""
-    key: jax.Array = jax.random.wrap_key_data(numbers, impl=_KIND)
+    """Return the keys [...] for numbers [..., 2]."""
+    key: jax.Array = jax.random.wrap_key_data(numbers, impl=_IMPLEMENTATION)
     return key
 
 
 def key_of(seed: jax.Array, identity: ArrayLike, number: ArrayLike) -> jax.Array:
-    """The numbers [2] of the key of a node.
+    """Return the numbers [2] of the key of one node.
 
     Args:
-      seed: [2] uint32, of its stream.
-      identity: of its example.
-      number: of the key among those of its stream in the example.
+      seed: [2] uint32, the key of the stream.
+      identity: the id of the example.
+      number: the place of the key among those of the stream in the example.
     """
     key = as_key(seed)
     for part in (identity, number):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that live with what they were made of."""
+"""Memoized results that are stored on the object they were computed from."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, Self, TypeVar, c
 
 P = ParamSpec('P')
 T = TypeVar('T')
-MANY = 8  # things, beyond which those are dropped that were not used for long
-LONG = 64  # uses of others
+MANY = 8  # `Recent` always keeps so many results
+LONG = 64  # ... and drops others that were not used among so many look-ups
 
 
 class Memoized:
-    """Keeps what functions marked `memoized` make of it, as long as it lives itself.
+    """A base class that holds results of `memoized` functions, freed with the instance.
 
-    A cache of a module would keep the functions and the data of programs that nobody
-    uses any more.
+    A cache at module level would keep functions and data of programs that nobody uses
+    any more.
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in vars(self).items() if name != _KEPT}
+        return {name: x for name, x in vars(self).items() if name != _CACHE}
 
 
-_KEPT = '_kept'
+_CACHE = '_kept'
 
 
 class Stays:
-    """Base of what is compiled for one process: it can be copied, but not pickled."""
+    """A base class of objects compiled for one process: copied, but not pickled."""
 
-    _instead: ClassVar[tuple[str, str]]  # what it is, and what others are given
+    _instead: ClassVar[tuple[str, str]]  # what it is; what to pass to other processes
 
     def __copy__(self) -> Self:
         return self._copied(lambda state: state)
@@ -41,9 +41,9 @@ class Stays:
         return self._copied(lambda state: copy.deepcopy(state, memo))
 
     def _copied(self, change: Callable[[Any], Any]) -> Self:
-        made = object.__new__(type(self))
-        vars(made).update(change(self.__getstate__()))
-        return made
+        result = object.__new__(type(self))
+        vars(result).update(change(self.__getstate__()))
+        return result
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         what, instead = self._instead
@@ -56,68 +56,68 @@ class Stays:
 class cached_property(Generic[T]):
     """A property that is computed when it is first asked for.
 
-    As `functools.cached_property`, whose lock in Python 3.11 takes longer than most of
-    what is asked for on the way to a schedule.
+    The one of `functools` takes a lock in Python 3.11, which costs more than most of
+    the properties that a schedule needs.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self.compute = compute
         self.__doc__ = compute.__doc__
 
-    def __get__(self, owner: object, kind: type | None = None) -> T:
+    def __get__(self, owner: object, owner_type: type | None = None) -> T:
         if owner is None:
-            return cast(T, self)  # of the class, as a property is
-        # From then on it is found in the owner itself, and this is not called.
-        found = owner.__dict__[self.compute.__name__] = self.compute(owner)
-        return found
+            return cast(T, self)  # read from the class, as `property` does
+        # An instance attribute shadows this descriptor, so it is called only once.
+        value = owner.__dict__[self.compute.__name__] = self.compute(owner)
+        return value
 
 
 def memoized(function: Callable[P, T]) -> Callable[P, T]:
-    """Compute a function once for each owner, its first argument, and the others."""
+    """Cache the results of a function on its first argument, by the other arguments."""
 
     plain: Callable[..., T] = function
 
     @functools.wraps(function)
-    def cached(owner: Memoized, *rest: Any) -> T:
-        key = (plain, *rest) if rest else plain
-        try:  # what is found costs little: a schedule asks many times
-            found: T = owner.__dict__[_KEPT][key]
-            return found
+    def cached(owner: Memoized, *arguments: Any) -> T:
+        key = (plain, *arguments) if arguments else plain
+        try:  # a hit has to be cheap: a schedule asks many times
+            result: T = owner.__dict__[_CACHE][key]
+            return result
         except KeyError:
-            pass  # what `plain` raises has nothing to do with this
-        found = plain(owner, *rest)
-        owner.__dict__.setdefault(_KEPT, {})[key] = found
-        return found
+            pass  # errors of `plain`, called below, shall not have this one as context
+        result = plain(owner, *arguments)
+        owner.__dict__.setdefault(_CACHE, {})[key] = result
+        return result
 
     return cast(Callable[P, T], cached)
 
 
 class Recent(Generic[T]):
-    """What was made by key, of which much is dropped if it is not used for long."""
+    """A cache that drops results not used for long, but for a few."""
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, T] = {}
-        self._used: dict[Hashable, int] = {}
-        self._clock = 0
+        self._results: dict[Hashable, T] = {}
+        self._last_use: dict[Hashable, int] = {}
+        self._clock = 0  # counts look-ups
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made for a key, or is now."""
+        """Return the result for a key, made by `make` if there is none."""
         self._clock += 1
-        self._used[key] = self._clock
-        found = self._made.get(key)
-        if found is None:
+        self._last_use[key] = self._clock
+        result = self._results.get(key)
+        if result is None:
             # Another thread may have made it meanwhile.
-            found = self._made.setdefault(key, make())
+            result = self._results.setdefault(key, make())
             self._drop()
-        return found
+        return result
 
     def _drop(self) -> None:
-        """Leaves a few, and what was used lately."""
-        used = sorted(self._used.items(), key=operator.itemgetter(1))
-        for key, when in used[:-MANY]:
-            if self._clock - when > LONG:
-                self._made.pop(key, None)
-                self._used.pop(key, None)
+        """Drop results that were not used lately, but for the `MANY` latest."""
+        by_age = sorted(self._last_use.items(), key=operator.itemgetter(1))
+        for key, last_use in by_age[:-MANY]:
+            if self._clock - last_use > LONG:
+                self._results.pop(key, None)
+                self._last_use.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._results)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of a value that is not there yet: operators, and little else."""
+"""Wires: values not computed yet, on which blocks and operators can be used."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jfold.base.tracebacks import api_boundary
 Operator = Callable[..., Any]
 Instruction = dis.Instruction
 UNKNOWN = 'though its value is not known yet'
-# Python answers these, and `is`, without asking what they are about.
+# A wire cannot refuse these: Python answers them, as `is`, without calling a method.
 QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 
 
 def _left(fn: Operator) -> Operator:
-    """The method of an operator whose left side is a wire."""
+    """Return the method of an operator whose left operand is a wire."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -35,7 +35,7 @@ def _left(fn: Operator) -> Operator:
 
 
 def _right(fn: Operator) -> Operator:
-    """That of one whose right side is a wire, and whose left is none."""
+    """Return the method of an operator whose right operand alone is a wire."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -45,14 +45,14 @@ def _right(fn: Operator) -> Operator:
 
 
 class Operand:
-    """Base of wires: an operator between two is a function of both."""
+    """A base class of wires: an operator on them becomes a `Function` of them."""
 
     def applied(self, fn: Operator, *operands: object) -> Any:
-        """What a function gives of wires, arrays and numbers, at least one a wire."""
+        """Return the wire of `fn(*operands)`; at least one operand is a wire."""
         raise NotImplementedError
 
     def count(self) -> int | None:
-        """How many items there are, where it is known."""
+        """Return how many items this wire has, or `None` if that is not known."""
         raise NotImplementedError
 
     def __getitem__(self, key: object) -> Any:
@@ -80,37 +80,39 @@ class Operand:
         return self.applied(jnp.abs, self)
 
     @api_boundary
-    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **_: Any) -> Any:
-        """NumPy asks this for an array left of an operator, and for its functions."""
-        if len(given) == 2 and given[1] is self:
-            return self.applied(getattr(jnp, ufunc.__name__), *given)
-        raise TypeError(self._called(f'`np.{ufunc.__name__}`'))
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """Apply an operator with an array on its left; refuse functions of NumPy."""
+        if len(inputs) == 2 and inputs[1] is self:
+            return self.applied(getattr(jnp, ufunc.__name__), *inputs)
+        raise TypeError(self._call_message(f'`np.{ufunc.__name__}`'))
 
     @api_boundary
     def __array__(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError(self._called('a function of NumPy'))
+        raise TypeError(self._call_message('a function of NumPy'))
 
     @property
     def __jax_array__(self) -> NoReturn:
-        # JAX says something else of a TypeError.
-        raise ValueError(self._called('a function or a module'))
+        # JAX replaces a TypeError by one with another message.
+        raise ValueError(self._call_message('a function or a module'))
 
     @api_boundary
     def __len__(self) -> int:
-        raise TypeError(self._asked('its length', 'compute it by `jf.Length()(x)`'))
+        raise TypeError(
+            self._question_message('its length', 'compute it by `jf.Length()(x)`')
+        )
 
     @api_boundary
     def __bool__(self) -> bool:
         hint = 'choose by OneOf, or by jnp.where in a Function'
-        raise TypeError(self._asked('its truth', hint))
+        raise TypeError(self._question_message('its truth', hint))
 
     @api_boundary
     def __iter__(self) -> Iterator[Any]:
         count = self.count()
         if count is None:
             hint = 'take those of a tuple by `x[0]`, `x[1]`, those of a sequence by Map'
-            raise TypeError(self._asked('its items', hint))
-        return iter([self[place] for place in range(count)])
+            raise TypeError(self._question_message('its items', hint))
+        return iter([self[index] for index in range(count)])
 
     @api_boundary
     def __getattr__(self, name: str) -> Any:
@@ -118,16 +120,17 @@ class Operand:
             f'take a field by `x[{name!r}]`, and write `jf.Function(fn)(x)` for a '
             'method, where `fn` calls it'
         )
-        private = name.startswith('_')
-        raise AttributeError(name if private else self._asked(f'`.{name}`', hint))
+        if name.startswith('_'):
+            raise AttributeError(name)
+        raise AttributeError(self._question_message(f'`.{name}`', hint))
 
-    def _called(self, what: str) -> str:
+    def _call_message(self, what: str) -> str:
         return (
             f'{self!r}: expected a block to be called on it, got {what}, {UNKNOWN}; '
             'write `jf.Function(fn)(x)` for `fn(x)`'
         )
 
-    def _asked(self, what: str, hint: str) -> str:
+    def _question_message(self, what: str, hint: str) -> str:
         return (
             f'{self!r}: expected blocks and operators on it, got a question for '
             f'{what}, {UNKNOWN}; {hint}'
@@ -135,20 +138,23 @@ class Operand:
 
 
 @functools.cache
-def with_number(fn: Operator, number: object, kind: object, is_left: bool) -> Operator:
-    """A function of two with a number of Python for one, which gives way to the dtype
-    of the other; one object for each number, so that its uses are one layer."""
+def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
+    """Return a function of two arguments with one bound to a Python number.
 
-    def made(x: object) -> Any:
+    There is one object for each number, so that its uses are one layer; `type_` tells
+    `True`, 1 and 1.0 apart. The number takes the dtype of the other argument.
+    """
+
+    def bound(x: object) -> Any:
         return fn(number, x) if is_left else fn(x, number)
 
-    made.__name__ = fn.__name__
-    return made
+    bound.__name__ = fn.__name__
+    return bound
 
 
 @contextlib.contextmanager
 def noted_modules(name: str) -> Iterator[None]:
-    """Says in errors of Flax what to do about a module that is called on a wire."""
+    """Add a note to errors of Flax about modules called on wires."""
     try:
         yield
     except Exception as error:
@@ -161,7 +167,7 @@ def noted_modules(name: str) -> Iterator[None]:
 
 
 def unlike(wire: Operand, other: object) -> str:
-    """What to say of an operand beside a wire that is none, an array for one."""
+    """Return an error message about an operand that is no wire, such as an array."""
     return (
         f'{wire!r}: expected a wire or a number beside it, got {short_repr(other)}; '
         'write `jf.FromTensor(array)` for a constant, and a Function with `init=` for '
@@ -173,23 +179,23 @@ def unlike(wire: Operand, other: object) -> str:
 
 
 class Scope(Protocol):
-    """Where blocks are wired: a composition that is being written."""
+    """A composition that is being wired."""
 
     def add(self, block: Any, source: Any) -> Operand:
-        """A new wire, of what a block gives of its source."""
+        """Return a new wire for the result of a block on its source."""
 
     def link(self, block: Any, source: Any) -> Operand:
-        """The wire of a block that has none yet."""
+        """Return the only wire of a block, which has none yet."""
 
 
 SCOPE: ContextVar[Scope] = ContextVar('scope')  # set by `Composition.scope`
 
 
 def open_scope(block: object, sources: tuple[object, ...]) -> Scope:
-    """The scope in which a block is wired to sources.
+    """Return the scope in which a block is wired to sources.
 
     Raises:
-      TypeError: it is in none.
+      TypeError: there is none.
     """
     scope = SCOPE.get(None)
     if scope is None:
@@ -203,7 +209,7 @@ def open_scope(block: object, sources: tuple[object, ...]) -> Scope:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One item of what a block gives, by its key or place."""
+    """One item of the result of a block, by its key or index."""
 
     block: Any
     key: Any
@@ -211,49 +217,53 @@ class Item:
     __iter__ = None
 
 
-# ---- what is read --------------------------------------------------------------------
+# ---- sources: wires in nested tuples -------------------------------------------------
 
 
 def leaves(source: object) -> Iterator[Any]:
-    """What stands in nested tuples; nothing where nothing is read."""
+    """Iterate over the leaves of nested tuples, `None` left out."""
     waiting = [source]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, tuple | list):
-            waiting.extend(reversed(each))
-        elif each is not None:
-            yield each
+        item = waiting.pop()
+        if isinstance(item, tuple | list):
+            waiting.extend(reversed(item))
+        elif item is not None:
+            yield item
 
 
 def rebuilt(source: object, fn: Callable[[Any], Any]) -> Any:
-    """The same structure of other things."""
+    """Map a function over the leaves of nested tuples."""
     if isinstance(source, tuple | list):
-        return tuple(rebuilt(each, fn) for each in source)
+        return tuple(rebuilt(item, fn) for item in source)
     return None if source is None else fn(source)
 
 
 def together(sources: tuple[Any, ...]) -> Any:
-    """What is read: one source, a tuple of several, or nothing."""
+    """Return a single source as it is, several as a tuple, none as `None`."""
     return sources[0] if len(sources) == 1 else sources or None
 
 
-# ---- what wires are not asked --------------------------------------------------------
+# ---- questions that wires cannot refuse ----------------------------------------------
 
 
 def check_questions(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Refuses a function that asks what its inputs are, where these are wires.
+    """Raise an error if a function asks for the class of an input.
+
+    Args:
+      inputs: the names of parameters that are wires.
 
     Raises:
-      TypeError: it asks whether one is `None`, or of which class.
+      TypeError: it asks whether one is `None`, or for its class.
     """
     code: CodeType | None = getattr(getattr(fn, 'func', fn), '__code__', None)
     if code is None:
         return
     steps = list(dis.get_instructions(code))
+    # A name that is assigned to may hold something else than the wire.
     names = {*inputs} - {x.argval for x in steps if x.opname.startswith('STORE')}
-    for before, each, *after in zip(*(steps[k:] for k in range(4)), strict=False):
-        if each.opname.startswith('LOAD') and each.argval in names:
-            if text := _asked(before, each.argval, after):
+    for before, load, *after in zip(*(steps[k:] for k in range(4)), strict=False):
+        if load.opname.startswith('LOAD') and load.argval in names:
+            if text := _question(before, load.argval, after):
                 raise TypeError(
                     f'`{code.co_name}`: expected no question that Python answers '
                     f'before there are values, got {text}; use OneOf to choose by a '
@@ -261,8 +271,8 @@ def check_questions(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
                 )
 
 
-def _asked(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """The question for an input between instructions; '' if there is none."""
+def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
+    """Return the question that instructions ask about an input, or ''."""
     first, second = after
     if before.opname.startswith('LOAD') and before.argval in QUESTIONS:
         return f'`{before.argval}({name}...)`'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How blocks and types print: in pieces, so that nobody prints all of a large one."""
+"""Printing of blocks and types in pieces, so that large ones can be cut short."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Any, Protocol
 
 
 class Printed(Protocol):
-    """What gives its text in pieces."""
+    """A value that prints in pieces."""
 
     def _pieces(self) -> Iterator[Any]:
-        """Strings, and what else prints in pieces."""
+        """Iterate over strings and other values that print in pieces."""
 
 
-MOST = 100_000  # characters: of what is used many times inside itself, text has no end
+# Characters. A block may be used many times inside itself: its text can be endless.
+MOST = 100_000
 
 
 def in_full(block: Printed) -> str:
-    """What it prints as; the beginning of what nobody could read."""
+    """Return the text of a block, cut to `MOST` characters."""
     return short(block, MOST)
 
 
 def texts(block: Printed) -> Iterator[str]:
-    """What a block prints as, in parts made one by one, without recursion."""
+    """Iterate over the strings of a block, without recursion."""
     open_ = [block._pieces()]
     while open_:
         piece = next(open_[-1], None)
@@ -39,7 +40,7 @@ def texts(block: Printed) -> Iterator[str]:
 
 
 def short(block: Printed, limit: int = 60) -> str:
-    """The beginning of what a block prints as; no more of a large one is made."""
+    """Return the text of a block, cut to `limit`; no more of it is made."""
     parts, length = [], 0
     for part in texts(block):
         parts.append(part)
@@ -50,7 +51,7 @@ def short(block: Printed, limit: int = 60) -> str:
 
 
 def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
-    """The pieces of a call of blocks."""
+    """Iterate over the pieces of a call with blocks as arguments."""
     yield f'{name}('
     for number, part in enumerate(parts):
         yield from (', ', part) if number else (part,)
@@ -58,7 +59,7 @@ def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
 
 
 def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
-    """The pieces of a dict with blocks as values."""
+    """Iterate over the pieces of a dict with blocks as values."""
     yield '{'
     for number, (key, value) in enumerate(pairs):
         yield f'{", " if number else ""}{key!r}: '
@@ -67,15 +68,15 @@ def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
 
 
 def callable_name(fn: object) -> str:
-    """What a callable is called in prints and as a key of the parameters."""
+    """Return the name of a callable in prints and among the parameters."""
     inner = fn.func if isinstance(fn, functools.partial) else fn
-    given = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
-    name = given if isinstance(given, str) else type(inner).__name__
+    name = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
+    name = name if isinstance(name, str) else type(inner).__name__
     return 'function' if name == '<lambda>' else str(name)
 
 
 def shown_table(table: Mapping[Any, Any], limit: int = 4) -> str:
-    """A mapping, cut after so many keys."""
+    """Return the text of a mapping, cut after `limit` keys."""
     pairs = itertools.islice(table.items(), limit)
     shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
     return f'{{{", ".join(shown + ["..."] * (len(table) > limit))}}}'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values hold others: as tuples, or as what JAX takes apart."""
+"""Forms of values with parts: tuples, and structs, which are other pytrees."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ PyTreeDef: TypeAlias = jax.tree_util.PyTreeDef
 
 
 def is_leaf(value: object) -> bool:
-    """Whether JAX does not take a value apart."""
+    """Return whether a value is a leaf of JAX's pytrees."""
     return bool(jax.tree_util.all_leaves([value]))
 
 
 def is_struct(value: object) -> bool:
-    """Whether a value is a dict or an object whose parts JAX knows."""
+    """Return whether a value is a pytree node, but no tuple or list."""
     return not is_leaf(value) and not isinstance(value, tuple | list | None)
 
 
 def opened(value: object) -> tuple[list[Any], PyTreeDef]:
-    """The parts of a value, which may be nested without limit, and what they are in."""
+    """Flatten one level of a pytree: return its parts and its structure."""
     return jax.tree.flatten(value, is_leaf=lambda x: x is not value)
 
 
 @dataclass(frozen=True)
 class Form:
-    """That of a tuple, and the base of others."""
+    """The form of a tuple, and the base class of other forms."""
 
     def opened(self, value: Any) -> list[Any]:
-        """The parts of a value."""
+        """Return the parts of a value."""
         return [*value]
 
     def closed(self, parts: Iterable[Any]) -> Any:
-        """The value of these parts."""
+        """Return the value with these parts."""
         return tuple(parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """That of a key, among so many parts; `None` if there is no such."""
+        """Return the index of the part with a key, or `None`."""
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
             return None
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """What may be written as the key of a part."""
+        """Return a text that lists the keys of the parts."""
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """What it prints as, with parts that are shown so."""
+        """Iterate over the pieces of a value whose parts are shown so."""
         parts = [*shown]
         yield '('
         for number, part in enumerate(parts):
@@ -62,13 +62,12 @@ class Form:
 
 @dataclass(frozen=True)
 class StructForm(Form):
-    """That of a dict, or of an object that JAX takes apart.
+    """The form of a dict, or of another pytree node.
 
     Attributes:
-      name: of its class; '' of a dict.
-      keys: of its parts, in the order in which JAX has them, which is that of the
-        sorted keys of a dict.
-      structure: as JAX has it; `None` where the class is not known.
+      name: the name of the class; '' for a dict.
+      keys: the keys of the parts in JAX's order, for a dict sorted.
+      structure: the tree structure of JAX; `None` where the class is not known.
     """
 
     name: str
@@ -77,45 +76,45 @@ class StructForm(Form):
 
     @classmethod
     def of(cls, value: object) -> StructForm:
-        """The form of a value."""
+        """Return the form of a value."""
         name = '' if type(value) is dict else type(value).__name__
         return cls(name, tuple(_keys(value)), opened(value)[1])
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
-        """The form of a dict; of an object, one by which none can be made."""
+        """Return the form of a dict, or one for an object of an unknown class."""
         if not name:
             return cls.of(dict.fromkeys(keys))
         return cls(name, keys, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process need not have a user's classes.
+        # Another process may not have the user's classes.
         return StructForm.of_keys, (self.name, self.keys)
 
     def opened(self, value: object) -> list[Any]:
-        """The parts of a value."""
+        """Return the parts of a value."""
         return opened(value)[0]
 
     def closed(self, parts: Iterable[Any]) -> Any:
-        """The value of these parts."""
+        """Return the value with these parts."""
         assert self.structure is not None
         return jax.tree.unflatten(self.structure, parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """That of a key; `True` is not 1."""
+        """Return the index of the part with a key, or `None`; `True` is not 1."""
         same = (k for k, x in enumerate(self.keys) if (type(x), x) == (type(key), key))
         return next(same, None)
 
     def choices(self, count: int) -> str:
-        """What may be written as the key of a part."""
+        """Return a text that lists the keys of the parts."""
         return ' or '.join(map(repr, self.keys))
 
     def getter(self) -> str:
-        """How to write the block that takes a part, the first for one."""
+        """Return the source of a block that takes the first part, for errors."""
         return f'`GetItem({self.keys[0]!r})`'
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """What it prints as, with parts that are shown so."""
+        """Iterate over the pieces of a value whose parts are shown so."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)
         begin, colon, end = ('(', '=', ')') if is_call else ('{', ': ', '}')
         yield f'{self.name}{begin}'
@@ -129,7 +128,7 @@ TUPLE = Form()
 
 
 def _keys(value: object) -> Iterator[Any]:
-    """The keys of a dict, the names of a dataclass; of others, numbers."""
+    """Iterate over the keys of a dict, the field names of a dataclass, else indices."""
     is_part = lambda x: x is not value  # noqa: E731
     paths, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_part)
     for (key, *_), _ in paths:

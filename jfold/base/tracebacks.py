@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracebacks that show a user's own lines, as JAX shows them.
+"""Tracebacks that show the user's lines alone, as those of JAX do.
 
-Those of jfold, JAX and Flax are left out, in notebooks too, unless
-`jax.config.jax_traceback_filtering` is 'off'. A mark for IPython would not do: it shows
-the last frame of all whether that is marked or not.
+Frames of jfold, JAX and Flax are left out, in notebooks too, unless
+`jax.config.jax_traceback_filtering` is 'off'. To mark frames for IPython is not enough:
+it shows the last frame even if that is marked.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import jax
 P = ParamSpec('P')
 R = TypeVar('R')
 
-FOLDER = Path(__file__).parent.parent  # of the package
+FOLDER = Path(__file__).parent.parent  # the package
 PACKAGES = 'jfold', 'jax', 'jaxlib', 'flax'
-CALLED = sys.stdlib_module_names | {'numpy', 'tqdm'}  # hidden behind what calls them
+CALLED = sys.stdlib_module_names | {'numpy', 'tqdm'}  # hidden if their caller is
 Frame = types.TracebackType
 
 
 def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
-    """What a user calls: an error that leaves it carries no frames from inside.
+    """Mark a function as public: errors that leave it carry no frames of jfold.
 
-    Those of functions that the user passed in stay. Ctrl-C is such an error too.
+    Frames of functions that the user passed in stay. Ctrl-C counts as an error.
     """
     clean = _clean
 
@@ -40,14 +40,14 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
             clean(error)
             raise
 
-    # With the globals of `fn`: by these doctest tells whose examples to run.
+    # With the globals of `fn`: by these doctest knows the module of the function.
     code, closure = shown.__code__, shown.__closure__
-    made = types.FunctionType(code, fn.__globals__, closure=closure)
-    return functools.update_wrapper(made, fn)
+    wrapper = types.FunctionType(code, fn.__globals__, closure=closure)
+    return functools.update_wrapper(wrapper, fn)
 
 
 def _clean(error: BaseException) -> None:
-    """Filters the tracebacks of an error and of those that led to it."""
+    """Filter the tracebacks of an error, its causes and its contexts."""
     config: Any = jax.config
     if config.jax_traceback_filtering == 'off':
         return
@@ -56,18 +56,18 @@ def _clean(error: BaseException) -> None:
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
+        raised = waiting.pop()
+        if raised is None or id(raised) in seen:
             continue
-        seen.add(id(each))
-        waiting += [each.__cause__, each.__context__]
-        each.__traceback__ = _filtered(each.__traceback__)
-        if each.__context__ is not each.__cause__:
-            each.__context__ = _outside(each.__context__)
+        seen.add(id(raised))
+        waiting += [raised.__cause__, raised.__context__]
+        raised.__traceback__ = _filtered(raised.__traceback__)
+        if raised.__context__ is not raised.__cause__:
+            raised.__context__ = _first_of_user(raised.__context__)
 
 
-def _outside(error: BaseException | None) -> BaseException | None:
-    """The first of an error and its contexts that has a frame of a user's."""
+def _first_of_user(error: BaseException | None) -> BaseException | None:
+    """Return the first of an error and its contexts with a frame of the user."""
     seen: set[int] = set()
     while error is not None and _filtered(error.__traceback__) is None:
         seen.add(id(error))
@@ -77,7 +77,7 @@ def _outside(error: BaseException | None) -> BaseException | None:
 
 
 def _mark_callers(frame: types.FrameType | None) -> None:
-    """Hides frames around ours from shells, as JAX hides its own from errors alone."""
+    """Mark frames as hidden for IPython, which JAX does for errors alone."""
     while frame is not None:
         if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
             frame.f_locals['__tracebackhide__'] = True
@@ -85,23 +85,23 @@ def _mark_callers(frame: types.FrameType | None) -> None:
 
 
 def _filtered(traceback: Frame | None) -> Frame | None:
-    """The traceback without hidden frames."""
-    found: list[Frame] = []
+    """Return the traceback without hidden frames."""
+    shown: list[Frame] = []
     hidden = False
     while traceback is not None:
         hidden = _is_hidden(traceback.tb_frame, hidden)
-        found += [] if hidden else [traceback]
+        shown += [] if hidden else [traceback]
         traceback = traceback.tb_next
     result = None
-    for each in reversed(found):
-        frame, lasti, line = each.tb_frame, each.tb_lasti, each.tb_lineno
+    for entry in reversed(shown):
+        frame, lasti, line = entry.tb_frame, entry.tb_lasti, entry.tb_lineno
         result = types.TracebackType(result, frame, lasti, line)
     return result
 
 
 def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
-    # By module, not by file: methods that `dataclasses` writes have none. Those that
-    # JAX makes of what it recorded have no module.
+    # By module, not by file: methods that `dataclasses` writes have no file. Frames
+    # that JAX makes from recorded source locations have no module.
     name = frame.f_globals.get('__name__')
     if name is None:
         return FOLDER in Path(frame.f_code.co_filename).parents

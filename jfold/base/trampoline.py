@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recursion off Python's stack, for what may be nested without limit.
+"""Recursion without Python's stack, for values that may be nested without limit.
 
-A recursive function is written as a generator: where it would call itself it yields the
-generator of that call, and is sent what it returns or is thrown what it raises.
+A recursive function is written as a generator. Where it would call itself, it yields
+the generator of that call; the result is sent to it, an error is thrown into it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """What the outermost call returns."""
+    """Run a recursive generator and return its result."""
     calls: list[Steps[Any]] = [steps]
     value: Any = None
     error: BaseException | None = None
     while calls:
-        # What the innermost call yields is another call, which takes its place; what it
-        # returns or raises goes to the one below, at the `yield` that waits for it.
+        # A call that the innermost one yields goes on top of the stack. A result or an
+        # error goes to the call below, at the `yield` that waits for it.
         try:
             inner = calls[-1].send(value) if error is None else calls[-1].throw(error)
         except StopIteration as stop:
@@ -39,11 +39,11 @@ def run(steps: Steps[T]) -> T:
     try:
         raise error
     finally:
-        error = None  # else its traceback would hold it, and this frame
+        error = None  # else it, its traceback and this frame were a reference cycle
 
 
 def in_turn(calls: Iterable[Steps[T]]) -> Steps[list[T]]:
-    """What several calls return, each made when the one before it has returned."""
+    """Return the results of several calls, run one after another."""
     results = []
     for call in calls:
         results.append((yield call))

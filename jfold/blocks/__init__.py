@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks: the vocabulary of expressions, without what it means."""
+"""The classes of blocks, without their meaning, which is in `language`."""
 
 from jfold.blocks.control import (
     Concat,

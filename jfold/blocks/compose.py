@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wiring: blocks put together as a graph, by calling them or by saying what they read.
+"""Wiring: graphs of blocks, written by calling blocks on wires.
 
-A *wire* stands for a value that is not there yet. Calling a block on wires gives
-another, so that what a `Composition` holds is found by running ordinary code once.
+A *wire* stands for a value that is not computed yet. Calling a block on wires gives
+another wire, so that running ordinary code once makes a `Composition`.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ from jfold.combinators import (
 )
 from jfold.types import TypeLike
 
-# What a block may read: a wire, a block that is wired or takes nothing, an item of what
-# a block gives, or a (nested) tuple of these.
+# What a block may read: a wire, a block that is wired or takes no input, an item of the
+# result of a block, or a (nested) tuple of these.
 Source: TypeAlias = Any
-Numbers: TypeAlias = Any  # of values: an int, a (nested) tuple of ints, or nothing
+# The numbers of values: an int, a (nested) tuple of ints, or `None`.
+Numbers: TypeAlias = Any
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Wire(Operand):
-    """A value that is not there yet: what a block gives of others, or the input."""
+    """A value that is not computed yet: the result of a block, or the input."""
 
     scope: Scope
     block: Block | None
@@ -65,7 +66,7 @@ class Wire(Operand):
         return self.scope.add(GetItem(_place(self.block, key)), self)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:
-        """What a function gives of wires, arrays and numbers, at least one a wire."""
+        """Return the wire of `fn(*operands)`; at least one operand is a wire."""
         for other in operands:
             if type(other) in (bool, int, float, complex):
                 fn = with_number(fn, other, other.__class__, operands[0] is other)
@@ -75,15 +76,15 @@ class Wire(Operand):
         return self.scope.add(Function(fn), together(operands))
 
     def count(self) -> int | None:
-        """How many items a tuple has that this is, as the block says."""
+        """Return how many items the tuple has that the block gives, or `None`."""
         block = self.block
         while isinstance(block, Pipe) and block.blocks:
             block = block.blocks[-1]
         if isinstance(block, Record | AllOf):
             return len(block.fields if isinstance(block, Record) else block.blocks)
         if isinstance(block, Composition):
-            given = block.wiring.output
-            return len(given) if isinstance(given, tuple) else None
+            output = block.wiring.output
+            return len(output) if isinstance(output, tuple) else None
         return 2 if isinstance(block, RNN) else None
 
     def __repr__(self) -> str:
@@ -91,20 +92,19 @@ class Wire(Operand):
 
 
 def _place(block: Block | None, key: object) -> object:
-    """The place of an item in what a block gives: that of a record's key, else the key
-    itself."""
+    """Return the index of a record's field by its key; for others the key itself."""
     keys = [key for key, _ in block.fields] if isinstance(block, Record) else []
     return keys.index(key) if key in keys else key
 
 
 @dataclass(eq=False)
 class Scope:
-    """Where wires are made, until it is closed.
+    """The wires of a composition, to which more can be added until it is closed.
 
     Attributes:
-      wires: in the order in which they were made, the input first.
-      of_block: those of blocks that were wired by `reads` or `connect`.
-      outputs: what the whole gives, once that is said.
+      wires: all wires in the order in which they were made, the input first.
+      of_block: the wires of blocks that were wired by `reads` or `connect`.
+      outputs: the sources of the output, once it reads some.
     """
 
     wires: list[Wire] = field(default_factory=list)
@@ -116,19 +116,19 @@ class Scope:
         self.add(None, None)
 
     def add(self, block: Block | None, source: Source) -> Wire:
-        """A new wire."""
+        """Return a new wire for the result of a block on its source."""
         if self.closed:
             raise ValueError(
                 f'{block!r}: expected a composition that is still being wired, got one '
                 'that is finished'
             )
-        for each in leaves(source):
-            self.check(each)
+        for leaf in leaves(source):
+            self.check(leaf)
         self.wires.append(Wire(self, block, source))
         return self.wires[-1]
 
     def link(self, block: Block, source: Source) -> Wire:
-        """The wire of a block that has none yet."""
+        """Return the only wire of a block, which has none yet."""
         if block in self.of_block:
             raise ValueError(
                 f'{block!r}: expected a block that is not wired yet, got one that is; '
@@ -138,7 +138,7 @@ class Scope:
         return self.of_block[block]
 
     def check(self, source: Source) -> None:
-        """Refuses what cannot be read here."""
+        """Raise an error unless a source can be read here."""
         if isinstance(source, Wire) and source.scope is not self:
             raise TypeError(
                 f'{source!r}: expected a value of this composition, got one of '
@@ -146,8 +146,8 @@ class Scope:
             )
         if isinstance(source, Output):
             raise ValueError('expected something to read, got the output')
-        keyed = source.values() if isinstance(source, Mapping) else ()
-        if any(isinstance(each, Wire) for each in keyed):
+        values = source.values() if isinstance(source, Mapping) else ()
+        if any(isinstance(value, Wire) for value in values):
             raise TypeError(
                 f'expected a wire or a (nested) tuple of wires, got {source!r}; leave '
                 'its keys out, as in `return x, y`'
@@ -156,16 +156,17 @@ class Scope:
             convert_to_block(source)
 
     def wire(self, source: Source) -> Wire:
-        """The wire of one source, which may be wired by now."""
+        """Return the wire of one source; a block that has none is wired now."""
         if isinstance(source, Wire):
             return source
         if isinstance(source, Item):
             return self.wire(source.block)[source.key]
-        made = convert_to_block(source)
-        return self.of_block[made] if made in self.of_block else self.link(made, None)
+        block = convert_to_block(source)
+        wire = self.of_block.get(block)
+        return self.link(block, None) if wire is None else wire
 
 
-# ---- what is wired, for good ---------------------------------------------------------
+# ---- finished wirings ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +174,9 @@ class Wiring:
     """The blocks of a composition in an order in which they can run.
 
     Attributes:
-      steps: each block with the numbers of what it reads: 0 is the input, `k + 1` what
-        step `k` gives.
-      output: the numbers of what the whole gives.
+      steps: pairs of a block and the numbers of the values that it reads: 0 is the
+        input, `k + 1` the result of step `k`.
+      output: the numbers of the values that the composition gives.
     """
 
     steps: tuple[tuple[Block, Numbers], ...]
@@ -183,23 +184,23 @@ class Wiring:
 
     @functools.cached_property
     def read(self) -> frozenset[int]:
-        """The numbers of all that something reads."""
-        given = (*(source for _, source in self.steps), self.output)
-        return frozenset(leaves(given))
+        """The numbers of all values that are read."""
+        sources = (*(source for _, source in self.steps), self.output)
+        return frozenset(leaves(sources))
 
 
 def _wiring(scope: Scope) -> Wiring:
-    """All that was wired in a scope, which is closed.
+    """Close a scope and return its wiring.
 
     Raises:
       ValueError: blocks read each other in a circle.
     """
     output = rebuilt(together(tuple(scope.outputs)), scope.wire)
     sources: dict[Wire, Source] = {}
-    for wire in scope.wires:  # more may come of what is read
+    for wire in scope.wires:  # which grows: blocks that are read may be wired here
         sources[wire] = rebuilt(wire.source, scope.wire)
     wires = topological_order(sources)
-    scope.closed = True  # not before: what is wrong is told as often as it is asked
+    scope.closed = True  # last, so that a wrong wiring raises its error again
     numbers = {wire: number for number, wire in enumerate(wires)}
     steps = [
         (wire.block, rebuilt(sources[wire], numbers.__getitem__))
@@ -210,8 +211,8 @@ def _wiring(scope: Scope) -> Wiring:
 
 
 def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
-    """Wires behind those that they read; else in their order."""
-    done: dict[Wire, bool] = {}  # whether it is, of those that were begun
+    """Return wires sorted so that each comes after those that it reads."""
+    done: dict[Wire, bool] = {}  # False for a wire that waits for others
     order: list[Wire] = []
     waiting = list(reversed(sources))
     while waiting:
@@ -238,18 +239,18 @@ def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
 
 @block
 class Composition(Block):
-    """Blocks wired as a graph without circles: each reads what others give.
+    """Blocks wired as a graph without cycles: each reads the results of others.
 
     In a `scope`, calling a block on wires, or `block.reads(...)`, gives the wire of its
     result; `connect` does the same outside. Several sources are read as a tuple;
-    `[key]` takes one item of a tuple. Whatever is read may be read any number of times,
-    and is computed once. `compose` makes a composition of a function.
+    `[key]` takes one item of a tuple. A value may be read any number of times, and is
+    computed once. `compose` makes a composition from a function.
 
     A block that was wired by `reads` or `connect` stands for its result in later ones.
 
     Args:
       children: the blocks that may be connected; any when left out.
-      name: what it prints as.
+      name: the name in prints.
 
     >>> from jfold import Function, Scalar
     >>> import jax.numpy as jnp
@@ -262,8 +263,8 @@ class Composition(Block):
 
     Raises:
       ValueError: a block is wired twice, is none of the children, or reads the output;
-        the input is to read something; blocks read each other in a circle.
-      TypeError: a wire is of another composition, or something else is no block.
+        a wire is told to read something; blocks read each other in a circle.
+      TypeError: a wire belongs to another composition, or a source is no block.
     """
 
     children: tuple[Block, ...] | None
@@ -275,22 +276,22 @@ class Composition(Block):
     ) -> None:
         is_several = children is None or isinstance(children, Iterable)
         expect('children', children, is_several, 'a list of blocks')
-        given = None if children is None else tuple(map(convert_to_block, children))
-        vars(self).update(children=given, name=name or 'Composition', network=Scope())
+        blocks = None if children is None else tuple(map(convert_to_block, children))
+        vars(self).update(children=blocks, name=name or 'Composition', network=Scope())
 
     @property
     def input(self) -> Wire:
-        """What the composition is given."""
+        """The wire of the input."""
         return self.network.wires[0]
 
     @property
     def output(self) -> Output:
-        """What it gives: whatever this reads."""
+        """The output, which reads what the composition gives."""
         return Output(self.network)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[Composition]:
-        """Where blocks can be wired by calling them, and by `reads`."""
+        """Open a scope, in which blocks are wired by calls and by `reads`."""
         token = SCOPE.set(self.network)
         try:
             yield self
@@ -299,44 +300,44 @@ class Composition(Block):
 
     @api_boundary
     def connect(self, source: Source, target: Block | Output) -> None:
-        """Says what a block, or the output, reads; `source` as of `reads`."""
+        """Let a block, or the output, read a source, as `reads` does."""
         if isinstance(target, Output):
             target.reads(source)
         elif isinstance(target, Wire):
             raise ValueError(f'expected a block to read {source!r}, got {target!r}')
         else:
-            for each in leaves((target, source)):
-                self._check_child(each)
+            for leaf in leaves((target, source)):
+                self._check_child(leaf)
             self.network.link(convert_to_block(target), source)
 
     def _check_child(self, source: Source) -> None:
-        """Refuses a block that is none of the children, if these are given."""
-        read = source.block if isinstance(source, Item) else source
-        if self.children is not None and isinstance(read, Block):
-            if read not in self.children:
+        """Raise an error if a block is none of the children, where these are given."""
+        block = source.block if isinstance(source, Item) else source
+        if self.children is not None and isinstance(block, Block):
+            if block not in self.children:
                 text = 'expected blocks among the children'
-                raise ValueError(f'{self!r}: {text}, got {read!r}')
+                raise ValueError(f'{self!r}: {text}, got {block!r}')
 
     @functools.cached_property
     def wiring(self) -> Wiring:
-        """All that was wired; nothing can be from then on."""
+        """The finished wiring; from its first use on nothing can be added."""
         return _wiring(self.network)
 
     def __repr__(self) -> str:
         if self.network.closed:
             return super().__repr__()
-        return f'<{self.name}, not finished>'  # to look at it does not finish it
+        return f'<{self.name}, not finished>'  # printing does not finish it
 
     def _pieces(self) -> Iterator[str | Printed]:
         yield f'{self.name}('
-        for number, (each, source) in enumerate(self.wiring.steps, 1):
-            given = '' if source is None else f'{_shown(source)} >> '
-            yield from (f'x{number} = {given}', each, '; ')
+        for number, (step, source) in enumerate(self.wiring.steps, 1):
+            operands = '' if source is None else f'{_shown(source)} >> '
+            yield from (f'x{number} = {operands}', step, '; ')
         yield f'{_shown(self.wiring.output)})'
 
 
 def _shown(numbers: Numbers) -> str:
-    """Numbers of values as names, `x0` the input."""
+    """Return the names of numbered values: `x0` is the input."""
     if isinstance(numbers, tuple):
         return f'({", ".join(map(_shown, numbers))})'
     return '' if numbers is None else f'x{numbers}'
@@ -344,19 +345,19 @@ def _shown(numbers: Numbers) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Output:
-    """What a composition gives."""
+    """The output of a composition."""
 
     scope: Scope
 
     @api_boundary
     def reads(self, *sources: Source) -> None:
-        """Says what it gives: one value, or a tuple of several."""
+        """Let the composition give one value, or a tuple of several."""
         if self.scope.outputs:
             raise ValueError(
                 'expected an output that reads nothing yet, got one that does'
             )
-        for each in leaves(sources):
-            self.scope.check(each)
+        for leaf in leaves(sources):
+            self.scope.check(leaf)
         self.scope.outputs.extend(sources)
 
     def __repr__(self) -> str:
@@ -368,13 +369,13 @@ class Output:
 
 @api_boundary
 def compose(fn: Callable[..., Source]) -> Composition:
-    """Makes a block of a function that calls blocks; a decorator.
+    """Make a block from a function that calls blocks; a decorator.
 
-    The function is called once, on wires, and what it does with them is what the block
-    does with values. One parameter is the input; several are the items of a tuple, by
-    name where these are fields of a `Record`. It returns what the block gives: a wire,
-    a (nested) tuple of wires, or nothing. Operators, as `x + y` or `2 * x`, are
-    functions of the wires beside them.
+    The function is called once, on wires; the block then does with values what the
+    function did with wires. One parameter is the input; several are the items of a
+    tuple, by name where these are fields of a `Record`. The function returns the
+    result of the block: a wire, a (nested) tuple of wires, or `None`. Operators, as in
+    `x + y` or `2 * x`, become functions of the wires.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Broadcast, Map, Max, Scalar, Sum, ZipWith
@@ -395,35 +396,35 @@ def compose(fn: Callable[..., Source]) -> Composition:
 def _composed(
     fn: Callable[..., Source], parameters: tuple[str, ...], name: str
 ) -> Composition:
-    """The composition of a function whose inputs are called so."""
-    made, count = Composition(name=name), len(parameters)
+    """Return the composition of a function with these parameters."""
+    composition, count = Composition(name=name), len(parameters)
     check_questions(fn, parameters)
-    with made.scope():
-        given = (made.input,) * count
+    with composition.scope():
+        wires = (composition.input,) * count
         if count > 1:
-            items = Arguments(parameters)(made.input)
-            given = tuple(items[k] for k in range(count))
+            items = Arguments(parameters)(composition.input)
+            wires = tuple(items[k] for k in range(count))
         with noted_modules(name):
-            result = fn(*given)
+            result = fn(*wires)
         if result is not None:
-            made.output.reads(result)
-    _ = made.wiring  # so nothing is wired from here on
-    return made
+            composition.output.reads(result)
+    _ = composition.wiring  # finishes it: nothing can be added from here on
+    return composition
 
 
 def _name_of(fn: Callable[..., Source]) -> str:
     name = getattr(fn, '__name__', '')
-    return name if name.isidentifier() else 'compose'  # not of a lambda
+    return name if name.isidentifier() else 'compose'  # a lambda has none
 
 
 def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
-    """The inputs that a function takes: its parameters without a default."""
+    """Return the names of the parameters without a default."""
     parameters = inspect.signature(fn).parameters.values()
     if any(x.kind is x.VAR_POSITIONAL for x in parameters):
         raise TypeError(f'{fn!r}: expected a fixed number of parameters, got `*`')
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    given = (x for x in parameters if x.kind in kinds and x.default is x.empty)
-    return tuple(each.name for each in given)
+    inputs = (x for x in parameters if x.kind in kinds and x.default is x.empty)
+    return tuple(x.name for x in inputs)
 
 
 @api_boundary
@@ -433,11 +434,11 @@ def recursive(
     input_type: TypeLike | None = None,
     output_type: TypeLike | None = None,
 ) -> Any:
-    """Makes a block of a function that is given the block it is; a decorator.
+    """Make a recursive block from a function; a decorator.
 
-    Its first parameter is the `ForwardDeclaration`, which gives a block when called
-    with nothing, and the wire of a value when called on wires. With that parameter
-    alone the function returns a block; with more it is a function as of `compose`.
+    The first parameter of the function is the `ForwardDeclaration` of the block itself:
+    called without arguments it gives a block, called on wires the wire of a value. With
+    that parameter alone the function returns a block; with more, `compose` takes it.
 
     >>> import jax.numpy as jnp
     >>> from jfold import OneOf, Scalar

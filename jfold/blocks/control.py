@@ -20,7 +20,7 @@ from jfold.combinators import (
     key_value_pairs,
 )
 
-# Of the data: a function, or a block.
+# A function or a block that gives the key of a value.
 KeyFunction: TypeAlias = Callable[[Any], Any] | Block
 
 
@@ -33,10 +33,10 @@ def _block_or_none(value: Convertible | None) -> Block | None:
 
 @block
 class Concat(Function):
-    """A tuple of tensors joined along `concat_dim`; scalars count as vectors [1].
+    """A concatenation of a tuple of tensors; scalars count as vectors [1].
 
     Args:
-      concat_dim: the axis, batch dimension not counted.
+      concat_dim: the axis along which they are joined, in a single example.
       flatten: also accept nested tuples.
     """
 
@@ -49,7 +49,7 @@ class Concat(Function):
 
 @block
 class Identity(Block):
-    """Passes its input on."""
+    """A block that passes its input on."""
 
     def __repr__(self) -> str:
         return 'Identity()'
@@ -57,10 +57,10 @@ class Identity(Block):
 
 @block
 class Arguments(Record):
-    """The items of a tuple as a function of wires takes them, by name if they have any.
+    """The items of a tuple, as arguments of a function of wires.
 
     Attributes:
-      parameters: what the function calls them.
+      parameters: the names of the function's parameters, which may be those of fields.
     """
 
     parameters: tuple[str, ...]
@@ -75,15 +75,16 @@ class Arguments(Record):
 
 @block
 class OneOf(Block):
-    """Dispatches each value to one of several blocks by a key.
+    """A choice: each value goes to one of several blocks by its key.
 
     Args:
       key_fn: a Python function of the value, or a block that gives an object.
       cases: key to block: a dict, a list of pairs, or a tuple (keys 0, 1, ...; a tuple
         also takes negative keys). All cases give one type.
-      pre_block: applied before the cases; `key_fn` sees the original.
-      default: the block of every other key; without one, such a key is an error.
+      pre_block: applied before the cases; `key_fn` sees the value without it.
+      default: the block for any other key; without one, such a key is an error.
 
+    >>> from jfold import GetItem, Scalar, Zeros
     >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
     >>> sign.eval(-3.0).item(), sign.eval(2.0).item()
     (0.0, 2.0)
@@ -121,26 +122,26 @@ class OneOf(Block):
         pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
-        made: dict[int, Block] = {}
+        blocks: dict[int, Block] = {}  # one for each short-hand, also in several cases
 
-        def once(each: Convertible) -> Block:
-            return made.setdefault(id(each), convert_to_block(each))
+        def as_block(case: Convertible) -> Block:
+            return blocks.setdefault(id(case), convert_to_block(case))
 
         vars(self).update(
             key_fn=key_fn,
-            cases=tuple((key, once(each)) for key, each in pairs.items()),
-            default=None if default is None else once(default),
+            cases=tuple((key, as_block(case)) for key, case in pairs.items()),
+            default=None if default is None else as_block(default),
             pre_block=_block_or_none(pre_block),
             positional=isinstance(cases, tuple),
         )
 
     @property
     def targets(self) -> dict[Any, Block]:
-        """The block of every key, negative ones included."""
-        found = dict(self.cases)
+        """The blocks by key, negative keys included."""
+        targets = dict(self.cases)
         if self.positional:
-            found |= {key - len(found): block for key, block in self.cases}
-        return found
+            targets |= {key - len(targets): block for key, block in self.cases}
+        return targets
 
     def _pieces(self) -> Iterator[str | Printed]:
         key = self.key_fn
@@ -153,10 +154,11 @@ class OneOf(Block):
 
 @block
 class Optional(Block):
-    """`some_case` for a value, `none_case` (zeros when left out) for `None`.
+    """The block `some_case` for a value, and `none_case`, or zeros, for `None`.
 
-    In a `Record`, for a field that the data lack, too.
+    In a `Record` it gives `none_case` for a missing field too.
 
+    >>> from jfold import Scalar, Zeros
     >>> Optional(Scalar()).eval(None).item()
     0.0
     >>> point = Record({'x': Scalar(), 'y': Optional(Scalar(), Zeros([]))})
@@ -180,15 +182,15 @@ class Optional(Block):
 
 @block
 class Metric(Block):
-    """Collects a value per node under a name; a sink.
+    """A sink that collects a value for each node under a name.
 
     Takes a tensor or a (nested) tuple of tensors; `apply` then returns
-    `(values, metrics)` with a `MetricValues` per name. Its rows are in the order in
-    which one would evaluate the expression, example by example.
+    `(values, metrics)` with a `MetricValues` for each name. Its rows are in the order
+    of a plain evaluation of the expression, example by example.
 
-    Or it takes a pair of that and of Python objects, the label of the row, which stays
-    on the host: `Schedule.labels` has those of all rows. Every use of a name has labels
-    or none has.
+    Or it takes a pair of such a value and a Python object, the label of the row, which
+    stays on the host: `Schedule.labels` has those of all rows. Either all uses of a
+    name have labels, or none has.
 
     >>> import jfold as jf
     >>> word = jf.Record({'length': jf.Scalar('int32'), 'text': jf.Identity()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that are defined once and used from many places, also from inside."""
+"""Blocks that are defined once and used in many places, also inside themselves."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jfold.types import ObjectType, TypeLike, convert_to_type
 
 
 class ForwardDeclaration:
-    """A name for a block that is defined later, so that it can refer to itself.
+    """A name for a block that is defined later and may refer to itself.
 
     Args:
-      input_type: what it takes, when inference cannot tell.
-      output_type: what it gives, when inference cannot tell: a recursion in which
-        every case depends on the recursion itself.
+      input_type: the type of its input, when inference cannot tell.
+      output_type: the type of its result, when inference cannot tell: in a recursion of
+        which every case depends on the recursion itself.
 
     >>> import jax.numpy as jnp
     >>> from jfold import OneOf, Record, Scalar
@@ -40,26 +40,26 @@ class ForwardDeclaration:
         self.output_type = None if output_type is None else convert_to_type(output_type)
         self.name = name or 'declaration'
         self.target: Block | None = None
-        # What tells objects apart, of each of which there is one evaluation; see Share.
+        # The key of an object, for `Share`: objects with one key are evaluated once.
         self.key: Callable[[Any], Hashable] | None = None
 
     def __deepcopy__(self, memo: object) -> Self:
-        return self  # as its references do
+        return self  # as blocks do, of which references point here
 
     def __call__(self, *wires: Any) -> Any:
-        """A block that stands for the one this is, or will be, resolved to.
+        """Return a block that stands for the target, which may be set later.
 
-        Called on wires, as of `compose`, it gives the wire of what that block gives.
+        Called on wires, within `compose`, return the wire of the target's result.
         """
-        made = Reference(self)
-        return made(*wires) if wires else made
+        reference = Reference(self)
+        return reference(*wires) if wires else reference
 
     @api_boundary
     def resolve_to(self, target: Convertible) -> None:
-        """Says which block this is.
+        """Set the block that this declaration stands for.
 
         Raises:
-          TypeError: it was resolved before, or `target` is no block.
+          TypeError: it is resolved already, or `target` is no block.
         """
         if self.target is not None:
             raise TypeError(
@@ -84,17 +84,17 @@ class Reference(Block):
 
 @block
 class Share(Block):
-    """Evaluates a block once for each object of an example, however often it is met.
+    """A block that is evaluated once for each object of an example.
 
-    So a graph of objects takes work for each of its nodes, and not for each path to it:
-    with a recursion inside, data may share parts, but must end; with a block for each
-    round, which reads that of the round before, they may have circles. Gradients of all
-    uses add up. A `Metric` inside observes each object once.
+    So the work grows with the nodes of a graph of objects, not with the paths to them.
+    With a recursion inside, data may share parts, but must have an end; with a block
+    for each round, which reads the block of the round before, they may have cycles.
+    Gradients of all uses add up. A `Metric` inside observes each object once.
 
     Args:
       block: takes an object, gives tensors.
-      key: what tells objects apart, `key(object) -> hashable`; which object it is when
-        left out, so that what a function made anew is another.
+      key: `key(object) -> hashable`; objects with equal keys are one. When left out,
+        objects are compared by identity, so that an equal copy is another object.
 
     >>> import jax.numpy as jnp
     >>> from jfold import AllOf, GetItem, Map, Scalar, Sum
@@ -123,8 +123,8 @@ class Share(Block):
         declaration = ForwardDeclaration(ObjectType(), name='Share')
         declaration.resolve_to(block)
         declaration.key = id if key is None else key
-        made = declaration.target, key, Reference(declaration)
-        vars(self).update(zip(('block', 'key', 'reference'), made, strict=True))
+        target, reference = declaration.target, Reference(declaration)
+        vars(self).update(block=target, key=key, reference=reference)
 
     def _pieces(self) -> Iterator[str | Printed]:
         key = '' if self.key is None else f', key={callable_name(self.key)}'

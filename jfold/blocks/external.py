@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of arrays that come from elsewhere, when a batch runs."""
+"""Rows of arrays that are passed to a model when a batch runs."""
 
 from __future__ import annotations
 
@@ -18,54 +18,55 @@ from jfold.types import TensorType, TypeLike, convert_to_type
 
 @dataclass(frozen=True)
 class Rows:
-    """A row of a table [rows, *shape] by its number, for tables of any length."""
+    """The function from a number to a row of a table [rows, *shape]."""
 
     name: str
     type: TensorType
 
     @property
     def spec(self) -> jax.ShapeDtypeStruct:
-        """What a table looks like, but for how many rows there are."""
+        """The shape and dtype of a table of a single row."""
         shape = 1, *self.type.shape
         return jax.ShapeDtypeStruct(shape, self.type.dtype)  # type: ignore[no-untyped-call]
 
     def __call__(self, table: Any, index: jax.Array) -> jax.Array:
-        none = _none(self.type.dtype)
-        if table.shape[0] == 0:  # JAX picks nothing of nothing
-            table = jnp.full(self.spec.shape, none, self.type.dtype)
-        row: jax.Array = jnp.asarray(table).at[index].get(mode='fill', fill_value=none)
+        missing = _missing(self.type.dtype)
+        if table.shape[0] == 0:  # JAX refuses to index an empty axis
+            table = jnp.full(self.spec.shape, missing, self.type.dtype)
+        rows = jnp.asarray(table)
+        row: jax.Array = rows.at[index].get(mode='fill', fill_value=missing)
         return row
 
 
-def _none(dtype: np.dtype[Any]) -> float:
-    """What stands for a row that is not there."""
+def _missing(dtype: np.dtype[Any]) -> float:
+    """Return the number that fills a row which a table does not have."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return float('nan')
     return 0 if dtype.kind == 'b' else int(jnp.iinfo(dtype).min)  # type: ignore[no-untyped-call]
 
 
 def shown_rows(table: Any) -> str:
-    """The type of a table, of any number of rows."""
+    """Return the type of a table, without its number of rows, for errors."""
     shape = ', '.join(map(str, ('rows', *table.shape[1:])))
     return f'{table.dtype}[{shape}]'
 
 
 @api_boundary
 def External(name: str, type: TypeLike) -> Pipe:
-    """A row of an array that is passed when a batch runs, picked by its number.
+    """A row of an array that is passed when a batch runs, by its number.
 
-    So what another network computed flows in and gradients flow out, and a table of
-    embeddings may be kept elsewhere. Takes a Python integer, gives a tensor. A number
-    that the array has no row for gives NaN, in arrays of integers their least; negative
-    ones count from its end, as Python's do.
+    So results of another network flow in and gradients flow out, and a table of
+    embeddings can be held elsewhere. Takes a Python int, gives a tensor. A number
+    without a row gives NaN, in an array of ints their least value; negative numbers
+    count from the end, as in Python.
 
     Args:
-      name: of the array [rows, *shape], in `Model.apply(..., external={name: array})`;
-        it may have another number of rows each time, for which JAX compiles anew.
-      type: of a row, or a short-hand for it, as `convert_to_type` reads them.
+      name: the name of the array [rows, *shape] in `Model.apply(..., external={name:
+        array})`. Its number of rows may change; JAX then compiles again.
+      type: the type of a row, or a short-hand as `convert_to_type` takes them.
 
     Raises:
-      TypeError: `name` is no str, or empty, or `type` not that of a tensor.
+      TypeError: `name` is no str, or empty, or `type` is no type of tensors.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Map, Sum
@@ -76,7 +77,7 @@ def External(name: str, type: TypeLike) -> Pipe:
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'External: expected `name` as a word, got {name!r}')
-    made = convert_to_type(type)
-    if not isinstance(made, TensorType):
-        raise TypeError(f'External: expected `type` as that of a tensor, got {made!r}')
-    return Scalar('int32') >> Function(Rows(name, made), name=name)
+    row = convert_to_type(type)
+    if not isinstance(row, TensorType):
+        raise TypeError(f'External: expected `type` as that of a tensor, got {row!r}')
+    return Scalar('int32') >> Function(Rows(name, row), name=name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that read data of an example: numbers, arrays, classes, constants."""
+"""Blocks that read the data of an example, and constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jfold.combinators import (
 )
 from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
-# Of the data: a function, or a table of what it gives.
+# A function of the data, or a table of its results.
 Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
 
 
@@ -28,10 +28,10 @@ Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
 class Tensor(Block):
     """A Python value as a tensor of exactly this shape and dtype; strict.
 
-    A wrong shape, `None`, a string, a value that the dtype cannot hold (3.7 as int32,
-    300 as int8) is an error that names the example and the path to the value. So is an
-    int that is not below `below`, or negative, where that is given: indices of a table,
-    of which JAX would make NaN or another row.
+    A wrong shape, `None`, a string, or a value that the dtype cannot hold (3.7 as
+    int32, 300 as int8) is an error that names the example and the path to the value.
+    With `below`, so is an int that is negative or not below it: as the index of a
+    table, JAX would turn it into NaN or another row.
     """
 
     shape: tuple[int, ...]
@@ -57,13 +57,13 @@ class Tensor(Block):
             options += f', below={self.below}'
         if len(self.type.shape) > 1:
             return f'Tensor({self.type.shape}, {options})'
-        size = ''.join(f'{each}, ' for each in self.type.shape)
+        size = ''.join(f'{length}, ' for length in self.type.shape)
         return f'{"Vector" if size else "Scalar"}({size}{options})'
 
 
 @api_boundary
 def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
-    """A Python number as a tensor []; see `Tensor`.
+    """A Python number as a tensor []; as strict as `Tensor`.
 
     >>> print(Scalar('int32').eval(3))
     3
@@ -75,7 +75,7 @@ def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
 def Vector(
     size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
 ) -> Tensor:
-    """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
+    """A list or array of `size` numbers as a tensor [size]; as strict as `Tensor`."""
     return Tensor((size,), dtype, below)
 
 
@@ -83,15 +83,15 @@ def Vector(
 class InputTransform(Block):
     """A Python function of the data, object to object, run while a schedule is built.
 
-    It runs once for each value, and once more in a batch that something is wrong with,
-    to tell what: so it should give the same result for the same data. Millions of
-    values a second pass through a function that is written in C, such as `len`, `type`
-    or `operator.attrgetter('name')`, and through a table, which is copied here.
+    It runs once for each value, and again if the batch has an error, to locate it: so
+    it should give the same result for the same data. Functions that are written in C,
+    such as `len`, `type` or `operator.attrgetter('name')`, take millions of values a
+    second, and so do tables, which are copied here.
 
     Args:
-      fn: a function, or a mapping, which gives the entry of each value.
-      default: what a mapping gives for a value that it lacks; when left out, such a
-        value is an error.
+      fn: a function, or a mapping, which is looked up.
+      default: the result for a value that a mapping lacks; when left out, such a value
+        is an error.
 
     >>> (InputTransform(len) >> Scalar()).eval('four').item()
     4.0
@@ -105,37 +105,36 @@ class InputTransform(Block):
     """
 
     fn: Transform
-    default: tuple[Any, ...]  # holds the one there is
+    default: tuple[Any, ...]  # empty, or of one item
 
     def __init__(self, fn: Transform, *, default: object = MISSING) -> None:
-        given = () if default is MISSING else (default,)
-        expected = 'a mapping beside `default`' if given else 'a callable or a mapping'
+        defaults = () if default is MISSING else (default,)
+        text = 'a mapping beside `default`' if defaults else 'a callable or a mapping'
         if isinstance(fn, Mapping):
             fn = MappingProxyType(dict(fn))
-            if not fn and not given:
+            if not fn and not defaults:
                 raise ValueError('InputTransform: expected at least one key, got none')
-        elif given or not callable(fn) or isinstance(fn, Block):
-            raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
-        vars(self).update(fn=fn, default=given)
+        elif defaults or not callable(fn) or isinstance(fn, Block):
+            raise TypeError(f'InputTransform: expected {text}, got {fn!r}')
+        vars(self).update(fn=fn, default=defaults)
 
     def __repr__(self) -> str:
         if not isinstance(self.fn, Mapping):
             return f'InputTransform({callable_name(self.fn)})'
-        given = ''.join(f', default={value!r}' for value in self.default)
-        return f'InputTransform({shown_table(self.fn)}{given})'
+        option = ''.join(f', default={value!r}' for value in self.default)
+        return f'InputTransform({shown_table(self.fn)}{option})'
 
 
 @block
 class OneHotFromList(Block):
-    """The vector [n] with a one where a Python value stands among `items`, else zeros.
+    """A one-hot vector [n] of a Python value by its index in `items`.
 
-    All n vectors are constants of the model, so a use costs no more than an index. Of
-    thousands these take a square: there, look a number up by `InputTransform`, and make
-    the vector in a `Function` of `Scalar('int32')`.
+    All n vectors are constants of the model, [n, n] numbers, so a use costs no more
+    than an index. For thousands of items, look an index up by `InputTransform`, and
+    make the vector in a `Function` of `Scalar('int32')`.
 
     Args:
-      items: n values, all different, as keys of a dict are: `1`, `True` and `1.0` are
-        the same.
+      items: n values, all different as keys of a dict: `1`, `True` and `1.0` are equal.
       strict: whether any other value is an error, rather than zeros.
 
     >>> OneHotFromList('abc', 'int32').eval('b')
@@ -154,18 +153,18 @@ class OneHotFromList(Block):
     ) -> None:
         is_several = isinstance(items, Iterable)
         expect('items', items, is_several, 'a list', 'write `OneHotFromList([...])`')
-        given = tuple(items)
-        if not given:
+        items = tuple(items)
+        if not items:
             raise ValueError('OneHotFromList: expected at least one item, got none')
-        for item in given:
+        for item in items:
             hint = 'make keys of them by an InputTransform before'
             expect('items', item, isinstance(item, Hashable), 'hashable values', hint)
-        if len(set(given)) < len(given):
-            twice = {repr(x) for x in given if given.count(x) > 1}
+        if len(set(items)) < len(items):
+            twice = {repr(x) for x in items if items.count(x) > 1}
             got = f'{", ".join(sorted(twice))} more than once'
             raise ValueError(f'OneHotFromList: expected different items, got {got}')
-        type_ = TensorType((len(given),), dtype)
-        vars(self).update(items=given, dtype=dtype, strict=strict, type=type_)
+        type_ = TensorType((len(items),), dtype)
+        vars(self).update(items=items, dtype=dtype, strict=strict, type=type_)
 
     type: ClassVar[TensorType]
 
@@ -179,13 +178,13 @@ class OneHotFromList(Block):
 def OneHot(
     start: int, stop: int | None = None, dtype: DTypeLike = 'float32'
 ) -> OneHotFromList:
-    """The vector with a one for each int from `start` up to `stop`, as of `range`.
+    """A one-hot vector for ints in `range(start, stop)`, or in `range(start)`.
 
     >>> OneHot(3).eval(1), OneHot(-1, 1).eval(-1)
     (array([0., 1., 0.], dtype=float32), array([1., 0.], dtype=float32))
 
     Raises:
-      ValueError: there is no such int; TypeError: `start` or `stop` is none.
+      ValueError: the range is empty; TypeError: `start` or `stop` is no int.
     """
     check_int('start', start)
     ints = range(start) if stop is None else range(start, check_int('stop', stop))
@@ -198,7 +197,7 @@ def OneHot(
 
 @block
 class Zeros(Block):
-    """Zeros of any type of tensors: recursive in tuples, sequences are empty.
+    """A constant zero of any type: tuples of zeros, empty sequences.
 
     >>> Zeros(('int32', 2)).eval(None)
     (array(0, dtype=int32), array([0., 0.], dtype=float32))
@@ -215,7 +214,7 @@ class Zeros(Block):
 
 @block
 class Void(Block):
-    """Drops any value."""
+    """A sink for any value."""
 
     def __repr__(self) -> str:
         return 'Void()'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of sequences, and what is made of them, of other blocks."""
+"""Reductions of sequences, composed of other blocks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def Sum() -> Reduce:
 
 @api_boundary
 def Max(default: Convertible | None = None) -> Reduce:
-    """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
+    """The elementwise maximum of a sequence; `default`, or zeros, when empty."""
     return Reduce(jnp.maximum, default, associative=True)
 
 
 @api_boundary
 def Min(default: Convertible | None = None) -> Reduce:
-    """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
+    """The elementwise minimum of a sequence; `default`, or zeros, when empty."""
     return Reduce(jnp.minimum, default, associative=True)
 
 
@@ -61,9 +61,9 @@ def Stack(length: int) -> Pipe:
 
 
 def Softmax() -> Block:
-    """Shares of a sequence of tensors, elementwise: `exp` of each over the sum of all.
+    """The elementwise softmax of a sequence: `exp` of each tensor over their sum.
 
-    The largest is subtracted first, so that nothing overflows.
+    The maximum is subtracted first, so that nothing overflows.
 
     >>> from jfold import Map, Scalar
     >>> shares = (Map(Scalar()) >> Softmax()).eval([1000, 1000, 999])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks over sequences.
 
-What they take as a sequence: a sequence of values, a tuple of values of one type, a
-Python iterable, and, where it is said, a repetition without end.
+They take a sequence of values, a tuple of values of one type, or a Python iterable;
+where it is said, also a repetition without end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jfold.types import TensorType
 
 
 def check_positive(block: str, option: str, value: object) -> None:
-    """Refuses an option that is no int above 0.
+    """Raise an error unless an option is a positive int.
 
     Raises:
       TypeError: it is no int; ValueError: it is not positive.
@@ -40,15 +40,15 @@ def check_positive(block: str, option: str, value: object) -> None:
         raise ValueError(f'{block}: expected `{option}` of at least 1, got {value}')
 
 
-# Reductions that have names of their own.
+# The names of the functions that make reductions, by what these combine with.
 NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
 
 
 @block
 class Map(Block):
-    """A block on every item of a sequence, a tuple of one type, or a Python iterable.
+    """A block on every item of a sequence, homogeneous tuple or Python iterable.
 
-    A mapping or a set is none, here as in `Fold` and `Reduce`.
+    `Map`, `Fold` and `Reduce` take no mappings and no sets.
 
     >>> from jfold import Scalar, Sum
     >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
@@ -66,7 +66,7 @@ class Map(Block):
 
 @block
 class Fold(Block):
-    """Left fold: `state = combine((state, item))` over the items, from `start`.
+    """A left fold: `state = combine((state, item))` over the items, from `start`.
 
     Its depth is the length. An empty sequence gives `start`, which takes no input.
     """
@@ -85,16 +85,16 @@ class Fold(Block):
 
 @block
 class RNN(Block):
-    """Carries a state along a sequence: gives `(outputs, last state)`.
+    """A loop that carries a state along a sequence; gives `(outputs, last state)`.
 
     `output, state = cell((item, state))` for each item in turn: the item comes first,
-    other than in `Fold`. An empty sequence gives no outputs, and the initial state.
+    unlike in `Fold`. An empty sequence gives no outputs, and the initial state.
 
     Args:
       cell: takes a pair of an item and a state, gives a pair of an output and a state.
       initial_state: takes no input; zeros when left out, if the type of the state
         follows from the cell.
-      initial_state_from_input: the input is a pair of a sequence and the state.
+      initial_state_from_input: whether the input is a pair of a sequence and a state.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Function, Scalar, Zeros
@@ -104,7 +104,7 @@ class RNN(Block):
     ([1.0, 3.0, 6.0], 6.0)
 
     Raises:
-      ValueError: an initial state, and one from the input.
+      ValueError: both an initial state and one from the input.
     """
 
     cell: Block
@@ -128,26 +128,26 @@ class RNN(Block):
         )
 
     def _pieces(self) -> Iterator[str | Printed]:
-        given = () if self.initial_state is None else (', ', self.initial_state)
-        told = ', initial_state_from_input=True' * self.initial_state_from_input
-        yield from ('RNN(', self.cell, *given, f'{told})')
+        start = () if self.initial_state is None else (', ', self.initial_state)
+        option = ', initial_state_from_input=True' * self.initial_state_from_input
+        yield from ('RNN(', self.cell, *start, f'{option})')
 
 
 @block
 class Reduce(Block):
-    """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
+    """A balanced reduction: rounds over adjacent pairs; an odd last item passes.
 
-    Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. One
-    item is itself; none gives `default`, or zeros.
+    Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. A
+    single item is the result; an empty sequence gives `default`, or zeros.
 
-    Where `f(f(1, 2), 3)` is `f(1, f(2, 3))`, but for rounding, say `associative`: then
-    rounds are over eight neighbours, from left to right, so that a sequence of `n` is
-    a third as deep, and an eighth as many values are kept. That is so if `combine` is a
-    single `Function`; other blocks are given pairs.
+    If `f(f(1, 2), 3)` equals `f(1, f(2, 3))`, but for rounding, pass `associative`:
+    rounds then combine eight neighbours, from left to right. This takes a third of the
+    depth and stores an eighth of the values, if `combine` is a single `Function`; other
+    blocks still combine pairs.
 
     Args:
       combine: takes two items, gives one.
-      default: what an empty sequence gives.
+      default: the result for an empty sequence.
       associative: whether items may be combined in any grouping.
     """
 
@@ -165,30 +165,31 @@ class Reduce(Block):
             raise TypeError(
                 f'Reduce: expected `associative` as bool, got {associative!r}'
             )
-        none = None if default is None else convert_to_block(default)
-        made = convert_to_block(combine)
-        vars(self).update(combine=made, default=none, associative=associative)
+        combine = convert_to_block(combine)
+        default = None if default is None else convert_to_block(default)
+        vars(self).update(combine=combine, default=default, associative=associative)
 
     def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else ('default=', self.default)
         if name := self._name():
             yield from (f'{name}(', *default, ')')
             return
-        told = ', associative=True' * self.associative
+        option = ', associative=True' * self.associative
         yield from ('Reduce(', self.combine, ', ' if default else '', *default)
-        yield f'{told})'
+        yield f'{option})'
 
     def _name(self) -> str:
-        """That of the function which makes such a block, if there is one."""
+        """Return the name of the function that makes this reduction, or ''."""
         fn = self.combine.fn if isinstance(self.combine, Function) else None
         is_plain = self.associative and isinstance(fn, Hashable)
-        is_sum_of_none = fn is jnp.add and self.default is not None
-        return '' if not is_plain or is_sum_of_none else NAMES.get(fn, '')
+        # `Sum()` takes no default.
+        has_default = fn is jnp.add and self.default is not None
+        return '' if not is_plain or has_default else NAMES.get(fn, '')
 
 
 @block
 class Length(Block):
-    """The length of a sequence, a tuple or a Python value with `len`, as a scalar.
+    """The length of a sequence, tuple or Python value, as a scalar.
 
     Mappings and sets have one too. A length that the dtype cannot hold is an error.
     """
@@ -209,14 +210,15 @@ class Length(Block):
 
 @block
 class GetItem(Block):
-    """One item: `x[key]` of a Python value, a tuple, a sequence or a tensor.
+    """An item: `x[key]` of a Python value, a tuple, a sequence or a tensor.
 
     A slice of a tuple is a tuple, of a sequence a sequence. An index that is out of
-    range is an error at compile for tuples and tensors, at schedule otherwise.
+    range is an error at `compile` for tuples and tensors, at `schedule` otherwise.
 
     Args:
-      key: of the item; the name of an attribute of what has no items.
-      default: what Python values that lack the key give instead.
+      key: the key or index of the item; for a Python value without items, the name of
+        an attribute.
+      default: the result for Python values that lack the key.
 
     >>> from jfold import Map, Scalar
     >>> sizes = Map(GetItem('size', default=1) >> Scalar())
@@ -224,11 +226,11 @@ class GetItem(Block):
     [3.0, 1.0]
 
     Raises:
-      ValueError: a default for a slice, which never lacks.
+      ValueError: a default for a slice, which no value lacks.
     """
 
     key: Any
-    default: tuple[Any, ...]  # holds the one there is
+    default: tuple[Any, ...]  # empty, or of one item
 
     def __init__(self, key: object, *, default: object = MISSING) -> None:
         if isinstance(key, slice) and default is not MISSING:
@@ -240,15 +242,15 @@ class GetItem(Block):
         vars(self).update(key=key, default=() if default is MISSING else (default,))
 
     def __repr__(self) -> str:
-        given = ''.join(f', default={value!r}' for value in self.default)
-        return f'GetItem({self.key!r}{given})'
+        option = ''.join(f', default={value!r}' for value in self.default)
+        return f'GetItem({self.key!r}{option})'
 
 
 @block
 class Nth(Block):
-    """One item of a sequence by an index in the data: takes a pair of these.
+    """An item of a sequence by an index in the data.
 
-    An index is an int, from the end if it is negative.
+    Takes a pair of the two. An index is an int; a negative one counts from the end.
 
     >>> from jfold import Identity, Record, Scalar
     >>> chosen = Record({'a': Map(Scalar()), 'index': Identity()}) >> Nth()
@@ -262,9 +264,9 @@ class Nth(Block):
 
 @block
 class Chain(Block):
-    """The items of several sequences in one: of a sequence of sequences, or of a tuple.
+    """The items of a sequence or tuple of sequences in one sequence.
 
-    As `itertools.chain`; those of the first come first.
+    They come in order, as from `itertools.chain`.
 
     >>> from jfold import AllOf, Identity, Scalar
     >>> back = AllOf(Identity(), Slice(step=-1)) >> Chain()
@@ -278,7 +280,7 @@ class Chain(Block):
 
 @block
 class Padded(Block):
-    """A sequence as a tuple of a fixed length, with zeros behind its last item.
+    """A sequence as a tuple of a fixed length, padded with zeros.
 
     Items are tensors, or tuples or sequences of them. A longer sequence is an error.
 
@@ -298,10 +300,11 @@ class Padded(Block):
 
 @block
 class Pick(Block):
-    """Items of a sequence by positions in the data: takes a pair of these.
+    """The items of a sequence at positions in the data.
 
-    Positions are a list or an array of ints, from the end if negative. So a graph may
-    be a sequence of nodes and its edges pairs of positions, with no Python for each.
+    Takes a pair of the two. Positions are a list or an array of ints; negative ones
+    count from the end. So the edges of a graph can be arrays of positions in a sequence
+    of nodes, and no Python code runs for each edge.
 
     >>> from jfold import Identity, Record, Scalar
     >>> chosen = Record([('x', Map(Scalar())), ('at', Identity())]) >> Pick()
@@ -315,18 +318,18 @@ class Pick(Block):
 
 @block
 class Regroup(Block):
-    """Items of a sequence by groups: takes the sequence, the group of each item, a list
-    or an array of ints, and a sequence with as many items as there are groups.
+    """The items of a sequence by groups: gives a sequence of sequences.
 
-    Gives a sequence of sequences; in each the items are in their order. With `Pick` it
-    makes rounds of messages over edges: each sends what it picks of its source, and
-    what arrives at a node is a group.
+    Takes a tuple of the sequence, the group of each item (a list or an array of ints),
+    and a sequence with as many items as there are groups. In a group, items keep their
+    order. With `Pick` it passes messages along edges: `Pick` takes the state at the
+    source of each edge, and the messages that arrive at a node are a group.
 
     >>> from jfold import Identity, Record, Scalar, Sum
     >>> parts = [('x', Map(Scalar())), ('to', Identity()), ('nodes', Identity())]
     >>> arrived = Record(parts) >> Regroup() >> Map(Sum())
-    >>> found = arrived.eval({'x': [5, 6, 7], 'to': [1, 0, 1], 'nodes': 'abc'})
-    >>> [x.item() for x in found]
+    >>> sums = arrived.eval({'x': [5, 6, 7], 'to': [1, 0, 1], 'nodes': 'abc'})
+    >>> [x.item() for x in sums]
     [6.0, 12.0, 0.0]
     """
 
@@ -337,18 +340,18 @@ class Regroup(Block):
 def Slice(
     *, start: int | None = None, stop: int | None = None, step: int | None = None
 ) -> GetItem:
-    """`GetItem(slice(start, stop, step))`: a part of a sequence, tuple or Python value.
+    """A slice of a sequence, a tuple or a Python value, as `GetItem` takes it.
 
     Raises:
       TypeError: an argument is no int; ValueError: `step` is 0.
     """
-    given = {'start': start, 'stop': stop, 'step': step}
-    for name, value in given.items():
+    arguments = {'start': start, 'stop': stop, 'step': step}
+    for name, value in arguments.items():
         if value is not None and not is_int(value):
             raise TypeError(f'Slice: expected `{name}` as int or None, got {value!r}')
     if step == 0:
         raise ValueError('Slice: expected `step` other than 0, got 0')
-    return GetItem(slice(*(x if x is None else int(x) for x in given.values())))
+    return GetItem(slice(*(x if x is None else int(x) for x in arguments.values())))
 
 
 # ---- several sequences ---------------------------------------------------------------
@@ -356,10 +359,10 @@ def Slice(
 
 @block
 class Broadcast(Block):
-    """Repeats a value without end, to be zipped with a sequence.
+    """A repetition of a value without end, to be zipped with a sequence.
 
-    `Map` and `NGrams` of a repetition are repetitions; whatever asks for its length or
-    for an item refuses it, and it is no result of a model.
+    `Map` and `NGrams` of a repetition are repetitions. Blocks that need its length or
+    an item refuse it, and a model cannot return it.
     """
 
     def __repr__(self) -> str:
@@ -368,13 +371,12 @@ class Broadcast(Block):
 
 @block
 class Zip(Block):
-    """A tuple of sequences to a sequence of tuples, as long as the shortest.
+    """A tuple of sequences as a sequence of tuples, as long as the shortest.
 
-    Repetitions (`Broadcast`) are as long as needed; of these alone it gives another.
+    Repetitions (`Broadcast`) are as long as needed; repetitions alone give another.
 
     Args:
-      strict: sequences are to be of one length; where they are not, that is an error
-        of the example.
+      strict: whether sequences of different lengths are an error of the example.
 
     >>> import jax.numpy as jnp
     >>> from jfold import AllOf, Scalar, Sum
@@ -398,11 +400,11 @@ class Zip(Block):
 
 
 def ZipWith(fn: Convertible, *, strict: bool = False) -> Pipe:
-    """`Zip() >> Map(fn)`: a block on the first items of all, on the second, and so on.
+    """A block on the tuples of a `Zip`: `Zip() >> Map(fn)`.
 
     Args:
       fn: takes a tuple of items.
-      strict: as of `Zip`.
+      strict: whether sequences of different lengths are an error of the example.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Record, Scalar, Sum
@@ -415,7 +417,7 @@ def ZipWith(fn: Convertible, *, strict: bool = False) -> Pipe:
 
 @block
 class NGrams(Block):
-    """All windows of `n` neighbours, as tuples; none of a sequence that is shorter.
+    """All windows of `n` neighbours, as tuples; a shorter sequence has none.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Scalar, Sum

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that imports Flax: modules for and from it, and ready layers."""
+"""Flax modules around models, Flax modules as blocks, and ready layers."""

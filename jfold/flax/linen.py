@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jfold within Flax Linen: `jf.linen.Fold`, a module whose parameters are a model's."""
+"""The Flax Linen module `jf.linen.Fold`, whose parameters are those of a model."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class Fold(linen.Module):
     """A block as a Linen module, called with a schedule.
 
-    What its layers draw is drawn of the streams of `rngs`, and nothing while parameters
-    are. Make the block once, outside of methods: its model lives with it. Modules in it
-    have parameters of their own, also where the network holds them elsewhere: what is
-    to be tied is used in the block alone, or is passed to it as `external`.
+    Layers that draw, such as dropout, take keys from the streams of `rngs`; none draws
+    during `init`. Make the block once, outside of methods: its model is stored with it.
+    Modules in the block have their own parameters, even if the network uses them too.
+    To share these, use a module in the block alone, or pass arrays as `external`.
 
     Attributes:
-      block: what `jfold.compile` takes.
-      max_programs: as of `jfold.compile`.
+      block: a block, or a short-hand for one, as `jfold.compile` takes it.
+      max_programs: the limit of compiled programs, as in `jfold.compile`.
 
     >>> import jax, jfold as jf
     >>> from flax import linen as nn
@@ -72,14 +72,14 @@ class Fold(linen.Module):
         ids: ArrayLike | None = None,
         deterministic: bool = False,
     ) -> Any:
-        """As `Model.apply`, with the parameters of the module."""
+        """Run the model, as `Model.apply` does, with the parameters of the module."""
         layers = self.model.program.layers
         params = {
             x.name: _boxed(x.params, self.param(x.name, x.init, unbox=False))
             for x in layers
             if x.init
         }
-        # Those of no layer are told too.
+        # Parameters of no layer are passed on, so that `apply` refuses them.
         params = {**self.variables.get('params', {}), **params}
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if self.is_initializing():
@@ -93,7 +93,7 @@ class Fold(linen.Module):
 
 @contextlib.contextmanager
 def _noted(schedule: object, model: Model) -> Iterator[None]:
-    """Says in errors about a schedule of another model how that may come."""
+    """Add a note to errors about a schedule of another model that names the cause."""
     try:
         yield
     except ValueError as error:
@@ -107,16 +107,18 @@ def _noted(schedule: object, model: Model) -> Iterator[None]:
 
 
 def _boxed(spec: ArrayTree, params: ArrayTree) -> ArrayTree:
-    """Parameters in the boxes that say how arrays are spread over devices, as layers
-    have them, whether they were taken out, by `linen.unbox`, or not."""
+    """Return parameters in the boxes of `spec`, which name the sharding of arrays.
 
-    def put(box: Any, given: Any) -> Any:
-        there = _is_box(given) or not _is_box(box)
-        return given if there else box.replace_boxed(given)
+    Boxes that are there stay; those that `linen.unbox` took away are put back.
+    """
+
+    def put(box: Any, leaf: Any) -> Any:
+        is_done = _is_box(leaf) or not _is_box(box)
+        return leaf if is_done else box.replace_boxed(leaf)
 
     structure: Any = jax.tree.structure(spec, is_leaf=_is_box)
     if structure != jax.tree.structure(params, is_leaf=_is_box):
-        return params  # which is refused where it is applied
+        return params  # `Model.apply` refuses them
     return jax.tree.map(put, spec, params, is_leaf=_is_box)
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jfold within Flax NNX: `jf.nnx.Fold`, a module whose parameters are a model's, and
-`jf.nnx.Cell`, a module whose parameters are drawn with all others."""
+"""The Flax NNX module `jf.nnx.Fold`, and `jf.nnx.Cell`, a module as a block."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import jax
 from flax import nnx
 from jax.typing import ArrayLike
 
+from jfold.base.containers import key_name
 from jfold.base.errors import expect
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, Function, convert_to_block
@@ -29,17 +29,18 @@ Leaf: TypeAlias = Any  # nnx.Param
 class Fold(nnx.Module):
     """A block as an NNX module, called with a schedule.
 
-    What its layers draw is drawn of the streams of `rngs`; nothing after `eval()`.
+    Layers that draw, such as dropout, take keys from the streams of `rngs`; after
+    `eval()` none draws.
 
     Args:
-      block: what `jfold.compile` takes. Of NNX modules that stand in it as they are
-        it has the variables themselves, so what is tied to others stays tied.
-      rngs: of which parameters are drawn.
-      max_programs: as of `jfold.compile`.
+      block: a block, or a short-hand for one, as `jfold.compile` takes it. NNX modules
+        inside it share their variables with this module: tied weights stay tied.
+      rngs: the streams from which parameters are drawn.
+      max_programs: the limit of compiled programs, as in `jfold.compile`.
 
     Attributes:
       model: the compiled block; `model.schedule(examples)` makes schedules.
-      params: its parameters, an `nnx.Param` each, by layer; `model` takes them too.
+      params: the parameters by layer, each an `nnx.Param`.
 
     >>> import jfold as jf
     >>> from flax import nnx
@@ -55,21 +56,21 @@ class Fold(nnx.Module):
     ) -> None:
         is_rngs = isinstance(rngs, nnx.Rngs)
         expect('rngs', rngs, is_rngs, '`nnx.Rngs`', 'write `rngs=nnx.Rngs(0)`')
-        made = convert_to_block(block)
-        self.model = model_of(made, max_programs)
+        block = convert_to_block(block)
+        self.model = model_of(block, max_programs)
         self.deterministic = False
         layers = self.model.program.layers
         streams = sorted({name for layer in layers for name in layer.rngs})
         self.streams = nnx.Dict({name: rngs[name].fork() for name in streams})
         drawn = self.model.init(rngs.params())
         leaves = jax.tree_util.tree_leaves_with_path(drawn, is_leaf=_is_variable)
-        own, found = _own(made, layers), list[tuple[list[str], Leaf]]()
+        shared, variables = _variables_in(block, layers), list[tuple[list[str], Leaf]]()
         for path, leaf in leaves:
             names = _names(path)
-            # As the module has it, with its type and what it says of devices.
+            # A variable of a module keeps its type and its sharding.
             variable = leaf if _is_variable(leaf) else nnx.Param(leaf)
-            found.append((names, own.get((*names,), variable)))
-        self.params = _nested(found)
+            variables.append((names, shared.get((*names,), variable)))
+        self.params = _nested(variables)
 
     def __call__(
         self,
@@ -79,7 +80,7 @@ class Fold(nnx.Module):
         ids: ArrayLike | None = None,
         deterministic: bool | None = None,
     ) -> Any:
-        """As `Model.apply`, with the parameters of the module."""
+        """Run the model, as `Model.apply` does, with the parameters of the module."""
         if deterministic is None:
             deterministic = self.deterministic
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
@@ -89,7 +90,7 @@ class Fold(nnx.Module):
 
     @api_boundary
     def predict(self, source: object, **options: Any) -> Any:
-        """As `Model.predict`, with the parameters of the module.
+        """Predict, as `Model.predict` does, with the parameters of the module.
 
         Args:
           source: a corpus, a list or a stream of examples.
@@ -99,16 +100,16 @@ class Fold(nnx.Module):
 
     @property
     def arrays(self) -> ArrayTree:
-        """The parameters as `Model.init` gives them."""
+        """The parameters as arrays, in the form that `Model.init` returns."""
         layers = self.model.program.layers
         specs = {x.name: x.params for x in layers if x.init is not None}
         return jax.tree_util.tree_map_with_path(lambda path, _: self._at(path), specs)
 
     def _at(self, path: tuple[Any, ...]) -> jax.Array:
-        found: Leaf = self.params
+        variable: Leaf = self.params
         for name in _names(path):
-            found = found[name]
-        value: jax.Array = found.get_value()
+            variable = variable[name]
+        value: jax.Array = variable.get_value()
         return value
 
 
@@ -116,57 +117,51 @@ def _is_variable(value: object) -> bool:
     return isinstance(value, nnx.Variable)
 
 
-def _own(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
-    """The variables of the modules that stand in a block, by the names of a layer and
-    of what leads to them; of others `Model.init` draws them."""
+def _variables_in(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
+    """Return the variables of NNX modules in a block by layer and path.
+
+    `Model.init` draws the parameters of all other layers.
+    """
     functions = (x for x in users(block) if isinstance(x, Function) and x.init is None)
     modules: dict[Any, object] = {}
-    for each in functions:
-        module = module_of(each.fn)
-        modules[id(module), each.name] = module
-    found = dict[tuple[str, ...], Leaf]()
+    for function in functions:
+        module = module_of(function.fn)
+        modules[id(module), function.name] = module
+    variables = dict[tuple[str, ...], Leaf]()
     for layer in layers:
         module = modules.get(layer.owner)
         if isinstance(module, nnx.Module):
             flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
-            found |= {(layer.name, *map(str, path)): leaf for path, leaf in flat}
-    return found
+            variables |= {(layer.name, *map(str, path)): leaf for path, leaf in flat}
+    return variables
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """The keys that lead to a variable, or to an array; to one inside a variable, or a
-    box, those to that."""
-    found = [
-        str(
-            next(
-                getattr(x, name) for name in ('key', 'idx', 'name') if hasattr(x, name)
-            )
-        )
-        for x in path
-    ]
-    return found[:-1] if found[-1:] == ['value'] else found
+    """Return the names in a path, without `value` for the array inside a variable."""
+    names = [str(key_name(key)) for key in path]
+    return names[:-1] if names[-1:] == ['value'] else names
 
 
 def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
-    """Variables by the names that lead to them."""
+    """Return variables in nested dicts by the names in their paths."""
     if leaves and not leaves[0][0]:
         return leaves[0][1]
-    inside: dict[str, list[tuple[list[str], Leaf]]] = {}
-    for (first, *rest), each in leaves:
-        inside.setdefault(first, []).append((rest, each))
-    return nnx.Dict({name: _nested(parts) for name, parts in inside.items()})
+    by_name: dict[str, list[tuple[list[str], Leaf]]] = {}
+    for (first, *names), variable in leaves:
+        by_name.setdefault(first, []).append((names, variable))
+    return nnx.Dict({name: _nested(inner) for name, inner in by_name.items()})
 
 
 @api_boundary
 def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Function:
-    """An NNX module as a block, of which `Model.init(key)` draws the parameters.
+    """An NNX module as a block whose parameters `Model.init(key)` draws.
 
-    Of a module that stands in a block as it is, `init` takes those that it has.
+    For a module used in a block directly, `init` returns the parameters that it has.
 
     Args:
-      make: makes the module, of `nnx.Rngs`. It is called for its structure once, and
-        then whenever parameters are drawn.
-      name: as of `Function`.
+      make: a function from `nnx.Rngs` to the module. It is called once for the
+        structure, and again whenever parameters are drawn.
+      name: the key of its parameters, as in `Function`.
 
     >>> import jax, jfold as jf
     >>> from flax import nnx

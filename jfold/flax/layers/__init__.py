@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ready layers, of Flax modules: what models of the literature are put together from.
+"""Ready layers, made of Flax modules: the parts of models in the literature.
 
-What begins with a capital and is no class of Flax is a function that gives a block.
-Flax is imported with this module, and not before.
+A capitalized name that is no Flax module is a function that returns a block. Flax is
+imported with this module, not with `jfold`.
 """
 
 from jfold.flax.layers.attention import Attend, Attention

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: a mean over a sequence, weighed by how much each item matters."""
+"""Attention: weighted means over sequences."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jfold.flax.layers.dense import vector
 
 @api_boundary
 def Attend() -> Block:
-    """The mean of values, weighed by the softmax of scores.
+    """The mean of values, weighted by the softmax of scores.
 
-    From a sequence of pairs, a score [] and a value [n], to a vector [n]; zeros where
-    there is no item, as which one counts that has a score of -inf. One reduction, whose
-    depth is the logarithm of the length: parts are merged by their largest score, so
-    that no `exp` overflows.
+    Takes a sequence of pairs, a score [] and a value [n], gives a vector [n]: zeros if
+    it is empty, where an item with a score of -inf does not count. It is one reduction,
+    whose depth is the logarithm of the length. Parts are merged relative to their
+    largest score, so that no `exp` overflows.
 
     >>> import jfold as jf
     >>> pair = jf.Record((jf.Scalar(), jf.Vector(2)))
@@ -40,17 +40,17 @@ Part = tuple[jax.Array, jax.Array, jax.Array]  # largest score, weight, weighed 
 
 
 def _alone(score: jax.Array, value: jax.Array) -> Part:
-    # What parts are merged to is a float that holds both.
-    kind = jnp.result_type(score, value, float)
-    score, value = score.astype(kind), value.astype(kind)
+    # All parts have one dtype: a float that holds scores and values.
+    dtype = jnp.result_type(score, value, float)
+    score, value = score.astype(dtype), value.astype(dtype)
     return score, jnp.ones_like(score), value
 
 
 def _merge(left: Part, right: Part) -> Part:
     (a, s, v), (b, t, w) = left, right
-    # Any constant may be taken out of both exponents: no gradient flows through it.
+    # Any number may be subtracted from both exponents, so it needs no gradient.
     largest = jax.lax.stop_gradient(jnp.maximum(a, b))
-    base = jnp.where(largest == -jnp.inf, 0, largest)  # else they differ by NaN
+    base = jnp.where(largest == -jnp.inf, 0, largest)  # as -inf - -inf is NaN
     x, y = jnp.exp(a - base), jnp.exp(b - base)
     return largest, x * s + y * t, x * v + y * w
 
@@ -61,7 +61,7 @@ def _mean(largest: jax.Array, weight: jax.Array, total: jax.Array) -> jax.Array:
 
 
 class Query(nn.Module):
-    """What is looked for [features], scaled as keys are compared with it."""
+    """The query [features] for a vector [n], scaled by 1 / sqrt(features)."""
 
     features: int
 
@@ -71,7 +71,7 @@ class Query(nn.Module):
 
 
 class KeyAndValue(nn.Module):
-    """How well an item answers a query, and what it has to say [features]."""
+    """The score [] of an item for a query, and its value [features]."""
 
     features: int
 
@@ -88,8 +88,8 @@ class KeyAndValue(nn.Module):
 def Attention(features: int) -> Block:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1) of one query.
 
-    From a pair of a vector and a sequence of vectors to a vector [features]; zeros
-    where the sequence is empty. Query, keys and values are affine in what is given.
+    Takes a pair of a vector and a sequence of vectors, gives a vector [features]: zeros
+    if the sequence is empty. Query, keys and values are affine maps of these vectors.
 
     >>> import jax, jfold as jf
     >>> pair = jf.Record((jf.Vector(3), jf.Map(jf.Vector(2))))
@@ -104,7 +104,7 @@ def Attention(features: int) -> Block:
 
     @compose
     def attention(asked: object, items: object) -> Any:
-        looked_for = Broadcast()(query(asked))
-        return Attend()(ZipWith(answer)(looked_for, items))
+        queries = Broadcast()(query(asked))
+        return Attend()(ZipWith(answer)(queries, items))
 
     return attention

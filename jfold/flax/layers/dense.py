@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors to vectors, and values of a few kinds to vectors."""
+"""Fully connected layers, embeddings, and indices of categories."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OUTSIDE = 'nan', 'clip', 'modulo'
 
 
 def vector(x: jax.Array) -> jax.Array:
-    """The argument, if it is a vector of floats.
+    """Return the argument if it is a vector of floats.
 
     Raises:
-      TypeError: it is something else; ints are indices more often than amounts.
+      TypeError: it is none. Ints are refused, as they are mostly indices.
     """
     if x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.inexact):
         return x
@@ -40,7 +40,7 @@ def vector(x: jax.Array) -> jax.Array:
 
 
 class Affine(nn.Module):
-    """See `FC`."""
+    """The module of `FC`: an affine map and an activation."""
 
     features: int
     activation: Activation | None
@@ -58,9 +58,9 @@ def FC(
     """A fully connected layer: a vector [n] to a vector [features].
 
     Args:
-      features: how many numbers it gives.
-      activation: applied to each; `None` for an affine map alone.
-      name: as of `Function`.
+      features: the length of the result.
+      activation: applied to the result; `None` for an affine map alone.
+      name: the key of its parameters, as in `Function`.
 
     >>> import jax, jfold as jf
     >>> model = jf.compile(jf.Vector(3) >> FC(2))
@@ -73,12 +73,12 @@ def FC(
 
 
 class Table(nn.Module):
-    """See `Embed`."""
+    """The module of `Embed`: a table [count, features], read by an index []."""
 
     count: int
     features: int
     outside: Outside
-    given: Any
+    initial: Any
     trained: bool
 
     @nn.compact
@@ -92,27 +92,27 @@ class Table(nn.Module):
         if index.dtype.itemsize < np.dtype(np.int32).itemsize:
             index = index.astype(jnp.int32)  # which can hold `count`
         shape = self.count, self.features
-        rows = self.param('embedding', self._first, shape)
+        rows = self.param('embedding', self._first_rows, shape)
         rows = rows if self.trained else jax.lax.stop_gradient(rows)
         if self.outside == 'modulo':
-            # The least int has no absolute value of its own kind; this remainder has.
+            # `abs` of the least int overflows; that of the remainder does not.
             return rows[jnp.abs(jax.lax.rem(index, index.dtype.type(self.count)))]
         if self.outside == 'clip':
             return rows[jnp.clip(index, 0, self.count - 1)]
-        # An index from the end is none here, though JAX would take it.
+        # JAX would count a negative index from the end.
         known = jnp.where(index < 0, self.count, index)
         return rows.at[known].get(mode='fill', fill_value=jnp.nan)
 
-    def _first(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        if self.given is not None:
-            return jnp.asarray(self.given.values)
+    def _first_rows(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        if self.initial is not None:
+            return jnp.asarray(self.initial.values)
         return nn.initializers.variance_scaling(1.0, 'fan_in', 'normal', out_axis=0)(
             key, shape, jnp.float32
         )
 
 
-class Given:
-    """An array that Flax takes for one value, and compares by what object it is."""
+class Initial:
+    """A wrapper of an array that Flax takes for one value and compares by identity."""
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values = values
@@ -128,24 +128,24 @@ def Embed(
     outside: Outside = 'nan',
     name: str | None = None,
 ) -> Function:
-    """A row of a table for an index: an int [] to a vector [features].
+    """An embedding: an int [] to that row [features] of a table.
 
     Args:
-      count: rows of the table.
-      features: numbers of each.
-      table: [count, features] what the rows are at first; drawn from a normal
-        distribution of variance 1 / features, as float32, if left out.
-      trained: whether gradients flow to the table. Otherwise it is among the parameters
-        all the same, so that it is saved with them, and its gradient is zero; of one of
-        ints `jax.grad` takes none without `allow_int=True`.
-      outside: what indices below zero or from `count` on give: rows of NaN; with
-        'clip' those at the ends; with 'modulo' that of `abs(index) % count`.
-      name: as of `Function`.
+      count: the number of rows.
+      features: the length of a row.
+      table: [count, features] the initial rows; when left out they are drawn from a
+        normal distribution of variance 1 / features, as float32.
+      trained: whether gradients flow to the table. A table that is not trained is still
+        among the parameters, to be saved with them, with a gradient of zero; for one of
+        ints `jax.grad` needs `allow_int=True`.
+      outside: the result for an index below zero or from `count` on: 'nan' gives NaN,
+        'clip' the first or last row, 'modulo' the row `abs(index) % count`.
+      name: the key of its parameters, as in `Function`.
 
     Raises:
       TypeError: `table` holds no numbers.
-      ValueError: `outside` is something else, or `table` of another shape, or not of
-        floats though it is trained or has to give NaN.
+      ValueError: `outside` is none of these, or `table` has another shape, or holds
+        ints although it is trained or has to give NaN.
 
     >>> import jax, jfold as jf, numpy as np
     >>> table = np.arange(6.0, dtype='float32').reshape(3, 2)
@@ -163,22 +163,22 @@ def Embed(
         raise ValueError(
             f'Embed: expected `outside` as one of {names}, got {outside!r}'
         )
-    given = None if table is None else _given(table, (count, features))
-    if given is not None and given.values.dtype.kind in 'biu':
-        kind = given.values.dtype
-        text = f'Embed: expected a `table` of floats, got {kind}; make them so, by '
+    initial = None if table is None else _initial(table, (count, features))
+    if initial is not None and initial.values.dtype.kind in 'biu':
+        dtype = initial.values.dtype
+        text = f'Embed: expected a `table` of floats, got {dtype}; make them so, by '
         if trained:
             text += "`table.astype('float32')`, or pass `trained=False`"
             raise ValueError(text)
         if outside == 'nan':
             text += "`table.astype('float32')`, or pass `outside='clip'`: no int is NaN"
             raise ValueError(text)
-    module = Table(count, features, outside, given, trained)
+    module = Table(count, features, outside, initial, trained)
     return Function(module, name=name or 'embed')
 
 
-def _given(table: object, shape: tuple[int, int]) -> Given:
-    """A table of numbers of a shape."""
+def _initial(table: object, shape: tuple[int, int]) -> Initial:
+    """Return the initial rows of a table, checked."""
     try:
         values = np.asarray(table)
         TensorType(values.shape, values.dtype)
@@ -189,17 +189,17 @@ def _given(table: object, shape: tuple[int, int]) -> Given:
         raise ValueError(
             f'Embed: expected a `table` of shape {shape}, got {values.shape}'
         )
-    return Given(values)
+    return Initial(values)
 
 
 @api_boundary
 def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
-    """The place of a value among known ones, as an int32 [].
+    """The index of a value in a list of known ones, as an int32 [].
 
     Args:
-      values: what can be told apart: anything that can be hashed; all different.
-      unknown: gives any other value the place behind the last; otherwise it is an
-        error of the example.
+      values: the known values: hashable, all different.
+      unknown: whether any other value gets the index behind the last; otherwise it is
+        an error of the example.
 
     >>> import jfold as jf
     >>> colour = Categorical(['red', 'green'], unknown=True)
@@ -208,14 +208,14 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     """
     expect('values', values, isinstance(values, Iterable), 'a list of known values')
     known = list(values)
-    places = {value: place for place, value in enumerate(known)}
-    if not places:
+    index = {value: k for k, value in enumerate(known)}
+    if not index:
         raise ValueError('Categorical: expected at least one value, got none')
-    if len(places) < len(known):
-        twice = next(x for place, x in enumerate(known) if places[x] != place)
+    if len(index) < len(known):
+        twice = next(value for k, value in enumerate(known) if index[value] != k)
         raise ValueError(
             f'Categorical: expected values that differ, got {short_repr(twice)} twice: '
             'pass `dict.fromkeys(values)`'
         )
-    other = {'default': len(places)} if unknown else {}
-    return InputTransform(places, **other) >> Scalar('int32')
+    option = {'default': len(index)} if unknown else {}
+    return InputTransform(index, **option) >> Scalar('int32')

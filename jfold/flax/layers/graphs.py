@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks on graphs: nodes as a sequence, edges as lists of their ends."""
+"""Networks on graphs, with nodes as a sequence and edges as lists of their ends."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from jfold.flax.layers.dense import FC
 def MessagePassing(
     message: Convertible, update: Convertible, rounds: int = 1, *, edges: bool = False
 ) -> Block:
-    """Rounds in which every node hears of its neighbours (Gilmer et al. 2017).
+    """Rounds of messages from every node to its neighbours (Gilmer et al. 2017).
 
-    From a tuple (states, of, to) to the sequence of new states: `states` is a sequence,
-    `of` and `to` lists of places of nodes in the data, the ends of each edge. What an
-    edge says goes from one end to the other; a graph without directions has both.
+    Takes a tuple (states, of, to), gives the sequence of new states. `states` is a
+    sequence of the states of nodes; `of` and `to` are lists in the data: the indices of
+    the nodes at the source and the target of each edge. Messages go from source to
+    target; an undirected graph has each edge twice, once in each direction.
 
     Args:
-      message: from the state of the node that an edge comes from, or a pair of that
-        and a value of the edge, to what it says.
-      update: from a pair of the state of a node and the sum of what arrives to a state
-        of the same type. All rounds share it, as they do `message`.
-      rounds: how many.
-      edges: there is a value of each edge: a fourth part of the tuple, a sequence; of
-        another length it is an error of the example.
+      message: from the state at the source of an edge, or a pair of that state and the
+        value of the edge, to the message.
+      update: from a pair of the state of a node and the sum of its messages to a state
+        of the same type. All rounds share `message` and `update`.
+      rounds: the number of rounds.
+      edges: whether edges have values: a sequence, as the fourth item of the tuple. If
+        its length is not that of `of`, that is an error of the example.
 
     >>> import jfold as jf, jax.numpy as jnp
     >>> graph = {'x': [1, 2, 4], 'of': [0, 0, 1], 'to': [1, 2, 2]}
@@ -48,16 +49,14 @@ def MessagePassing(
     """
     rounds = check_at_least('rounds', rounds, 0)
     expect('edges', edges, isinstance(edges, bool), 'bool')
-    say, change = convert_to_block(message), convert_to_block(update)
+    message, update = convert_to_block(message), convert_to_block(update)
 
     def states(h: object, of: object, to: object, *values: Any) -> Any:
         for _ in range(rounds):
-            heard = Pick()(h, of)
-            sent = (
-                ZipWith(say, strict=True)(heard, *values) if values else Map(say)(heard)
-            )
-            around = Map(Sum())(Regroup()(sent, to, h))
-            h = ZipWith(change)(h, around)
+            sources = Pick()(h, of)
+            send = ZipWith(message, strict=True) if values else Map(message)
+            sums = Map(Sum())(Regroup()(send(sources, *values), to, h))
+            h = ZipWith(update)(h, sums)
         return h
 
     @compose
@@ -72,20 +71,20 @@ def MessagePassing(
 
 
 class _GRU(nn.Module):
-    """The next state of a node [features], of the last one and of what arrived [n]."""
+    """The next state [features] of a node, from its state and its messages [n]."""
 
     features: int
 
     @nn.compact
-    def __call__(self, own: jax.Array, around: jax.Array) -> jax.Array:
-        if own.shape != (self.features,):
+    def __call__(self, state: jax.Array, messages: jax.Array) -> jax.Array:
+        if state.shape != (self.features,):
             raise TypeError(
                 f'expected states [{self.features}], as `features` of GatedGraph says, '
-                f'got {list(own.shape)}: make them by `jf.layers.FC({self.features})`'
+                f'got {list(state.shape)}: make them by `jf.layers.FC({self.features})`'
             )
-        state: jax.Array
-        state, _ = nn.GRUCell(self.features)(own, around)
-        return state
+        new: jax.Array
+        new, _ = nn.GRUCell(self.features)(state, messages)
+        return new
 
 
 @api_boundary
@@ -98,31 +97,33 @@ def GatedGraph(
 ) -> Block:
     """Gated graph units (Li et al. 2016, equations 2 to 6).
 
-    From what `MessagePassing` takes, with states [features], to the sequence of the
-    states after all rounds, each by a gated recurrent unit.
+    Takes the tuple that `MessagePassing` takes, with states [features], and gives the
+    sequence of the states after all rounds, each by a gated recurrent unit.
 
     Args:
-      features, rounds: of the states, and how often nodes hear of their neighbours.
-      message: as of `MessagePassing`; affine if left out, as in the paper for edges of
-        one kind.
-      edges: likewise.
+      features: the width of states.
+      rounds: the number of rounds of messages.
+      message: as in `MessagePassing`; when left out it is affine, as in the paper for a
+        single type of edges.
+      edges: whether edges have values, as in `MessagePassing`.
 
     Raises:
-      TypeError: at `jf.compile`, where states are of another width.
+      TypeError: at `jf.compile`, if states have another width.
     """
     features = check_at_least('features', features, 1)
-    say = FC(features, None, name='message') if message is None else message
+    message = FC(features, None, name='message') if message is None else message
     update = Function(_GRU(features), name='update')
-    return MessagePassing(say, update, rounds, edges=edges)
+    return MessagePassing(message, update, rounds, edges=edges)
 
 
 @api_boundary
 def Weave(width: int) -> Block:
-    """The weave module (Kearnes et al. 2016, as Looks et al. 2017 have it, equations 4
-    and 5): features of n nodes and of all n x n pairs make new ones of both.
+    """The weave module: new features of n nodes and all n x n pairs.
 
-    From a pair, a sequence of vectors and a sequence of n sequences of vectors, to such
-    a pair of vectors [width]. Pairs that are not n x n are an error of the example.
+    It is that of Kearnes et al. 2016, in the form of Looks et al. 2017, equations 4 and
+    5. Takes a pair of a sequence of n vectors and a sequence of n sequences of n
+    vectors, gives such a pair of vectors [width]. Pairs that are not n x n are an error
+    of the example.
     """
     width = check_at_least('width', width, 1)
     names = 'aa', 'ap', 'pa', 'pp', 'a', 'p'
@@ -131,7 +132,7 @@ def Weave(width: int) -> Block:
 
     @compose
     def a_i_to_p(a_i: object, a: object) -> Any:
-        """From one node and all to what they say of their pairs, in either order."""
+        """Return the contribution of nodes to their pairs, in both orders."""
         a_i, pair = Broadcast()(a_i), ZipWith(join >> f_a_p)
         return ZipWith(jnp.add)(pair(a_i, a), pair(a, a_i))
 

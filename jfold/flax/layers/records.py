@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of nested records, from what a dataclass or a JSON schema says of them."""
+"""Encoders of nested records, made from a dataclass or a JSON schema."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from jfold.combinators import AllOf, Block
 from jfold.flax.layers.dense import FC, Categorical, Embed
 
 BUCKETS = 4096  # rows of the table of texts
-ROOT = '#'  # the whole of a JSON schema, as it is named within
-ROOTS = ROOT, '#/', ''
+ROOT = '#'  # the name of a JSON schema within itself
+ROOTS = ROOT, '#/', ''  # ways to write it
 
 
 @api_boundary
 def RecordEncoder(
     description: type | Mapping[str, Any], features: int, *, buckets: int = BUCKETS
 ) -> Block:
-    """A vector of a record, whose fields may be records and lists again.
+    """An encoder from records, with records and lists as fields, to vectors.
 
-    A number is a vector by an affine map, one of known values and a text by a table, a
-    list is the sum of its items, and of a record the vectors of its fields are joined
-    and go through `FC`. What is missing is zeros; values that are not known have a row
-    of their own. What a field is not described as is an error of the example: a text in
-    the place of a number or of a list, 3.7 in that of an int, NaN.
+    A number becomes a vector by an affine map, one of known values and a text by a
+    table. The vector of a list is the sum of those of its items; the vectors of the
+    fields of a record are concatenated and go through `FC`. Missing values are zeros;
+    unknown values share a row. A value that does not fit the description of its field
+    is an error of the example: a text for a number or for a list, 3.7 for an int, NaN.
 
     Args:
-      description: a dataclass, whose annotations tell what fields are: `int`, `float`,
-        `bool`, `str`, an `Enum`, `Literal[...]`, `X | None`, `list[X]`,
-        `tuple[X, ...]`, another dataclass or itself. Or a JSON schema: a mapping with
-        'type', 'enum', 'properties', 'items', 'anyOf' or '$ref' to its '$defs'; a
-        property that is not there is missing.
-      features: of each vector.
-      buckets: rows of the table of texts, which share them by a checksum.
+      description: a dataclass whose annotations are `int`, `float`, `bool`, `str`, an
+        `Enum`, `Literal[...]`, `X | None`, `list[X]`, `tuple[X, ...]`, another
+        dataclass or itself. Or a JSON schema: a mapping with 'type', 'enum',
+        'properties', 'items', 'anyOf' or '$ref' to its '$defs'; absent properties are
+        missing values.
+      features: the length of vectors.
+      buckets: the number of rows of the table of texts, picked by a checksum.
 
     Raises:
-      TypeError: the description says something else; the message names the field.
+      TypeError: the description holds something else; the message names the field.
 
     >>> import dataclasses, jax, jfold as jf
     >>> @dataclasses.dataclass
@@ -80,104 +80,102 @@ def RecordEncoder(
 
 @dataclasses.dataclass(frozen=True)
 class _Encoder:
-    """Makes a block of each part of a description, once.
+    """A builder of the blocks of all parts of a description.
 
     Attributes:
-      made: by what was described; those in the making too.
+      declarations: one for each class or target of a '$ref', also while its block is
+        being made, so that a description may contain itself.
     """
 
     features: int
     buckets: int
     root: Any
-    made: dict[Any, ForwardDeclaration] = dataclasses.field(default_factory=dict)
+    declarations: dict[Any, ForwardDeclaration] = dataclasses.field(
+        default_factory=dict
+    )
 
-    def block(self, kind: object, path: str) -> Block:
-        """The block of a part; `path` tells where it is."""
-        if isinstance(kind, Mapping):
-            return self._of_schema(kind, path)
-        return self._of_annotation(kind, path)
+    def block(self, description: object, path: str) -> Block:
+        """Return the block of a part of the description at a path."""
+        if isinstance(description, Mapping):
+            return self._of_schema(description, path)
+        return self._of_annotation(description, path)
 
     # ---- Python's annotations
 
-    def _of_annotation(self, kind: object, path: str) -> Block:
-        origin, given = typing.get_origin(kind), typing.get_args(kind)
-        if dataclasses.is_dataclass(kind):
-            return self._once(kind, lambda: self._of_dataclass(kind, path))
+    def _of_annotation(self, type_: object, path: str) -> Block:
+        origin, arguments = typing.get_origin(type_), typing.get_args(type_)
+        if dataclasses.is_dataclass(type_):
+            return self._declared(type_, lambda: self._of_dataclass(type_, path))
         if origin is typing.Literal:
-            return self._of_values(given, path)
-        if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return self._of_values(tuple(kind), path)
-        if origin in (typing.Union, types.UnionType) and type(None) in given:
-            rest = [each for each in given if each is not type(None)]
-            if len(rest) == 1:
-                return Optional(self.block(rest[0], path))
-        if origin is list or (origin is tuple and given[1:] == (...,)):
-            return self._of_items(given[0], path)
-        return self._of_plain(kind, path)
+            return self._of_values(arguments, path)
+        if isinstance(type_, type) and issubclass(type_, enum.Enum):
+            return self._of_values(tuple(type_), path)
+        if origin in (typing.Union, types.UnionType) and type(None) in arguments:
+            choices = [x for x in arguments if x is not type(None)]
+            if len(choices) == 1:
+                return Optional(self.block(choices[0], path))
+        if origin is list or (origin is tuple and arguments[1:] == (...,)):
+            return self._of_items(arguments[0], path)
+        return self._of_plain(type_, path)
 
-    def _of_dataclass(self, kind: Any, path: str) -> Block:
-        hints = self._hints(kind)
+    def _of_dataclass(self, cls: Any, path: str) -> Block:
+        # Annotations in quotes may name the class itself.
+        hints = typing.get_type_hints(cls, localns={cls.__name__: cls})
+        names = [field.name for field in dataclasses.fields(cls)]
         fields = {
-            each.name: _field(kind, each.name)
-            >> self.block(hints[each.name], f'{path}.{each.name}')
-            for each in dataclasses.fields(kind)
+            name: _field(cls, name) >> self.block(hints[name], f'{path}.{name}')
+            for name in names
         }
         return self._joined(fields, path)
 
-    def _hints(self, kind: Any) -> dict[str, Any]:
-        """Annotations, of which those in quotes may name the class itself."""
-        return typing.get_type_hints(kind, localns={kind.__name__: kind})
-
     # ---- a JSON schema
 
-    def _of_schema(self, kind: Mapping[str, Any], path: str) -> Block:
-        if '$ref' in kind:
-            target = ROOT if kind['$ref'] in ROOTS else kind['$ref']
-            found = self._found(target, path)
-            return self._once(target, lambda: self._of_schema(found, path))
-        if 'enum' in kind:
-            return self._of_values(tuple(kind['enum']), path)
-        if 'anyOf' in kind or isinstance(kind.get('type'), list):
-            return self._of_choice(kind, path)
-        if kind.get('type') == 'object':
-            wanted = kind.get('properties', {})
+    def _of_schema(self, schema: Mapping[str, Any], path: str) -> Block:
+        if '$ref' in schema:
+            target = ROOT if schema['$ref'] in ROOTS else schema['$ref']
+            definition = self._definition(target, path)
+            return self._declared(target, lambda: self._of_schema(definition, path))
+        if 'enum' in schema:
+            return self._of_values(tuple(schema['enum']), path)
+        if 'anyOf' in schema or isinstance(schema.get('type'), list):
+            return self._of_nullable(schema, path)
+        if schema.get('type') == 'object':
             fields = {
                 name: GetItem(name, default=None)
-                >> Optional(self.block(each, f'{path}.{name}'))
-                for name, each in wanted.items()
+                >> Optional(self.block(part, f'{path}.{name}'))
+                for name, part in schema.get('properties', {}).items()
             }
             return self._joined(fields, path)
-        if kind.get('type') == 'array':
-            return self._of_items(kind.get('items', {}), path)
+        if schema.get('type') == 'array':
+            return self._of_items(schema.get('items', {}), path)
         plain = {'integer': int, 'number': float, 'boolean': bool, 'string': str}
-        return self._of_plain(plain.get(kind.get('type', ''), kind), path)
+        return self._of_plain(plain.get(schema.get('type', ''), schema), path)
 
-    def _of_choice(self, kind: Mapping[str, Any], path: str) -> Block:
-        """Something or null."""
-        choices = kind.get('anyOf') or [{**kind, 'type': t} for t in kind['type']]
-        rest = [each for each in choices if each.get('type') != 'null']
-        if len(rest) != 1:
-            raise self._error(kind, path)
-        return Optional(self.block(rest[0], path))
+    def _of_nullable(self, schema: Mapping[str, Any], path: str) -> Block:
+        parts = schema.get('anyOf') or [{**schema, 'type': t} for t in schema['type']]
+        choices = [part for part in parts if part.get('type') != 'null']
+        if len(choices) != 1:
+            raise self._error(schema, path)
+        return Optional(self.block(choices[0], path))
 
-    def _found(self, target: str, path: str) -> Any:
-        found = self.root
+    def _definition(self, target: str, path: str) -> Any:
+        part = self.root
         for name in target.removeprefix('#').strip('/').split('/'):
-            if name and (not isinstance(found, Mapping) or name not in found):
+            if name and (not isinstance(part, Mapping) or name not in part):
                 raise self._error({'$ref': target}, path)
-            found = found[name] if name else found
-        return found
+            part = part[name] if name else part
+        return part
 
-    # ---- what both come to
+    # ---- both
 
-    def _once(self, key: object, make: Callable[[], Block]) -> Block:
-        """A declaration, so that a description may contain itself."""
-        if key not in self.made:
+    def _declared(self, key: object, make: Callable[[], Block]) -> Block:
+        if key not in self.declarations:
             name = getattr(key, '__name__', str(key))
-            self.made[key] = ForwardDeclaration(output_type=[self.features], name=name)
-            self.made[key].resolve_to(make())
-        found: Block = self.made[key]()
-        return found
+            declaration = ForwardDeclaration(output_type=[self.features], name=name)
+            self.declarations[key] = declaration
+            declaration.resolve_to(make())
+        reference: Block = self.declarations[key]()
+        return reference
 
     def _joined(self, fields: Mapping[str, Block], path: str) -> Block:
         if not fields:
@@ -189,44 +187,44 @@ class _Encoder:
             AllOf(*fields.values()) >> Concat() >> FC(self.features, name=_name(path))
         )
 
-    def _of_items(self, kind: object, path: str) -> Block:
-        items = InputTransform(_as_items) >> Map(self.block(kind, f'{path}[]'))
+    def _of_items(self, description: object, path: str) -> Block:
+        items = InputTransform(_as_items) >> Map(self.block(description, f'{path}[]'))
         return items >> Sum()
 
     def _of_values(self, values: tuple[Any, ...], path: str) -> Block:
-        known = dict.fromkeys(values)  # of a schema, 1 and true are one in Python
+        known = dict.fromkeys(values)  # 1 and `true` of a schema are equal in Python
         table = Embed(len(known) + 1, self.features, name=_name(path))
         return Categorical(known, unknown=True) >> table
 
-    def _of_plain(self, kind: object, path: str) -> Block:
-        if kind is str:
+    def _of_plain(self, type_: object, path: str) -> Block:
+        if type_ is str:
             bucket = InputTransform(functools.partial(_bucket, self.buckets))
             table = Embed(self.buckets, self.features, name=_name(path))
             return bucket >> Scalar('int32') >> table
-        if kind not in (int, float, bool):
-            raise self._error(kind, path)
+        if type_ not in (int, float, bool):
+            raise self._error(type_, path)
         return (
-            InputTransform(functools.partial(_as_vector, kind))
+            InputTransform(functools.partial(_as_vector, type_))
             >> Vector(1)
             >> FC(self.features, None, name=_name(path))
         )
 
-    def _error(self, kind: object, path: str) -> TypeError:
+    def _error(self, description: object, path: str) -> TypeError:
         return TypeError(
             'RecordEncoder: expected numbers, texts, known values, lists, records, or '
-            f'one of these or nothing, got {kind!r}{_at(path)}'
+            f'one of these or nothing, got {description!r}{_at(path)}'
         )
 
 
-def _field(kind: object, name: str) -> Block:
-    """From a dataclass to a field, which errors then name."""
-    if hasattr(kind, '__getitem__'):  # its items may be something else
+def _field(cls: object, name: str) -> Block:
+    """Return a block from a dataclass to a field, which errors name."""
+    if hasattr(cls, '__getitem__'):  # `x[name]` may be something else than `x.name`
         return InputTransform(operator.attrgetter(name))
     return GetItem(name)
 
 
 def _names_itself(part: object) -> bool:
-    """Whether a JSON schema, or a part of one, has the whole of it within."""
+    """Return whether a JSON schema, or a part of it, refers to the whole."""
     if isinstance(part, Mapping):
         return part.get('$ref') in ROOTS or any(map(_names_itself, part.values()))
     return isinstance(part, list | tuple) and any(map(_names_itself, part))
@@ -237,38 +235,38 @@ def _at(path: str) -> str:
 
 
 def _name(path: str) -> str:
-    """What the parameters of a field are called."""
+    """Return the name of the parameters of a field."""
     return path.lstrip('.').replace('[]', '_item').replace('.', '_') or 'record'
 
 
-# ---- values of fields: what they are not described as would be an accident -----------
+# ---- values of fields, checked -------------------------------------------------------
 
 
-def _as_items(given: object) -> object:
-    if isinstance(given, str | bytes):
+def _as_items(value: object) -> object:
+    if isinstance(value, str | bytes):
         raise TypeError('it is a text; write a list of it')
-    return given
+    return value
 
 
-def _as_vector(kind: type, given: Any) -> list[float]:
-    if some_masked([given]):
+def _as_vector(type_: type, value: Any) -> list[float]:
+    if some_masked([value]):
         raise TypeError(MASKED)
-    number = given.item() if getattr(given, 'shape', None) == () else given
-    # Dates and durations of NumPy are ints as `item`, or are called so by their class.
-    is_time = getattr(getattr(given, 'dtype', None), 'kind', '') in ('m', 'M')
+    number = value.item() if getattr(value, 'shape', None) == () else value
+    # `item` of NumPy's dates and durations may be an int.
+    is_time = getattr(getattr(value, 'dtype', None), 'kind', '') in ('m', 'M')
     if is_time or not isinstance(number, numbers.Real | Decimal):
         raise TypeError('it is no number')
     if not math.isfinite(number):
         raise ValueError('it is not finite; what is missing is None, in `X | None`')
-    if kind is int and number != math.floor(number):
+    if type_ is int and number != math.floor(number):
         raise ValueError('it is described as an int')
-    if kind is bool and number not in (0, 1):
+    if type_ is bool and number not in (0, 1):
         raise ValueError('it is described as a bool')
     return [float(number)]
 
 
 def _bucket(count: int, text: object) -> int:
-    """The same in every process, other than `hash`."""
+    """Return a checksum of a text, equal in all processes, which `hash` is not."""
     if not isinstance(text, str):
         raise TypeError('it is no text')
     return zlib.crc32(text.encode()) % count

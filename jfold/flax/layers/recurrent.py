@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers along a sequence of vectors."""
+"""Recurrent layers along a sequence of vectors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cell(nn.Module):
 
 
 class OfVectors(Cell):
-    """A cell whose items are vectors, and whose states are of float32."""
+    """A cell whose items are vectors and whose states are float32."""
 
     def __call__(self, item: Array, state: object) -> tuple[Array, Any]:
         if jnp.promote_types(vector(item).dtype, jnp.float32) != jnp.float32:
@@ -52,12 +52,12 @@ class OfVectors(Cell):
                 "cast them, by `x.astype('float32')`, or write an RNN with states of "
                 'your own'
             )
-        made: tuple[Array, Any] = super().__call__(item, state)
-        return made
+        result: tuple[Array, Any] = super().__call__(item, state)
+        return result
 
 
 def dropped(rate: float, candidate: Array) -> Array:
-    """A candidate [features], in training without some of its numbers.
+    """Apply dropout to a candidate [features] in training.
 
     Raises:
       TypeError, ValueError: `rate` is no probability below 1.
@@ -72,9 +72,9 @@ def dropped(rate: float, candidate: Array) -> Array:
 
 
 class LSTMCell(nn.RNNCellBase):
-    """`flax.linen.LSTMCell`, of which some of the candidate is dropped.
+    """The cell `flax.linen.LSTMCell` with dropout of the candidate.
 
-    The parameters are the same.
+    The parameters are those of Flax.
     """
 
     features: int
@@ -90,9 +90,9 @@ class LSTMCell(nn.RNNCellBase):
         return (c, h), h
 
     def _gate(self, name: str, x: Array, h: Array) -> Array:
-        first = nn.Dense(self.features, use_bias=False, name=f'i{name}')
-        again = nn.initializers.orthogonal()
-        return first(x) + nn.Dense(self.features, kernel_init=again, name=f'h{name}')(h)
+        of_x = nn.Dense(self.features, use_bias=False, name=f'i{name}')
+        init = nn.initializers.orthogonal()
+        return of_x(x) + nn.Dense(self.features, kernel_init=init, name=f'h{name}')(h)
 
 
 @api_boundary
@@ -101,15 +101,15 @@ def LSTM(
 ) -> Block:
     """Long short-term memory (Hochreiter and Schmidhuber 1997) along a sequence.
 
-    From vectors to a pair of the outputs, a sequence of vectors [features], and the
-    last state, a pair of the memory and the output. It begins with zeros.
+    Takes a sequence of vectors, gives a pair of the outputs, a sequence of vectors
+    [features], and the last state, a pair of memory and output. It starts from zeros.
 
     Args:
-      features: of the outputs.
-      recurrent_dropout: in training, the probability that a number of the candidate,
-        what may be written to the memory, is dropped; what stays is scaled up
-        (Semeniuta, Severyn and Barth 2016, equation 9).
-      name: as of `Function`.
+      features: the length of outputs.
+      recurrent_dropout: in training, the probability that a number of the candidate for
+        the memory is dropped; others are scaled up (Semeniuta, Severyn and Barth 2016,
+        equation 9).
+      name: the key of its parameters, as in `Function`.
     """
     features = check_at_least('features', features, 1)
     inner = (
@@ -125,8 +125,8 @@ def LSTM(
 def GRU(features: int, *, name: str | None = None) -> Block:
     """A gated recurrent unit (Cho et al. 2014) along a sequence.
 
-    From vectors to a pair of the outputs, a sequence of vectors [features], and the
-    last of them. It begins with zeros.
+    Takes a sequence of vectors, gives a pair of the outputs, a sequence of vectors
+    [features], and the last of them. The first state is zeros.
     """
     features = check_at_least('features', features, 1)
     cell = Function(OfVectors(nn.GRUCell(features)), name=name or 'gru')
@@ -137,13 +137,14 @@ def GRU(features: int, *, name: str | None = None) -> Block:
 def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     """Two layers, one forwards and one backwards (Schuster and Paliwal 1997).
 
-    From a sequence of vectors to one of vectors [2 * features]: of each item what both
-    say of it, the first of what is before it, the second of what comes after it.
+    Takes a sequence of vectors, gives a sequence of vectors [2 * features]: for each
+    item the output of the forward layer, which has read the items before it, and that
+    of the backward layer, which has read the items after it.
 
     Args:
-      features: of each layer.
-      make: from `features` and `name` to a layer: `LSTM`, `GRU` or another that gives
-        a pair of outputs and a last state.
+      features: the length of outputs of each layer.
+      make: a function from `features` and `name` to a layer: `LSTM`, `GRU` or another
+        whose result is a pair of outputs and a last state.
 
     >>> import jax, jfold as jf
     >>> model = jf.compile(jf.Map(jf.Vector(2)) >> Bidirectional(3))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of trees, from their leaves up.
+"""Tree-LSTMs and tree-GRUs, which compute states from the leaves up.
 
 The state of a tree-LSTM is a pair (c, h) of vectors [features], its memory and its
-output (Tai, Socher and Manning 2015; their equations are named as they number them).
-With `recurrent_dropout`, in training every number of the candidate u is left out with
-that probability, and what stays is scaled up; gates and the memory of children are not
-touched (Semeniuta, Severyn and Barth 2016, equation 9).
+output (Tai, Socher and Manning 2015, whose numbers of equations are used here). With
+`recurrent_dropout`, in training every number of the candidate u is dropped with that
+probability, and others are scaled up; gates and the memory of children are not changed
+(Semeniuta, Severyn and Barth 2016, equation 9).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def Tree(
     combine: Convertible,
     output_type: TypeLike | None = None,
 ) -> Block:
-    """Runs over a tree: what a node comes to, of its own value and its children.
+    """A recursion over a tree: states of nodes from their values and children.
 
     Args:
       value: from a node of the data to a tensor.
       children: from a node to a list of nodes, or another iterable.
-      combine: from a pair, that value and the sequence of what the children came to, to
-        what the node comes to; as `ChildSumTreeLSTM`.
-      output_type: of that, where it does not follow from `combine` alone: a sum over
-        no children is of the type of what it would add up.
+      combine: from a pair of that value and the sequence of the children's states to
+        the state of the node, such as `ChildSumTreeLSTM`.
+      output_type: the type of states, if it does not follow from `combine` alone: for
+        instance if it sums states, since a sum over no children has their type.
 
     >>> import jfold as jf
     >>> total = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> jf.Sum()) >> jnp.add
@@ -55,8 +55,8 @@ def Tree(
     5.0
     """
     tree = ForwardDeclaration(output_type=output_type, name='Tree')
-    below = Pipe(children, Map(tree()))
-    tree.resolve_to(Pipe(AllOf(value, below), combine))
+    states = Pipe(children, Map(tree()))
+    tree.resolve_to(Pipe(AllOf(value, states), combine))
     root: Block = tree()
     return root
 
@@ -65,11 +65,11 @@ def Tree(
 
 
 class TreeLSTMLeaf(nn.Module):
-    """The state of a leaf, of a vector [n]: equations 2 to 8 without children.
+    """The state of a leaf with a vector [n]: equations 2 to 8 without children.
 
     Attributes:
-      features: of the state.
-      recurrent_dropout: see above.
+      features: the length of the state's vectors.
+      recurrent_dropout: the probability that a number of the candidate is dropped.
     """
 
     features: int
@@ -84,14 +84,14 @@ class TreeLSTMLeaf(nn.Module):
 class TreeLSTMCell(nn.Module):
     """The N-ary tree-LSTM: equations 9 to 14.
 
-    Called with the states of the children, from left to right, or with an input, a
-    vector [n], before them. Each place has weights of its own, so there are as many
-    children at every node. A missing one has the state zero: `jf.Optional(tree())`.
+    Takes the states of the children, from left to right, or an input, a vector [n], and
+    then these states. Each position has its own weights, so all nodes have the same
+    number of children. A missing child has a state of zeros: `jf.Optional(tree())`.
 
     Attributes:
-      features: of the state.
-      forget_bias: added to every forget gate, so that much is kept at first.
-      recurrent_dropout: see above.
+      features: the length of the state's vectors.
+      forget_bias: a number added to forget gates, so that they are open at first.
+      recurrent_dropout: the probability that a number of the candidate is dropped.
 
     >>> import jax, jfold as jf
     >>> word = jf.Scalar('int32') >> jf.layers.Embed(10, 4) >> TreeLSTMLeaf(3)
@@ -110,12 +110,12 @@ class TreeLSTMCell(nn.Module):
     recurrent_dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, *given: Any) -> State:
-        children = [each for each in given if isinstance(each, tuple)]
-        before = [vector(each) for each in given if not isinstance(each, tuple)]
+    def __call__(self, *operands: Any) -> State:
+        children = [x for x in operands if isinstance(x, tuple)]
+        inputs = [vector(x) for x in operands if not isinstance(x, tuple)]
         count = len(children)
-        heard = jnp.concatenate([*before, *(h for _, h in children)])
-        gates = nn.Dense((3 + count) * self.features)(heard)
+        joined = jnp.concatenate([*inputs, *(h for _, h in children)])
+        gates = nn.Dense((3 + count) * self.features)(joined)
         i, o, u, *forget = jnp.split(gates, 3 + count)
         kept = sum(
             jax.nn.sigmoid(f + self.forget_bias) * c
@@ -125,13 +125,13 @@ class TreeLSTMCell(nn.Module):
 
 
 def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
-    """What may be new and what was kept: equations 7 and 8."""
+    """Return the state from gates, candidate and kept memory: equations 7 and 8."""
     c = jax.nn.sigmoid(i) * new + kept
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
 class _Forget(nn.Module):
-    """How much of a child's memory a node keeps: equation 4, times the memory."""
+    """The memory that a node keeps of a child: equation 4 times `c`."""
 
     features: int
     forget_bias: float
@@ -150,8 +150,8 @@ class _Join(nn.Module):
     recurrent_dropout: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, heard: jax.Array, kept: jax.Array) -> State:
-        gates = nn.Dense(3 * self.features)(jnp.concatenate([vector(x), heard]))
+    def __call__(self, x: jax.Array, total: jax.Array, kept: jax.Array) -> State:
+        gates = nn.Dense(3 * self.features)(jnp.concatenate([vector(x), total]))
         i, o, u = jnp.split(gates, 3)
         return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
@@ -160,13 +160,14 @@ class _Join(nn.Module):
 def ChildSumTreeLSTM(
     features: int, forget_bias: float = 1.0, recurrent_dropout: float = 0.0
 ) -> Block:
-    """The child-sum tree-LSTM: equations 2 to 8. Any number of children, in no order.
+    """The child-sum tree-LSTM, for any number of unordered children: equations 2 to 8.
 
-    From a pair, a vector [n] and the sequence of the children's states, to a state.
+    Takes a pair of a vector [n] and the sequence of the children's states, gives a
+    state.
 
     Args:
-      features: of the state.
-      forget_bias: added to every forget gate, so that much is kept at first.
+      features: the length of the state's vectors.
+      forget_bias: a number added to forget gates, so that they are open at first.
       recurrent_dropout: the probability that a number of the candidate is dropped.
 
     >>> import jax, jfold as jf
@@ -184,9 +185,9 @@ def ChildSumTreeLSTM(
 
     @compose
     def child_sum(x: object, children: object) -> Any:
-        heard = Sum()(Map(GetItem(1))(children))
+        total = Sum()(Map(GetItem(1))(children))
         kept = Sum()(ZipWith(forget)(Broadcast()(x), children))
-        return join(x, heard, kept)
+        return join(x, total, kept)
 
     return child_sum
 
@@ -195,26 +196,25 @@ def ChildSumTreeLSTM(
 
 
 class _Reset(nn.Module):
-    """What a node hears of a child [features]."""
+    """The state [features] of a child times its reset gate."""
 
     features: int
 
     @nn.compact
     def __call__(self, x: jax.Array, h: jax.Array) -> jax.Array:
-        return (
-            jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([vector(x), h]))) * h
-        )
+        gate = nn.Dense(self.features)(jnp.concatenate([vector(x), h]))
+        return jax.nn.sigmoid(gate) * h
 
 
 class _Update(nn.Module):
-    """The state of a node: between what the children say and what is new."""
+    """The state of a node: a mean of its children's sum and a candidate."""
 
     features: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, total: jax.Array, heard: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, total: jax.Array, reset: jax.Array) -> jax.Array:
         z = jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([vector(x), total])))
-        new = jnp.tanh(nn.Dense(self.features)(jnp.concatenate([vector(x), heard])))
+        new = jnp.tanh(nn.Dense(self.features)(jnp.concatenate([vector(x), reset])))
         return z * total + (1 - z) * new
 
 
@@ -222,8 +222,8 @@ class _Update(nn.Module):
 def ChildSumTreeGRU(features: int) -> Block:
     """The child-sum tree-GRU (Kokkinos and Potamianos 2017, equations 9 to 12).
 
-    From a pair, a vector [n] and the sequence of the children's states, to a state, a
-    vector [features].
+    Takes a pair of a vector [n] and the sequence of the children's states, gives a
+    state, a vector [features].
     """
     features = check_at_least('features', features, 1)
     reset = Function(_Reset(features), name='reset')
@@ -231,7 +231,7 @@ def ChildSumTreeGRU(features: int) -> Block:
 
     @compose
     def child_sum(x: object, children: object) -> Any:
-        heard = Sum()(ZipWith(reset)(Broadcast()(x), children))
-        return update(x, Sum()(children), heard)
+        after_reset = Sum()(ZipWith(reset)(Broadcast()(x), children))
+        return update(x, Sum()(children), after_reset)
 
     return child_sum
