@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source whose calls are yielded, for data deeper than Python's stack."""
+"""The runner of source whose calls are yielded, for data deeper than the stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Endless(Exception):
 
 
 def run(call: Generator[Any, Any, Any]) -> Any:
-    """What a call returns; each call that it yields is run, and sent its result.
+    """Run a call and each call that it yields, which is sent its result.
 
     Raises:
       Endless: a call leads to one on the same objects, or the data are too deep.
@@ -37,16 +37,16 @@ def run(call: Generator[Any, Any, Any]) -> Any:
 
 
 def _check(calls: list[Generator[Any, Any, Any]]) -> None:
-    """Refuses calls of which one is on the objects of another that led to it."""
+    """Refuse calls of which one is on the same objects as an outer one."""
     seen = set()
-    for each in calls[1:]:
-        frame = each.gi_frame  # type: ignore[attr-defined]
+    for call in calls[1:]:
+        frame = call.gi_frame  # type: ignore[attr-defined]
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
-        # Whatever is not an object cannot decide how a call goes on.
-        found = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
-        key = code, *found
-        if found and key in seen:
+        # Only objects, named x, decide which calls follow; row numbers do not.
+        objects = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
+        key = code, *objects
+        if objects and key in seen:
             raise Endless
         seen.add(key)
     if len(calls) > MAX_DEPTH:
