@@ -41,6 +41,7 @@ def in_lists(node: Typed, items: Any, w: Lines) -> bool:
     # What is evaluated a second time must make no rows, nor must anything inside it.
     if any(x for part in _reached(repeated, []) for x in _makers(part, w)):
         return False
+    # A called function may use the other makers too, and their rows would change order.
     return len(makers) == 1 or not any(isinstance(x, b.Reference) for x in makers)
 
 

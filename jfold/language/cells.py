@@ -21,7 +21,7 @@ from jfold.types import TupleType
 
 def check_end(node: Typed, cell: b.Block) -> None:
     """Refuse a cell of Flax at the end of an RNN: its outputs come swapped."""
-    for function in _last(cell):
+    for function in _result_blocks(cell):
         if isinstance(function, b.Function) and cell_library(function.fn):
             _refuse(node, function)
 
@@ -35,7 +35,7 @@ def check_order(node: Typed, function: b.Function, state: Inference) -> None:
             _refuse(loop, function)
 
 
-def _last(block: b.Block) -> Iterator[b.Block]:
+def _result_blocks(block: b.Block) -> Iterator[b.Block]:
     """Yield the blocks whose value is that of `block`, unchanged."""
     waiting, seen = [block], set[b.Block]()
     while waiting:

@@ -75,19 +75,15 @@ def merged(one: TupleType, other: TupleType) -> TupleType | None:
 
 
 def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
-    """Return a type in which no item has a name.
-
-    Args:
-      known: a memo of types by id, which is extended.
-    """
-    return run(_bare(type_, known))
+    """Return a type without names; `known` is a memo by ids of types."""
+    return run(_unnamed(type_, known))
 
 
-def _bare(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
+def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
     if not isinstance(type_, Nested):
         return type_
     if id(type_) not in known:
-        parts = yield in_turn(_bare(part, known) for part in type_.parts)
+        parts = yield in_turn(_unnamed(part, known) for part in type_.parts)
         bare: Type = type_
         if isinstance(type_, RecordType):
             bare = TupleType(tuple(parts))
@@ -104,7 +100,7 @@ def _bare(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
 
 
 def order_for(node: object, block: Block, type_: Type) -> Order | None:
-    """Return the item of each argument of a function; `None` for their own order.
+    """Return the item index of each argument; `None` if items keep their order.
 
     Items go by name if the parameters have the names of all items.
 
@@ -119,12 +115,12 @@ def order_for(node: object, block: Block, type_: Type) -> Order | None:
         return None
     order = _order(node, inputs_of(block), type_.names)
     names = type_.names if order is None else tuple(type_.names[k] for k in order)
-    if not _stand(of_init := inputs_of_init(block), names):
+    if not _are_in_place(of_init := inputs_of_init(block), names):
         _refuse(node, 'inputs of `init`', of_init, names)
     return order
 
 
-def _stand(parameters: Sequence[str], names: Names) -> bool:
+def _are_in_place(parameters: Sequence[str], names: Names) -> bool:
     """Return whether every parameter with the name of a field is at its index."""
     return all(
         place == k
@@ -135,7 +131,7 @@ def _stand(parameters: Sequence[str], names: Names) -> bool:
 
 
 def _order(node: object, parameters: Sequence[str], names: Names) -> Order | None:
-    if _stand(parameters, names):
+    if _are_in_place(parameters, names):
         return None
     first, others = parameters[: len(names)], parameters[len(names) :]
     unique = [next(iter(labels)) for labels in names if len(labels) == 1]

@@ -54,8 +54,8 @@ def called(fn: object) -> Called | None:
     module = module_of(fn)
     method = '__call__' if module is fn else getattr(fn, '__name__', '')
     if _is_instance(module, 'flax.linen'):
-        return _linen(module, method)
-    return _nnx(module, method) if _is_instance(module, 'flax.nnx') else None
+        return _from_linen(module, method)
+    return _from_nnx(module, method) if _is_instance(module, 'flax.nnx') else None
 
 
 def module_of(fn: object) -> object:
@@ -138,7 +138,7 @@ class UnexpectedDrawError(TypeError):
         )
 
 
-def _state(names: Iterable[str]) -> TypeError:
+def _state_error(names: Iterable[str]) -> TypeError:
     """Return the error for modules that change when they are called."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
@@ -166,20 +166,20 @@ def _check_fields(module: Module) -> None:
             )
 
 
-def _linen(module: Module, method: str) -> Called:
+def _from_linen(module: Module, method: str) -> Called:
     _check_fields(module)
 
     def init(key: jax.Array, *specs: object) -> ArrayTree:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
-        with _decided(module, method, True):
+        with _deterministic(module, method, True):
             variables = module.init(key, *zeros, method=method)
         if other := set(variables) - {'params'}:
-            raise _state(other)
+            raise _state_error(other)
         return variables.get('params', {})
 
     def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         rngs = {name: key for name, key in keys.items() if key is not None}
-        with _decided(module, method, _evaluates(keys)):
+        with _deterministic(module, method, _evaluates(keys)):
             return module.apply({'params': params}, *inputs, rngs=rngs, method=method)
 
     def evaluated(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
@@ -206,6 +206,7 @@ def _linen_draws(
     inputs: Sequence[Any],
 ) -> Streams:
     """Return the streams a Linen module asks for, by trial: one more each time."""
+    # Without a key Linen raises and names the stream: add that, and call again.
     keys: dict[str, jax.Array] = {}
     while True:
         try:
@@ -223,13 +224,13 @@ def _linen_draws(
 
 
 @contextlib.contextmanager
-def _decided(module: Module, method: str, deterministic: bool) -> Iterator[None]:
+def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator[None]:
     """Set the `deterministic` of Linen modules for which no caller has set it.
 
     The outermost module gets an argument `deterministic` or `train`, if it takes one;
     so does every `Dropout` that has none from its constructor or its caller.
     """
-    decisions = [_decision(module, method, deterministic)]
+    decisions = [_flags(module, method, deterministic)]
 
     def interceptor(
         call: Callable[..., Any], args: Args, options: Options, context: Module
@@ -237,14 +238,14 @@ def _decided(module: Module, method: str, deterministic: bool) -> Iterator[None]
         if decisions and context.method_name == method:
             options = {**decisions.pop()(len(args)), **options}
         if isinstance(context.module, sys.modules['flax.linen'].Dropout):
-            return _dropped(call, args, options, context.module, deterministic)
+            return _apply_dropout(call, args, options, context.module, deterministic)
         return call(*args, **options)
 
     with sys.modules['flax.linen'].intercept_methods(interceptor):
         yield
 
 
-def _decision(
+def _flags(
     module: Module, method: str, deterministic: bool
 ) -> Callable[[int], dict[str, bool]]:
     """Return a function of the number of inputs to the arguments that decide draws."""
@@ -259,7 +260,7 @@ def _decision(
     return options
 
 
-def _dropped(
+def _apply_dropout(
     call: Callable[..., Any],
     args: Args,
     options: Options,
@@ -278,11 +279,11 @@ def _dropped(
 # ---- NNX -----------------------------------------------------------------------------
 
 
-def _nnx(module: Module, method: str) -> Called:
+def _from_nnx(module: Module, method: str) -> Called:
     nnx = sys.modules['flax.nnx']
     graph, params, streams, others = nnx.split(module, nnx.Param, nnx.RngState, ...)
     if jax.tree.leaves(others):
-        raise _state(type(x).__name__ for x in _variables(others))
+        raise _state_error(type(x).__name__ for x in _variables(others))
     names = _stream_names(module, streams)
     leaves, structure = jax.tree.flatten(streams)
 
@@ -297,6 +298,7 @@ def _nnx(module: Module, method: str) -> Called:
             merged.eval()
         result = getattr(merged, method)(*inputs)
         after = jax.tree.leaves(nnx.state(merged, nnx.RngState))
+        # NNX replaces the state of a stream that is drawn from.
         used = zip(names, arrays, after, strict=True)
         return result, {name for name, x, y in used if x is not y}
 

@@ -53,10 +53,7 @@ class Forwarding:
 
 
 def origins_of(
-    layer: Layer,
-    traces: Traces,
-    arguments: tuple[Type, ...],
-    result: Type,
+    layer: Layer, traces: Traces, arguments: tuple[Type, ...], result: Type
 ) -> Forwarding:
     """Return the origins of the outputs of a layer at arguments of these types.
 
@@ -85,16 +82,9 @@ def origins_of(
 
 
 def _outputs(
-    traces: Traces,
-    weights: int,
-    inputs: list[TensorType],
-    results: list[TensorType],
+    traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield the origin of each output.
-
-    Args:
-      weights: the number of arrays of parameters, which come first.
-    """
+    """Yield the origin of each output; `weights` arrays of parameters come first."""
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):
         is_one = len({*places}) == 1 and places[0] is not None

@@ -51,7 +51,7 @@ def joined(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Chose
       uses: the applications of operations, with the readers of their results.
       grouped: operations that are applied to groups of items.
     """
-    feeds = _joined(program, _uses(program, uses, grouped))
+    feeds = _choose_feeds(program, _uses(program, uses, grouped))
     return chosen_by(feeds, program.operations, uses, grouped)
 
 
@@ -65,7 +65,7 @@ def chosen_by(
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
     kept = sorted(applied - inside)
-    fused = tuple(_whole(o, operations, feeds_of) for o in kept)
+    fused = tuple(_fused(o, operations, feeds_of) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
     around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
     for o in sorted(inside):  # a part has the number of the outermost operation
@@ -79,7 +79,7 @@ def chosen_by(
 # ---- selection -----------------------------------------------------------------------
 
 
-def _joined(program: Operations, uses: Uses) -> Joined:
+def _choose_feeds(program: Operations, uses: Uses) -> Joined:
     """Return the feeds of the operations that others are fused into."""
     result: dict[int, list[Feed]] = {}
     reader = {o: read for o in uses if (read := _reader(o, uses))}
@@ -107,13 +107,11 @@ def _uses(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Uses:
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in uses:
         of_operation[use.operation].append(use)
-    fusible = {
-        o for o in of_operation if _may_be_joined(program, program.operations[o])
-    }
+    fusible = {o for o in of_operation if _is_fusible(program, program.operations[o])}
     return {o: of_operation[o] for o in sorted(fusible - grouped)}
 
 
-def _may_be_joined(program: Operations, operation: Operation) -> bool:
+def _is_fusible(program: Operations, operation: Operation) -> bool:
     """Return whether an operation may be fused.
 
     One that looks up rows of a large table may not: the gradient of a table is dense,
@@ -153,18 +151,18 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 # ---- construction --------------------------------------------------------------------
 
 
-def _whole(o: int, operations: Sequence[Operation], joined: Joined) -> Operation:
+def _fused(o: int, operations: Sequence[Operation], joined: Joined) -> Operation:
     """Return an operation with all that are fused into it."""
     if o not in joined:
         return operations[o]
     # The producers, in the order in which inputs name them.
     numbers = list(dict.fromkeys(feed[0] for feed in joined[o] if feed))
-    before = [_whole(number, operations, joined) for number in numbers]
+    before = [_fused(number, operations, joined) for number in numbers]
     feeds = [feed and (numbers.index(feed[0]), feed[1]) for feed in joined[o]]
-    return _in_a_row(before, operations[o], feeds)
+    return _composed(before, operations[o], feeds)
 
 
-def _in_a_row(
+def _composed(
     before: Sequence[Operation], last: Operation, feeds: Sequence[Feed]
 ) -> Operation:
     """Return operations as one.
@@ -179,10 +177,10 @@ def _in_a_row(
     draws = any(layer.evaluating for layer in layers)
     layer = Layer(
         name=f'{first} >> {last.layer.name}',
-        call=_calling(before, last, feeds, evaluates=False),
+        call=_call_of(before, last, feeds, evaluates=False),
         init=None,
         params=params or None,
-        evaluating=_calling(before, last, feeds, evaluates=True) if draws else None,
+        evaluating=_call_of(before, last, feeds, evaluates=True) if draws else None,
         parts=tuple(params),
     )
     types = [x for op in before for x in tensors(TupleType(op.arguments))]
@@ -205,11 +203,8 @@ def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:
     return [(layer.name, layer.params)]
 
 
-def _calling(
-    before: Sequence[Operation],
-    last: Operation,
-    feeds: Sequence[Feed],
-    evaluates: bool,
+def _call_of(
+    before: Sequence[Operation], last: Operation, feeds: Sequence[Feed], evaluates: bool
 ) -> Callable[..., Any]:
     """Return the call of operations as one; without draws if `evaluates`."""
 

@@ -108,6 +108,7 @@ class Generator(Writer):
         return w.columns(listed, result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
+        """Return the template of what a function returns."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: Typed, value: s.Symbol) -> None:
@@ -122,10 +123,10 @@ class Generator(Writer):
             like = self.joined((key, 'argument', k), template_of(leaf))
             return _Argument(like, names[-1])
 
-        parameters = _opened(with_arguments(value, argument), w)
+        parameters = _unpack_arguments(with_arguments(value, argument), w)
         w.arguments = {*names}
         shares = isinstance(key, b.ForwardDeclaration) and key.key is not None
-        memo = self._remembering(key, names[0], w) if shares else None  # type: ignore[arg-type]
+        memo = self._memo_head(key, names[0], w) if shares else None  # type: ignore[arg-type]
         w.tail = memo is None
         result = w.part(node, parameters, tail=True)
         if result is not RETURNED:
@@ -140,12 +141,8 @@ class Generator(Writer):
         head = f'{INDENT}def {name}({", ".join(names)}):'
         self.functions += [head, *without_unused(w.lines), '']
 
-    def _remembering(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write the head of a function that runs once per key of an object.
-
-        Returns:
-          The text of the entry of its table.
-        """
+    def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
+        """Write the head of a function that runs once per key; return its entry."""
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
         w.variables |= {'key', 'made'}
@@ -166,7 +163,8 @@ class Generator(Writer):
         w = Lines(self, 'record', 2)
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
-        numbers = list(self.program(()).value_results)  # its own, then items by level
+        # The results of the value: its own rows, then items by level of nesting.
+        numbers = list(self.program(()).value_results)
         self._write_row(value, numbers[0], inside(self.typing.root.output, numbers), w)
         for memo in self.memos:
             w.line(f'{memo}.clear()')
@@ -175,6 +173,7 @@ class Generator(Writer):
         ends = s.in_parentheses([f'len({tape.name})' for tape in self.counters()])
         w.line(f'ends.append({ends})')
         lines = list(self._record(w))
+        # Only constants that the lines name are written.
         used = set(WORDS.findall('\n'.join(lines)))
         constants = [line for name, line in self._constants() if name in used]
         return '\n'.join([*constants, '', *lines, ''])
@@ -223,11 +222,9 @@ class Generator(Writer):
                 continue
             texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
             number, more = next(inner)
-            w.loop(leaf, 'item', functools.partial(self._write_item, number, more, w))
+            body = functools.partial(self._write_row, r=number, inside=more, w=w)
+            w.loop(leaf, 'item', body)
         self.observe(r, texts, w)
-
-    def _write_item(self, r: int, inside: list[Any], w: Lines, item: s.Symbol) -> None:
-        self._write_row(item, r, inside, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Write a row of a result, made of these tensors."""
@@ -261,11 +258,12 @@ class _Argument:
     name: str
 
 
-def _opened(value: s.Symbol, w: Lines) -> s.Symbol:
+def _unpack_arguments(value: s.Symbol, w: Lines) -> s.Symbol:
+    """Return the value in which arguments are unpacked into parts."""
     if isinstance(value, tuple):
-        return tuple(_opened(part, w) for part in value)
+        return tuple(_unpack_arguments(part, w) for part in value)
     if isinstance(value, s.Endless):
-        return s.Endless(_opened(value.item, w))
+        return s.Endless(_unpack_arguments(value.item, w))
     if isinstance(value, _Argument):
         return w.unpacked(value.like, value.name)
     return value

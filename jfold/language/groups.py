@@ -63,6 +63,7 @@ def group_function(
     operations = [
         g.group_operation(g.tables.grouping(node, combine, size)) for size in GROUPS
     ]
+    # Uses with the same operations share the function, unless rounds are unrolled.
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))
     outputs = [leaf.makers for leaf in items]
@@ -93,7 +94,7 @@ def _write(
     items: list[Any],
     w: Lines,
 ) -> None:
-    """Write the function."""
+    """Write the function that reduces items."""
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
     if node.facts is Fill.ZERO:
@@ -130,24 +131,23 @@ def _record(
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
     level, records = _level_text(o, entries, items, w), []
-    if size == GROUPS[0]:  # also of other applications, which have a tape per input
+    # Other places may apply `combine` to two values, with a tape for each input. Larger
+    # groups are of this function alone: one tape takes all their inputs at once.
+    if size == GROUPS[0]:
         for k in range(count):
             column = rows.columns[k]
             if not isinstance(column, Tape):
                 column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', g.about(o))
             records.append(f'{column.name}.append({entries}[{k}])')
-        counter = rows.columns[0]
-    else:
-        if rows.counter is None:
-            counter = g.tape(f'{name}_{size}', g.about(o), count)
-            rows.columns = [counter] * count
-        counter = rows.columns[0]
-        assert isinstance(counter, Tape)
+    elif rows.counter is None:
+        rows.columns = [g.tape(f'{name}_{size}', g.about(o), count)] * count
+    counter = rows.columns[0]
+    assert isinstance(counter, Tape)
+    if size > GROUPS[0]:
         records.append(f'{counter.name}.extend({entries})')
         if fill:
             filled = f'({fill},) * ({size} - n)'
             records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
-    assert isinstance(counter, Tape)
     rows.counter = counter
     numbers = [f'{level}{maker.name} + {counter.rows}' for maker in producers]
     value = numbers[0] if len(producers) == 1 else f'({", ".join(numbers)})'

@@ -7,11 +7,7 @@ import dataclasses
 import functools
 import operator
 import types
-from collections.abc import (
-    Callable,
-    Hashable,
-    Sequence,
-)
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -121,10 +117,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
 
 
 def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
-    """Return a callable and the specs of its parameters, `None` without any.
-
-    One whose `init` draws no arrays becomes a callable without `init`.
-    """
+    """Return a callable, without `init` if that draws nothing, and its parameters."""
     init, call = uniform.init, uniform.call
     if init is None:
         return uniform, None
@@ -171,10 +164,7 @@ def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """Return a type as `ShapeDtypeStruct`s in tuples, batched if `rows`.
-
-    Batched specs have a leading axis of `rows`.
-    """
+    """Return a type as `ShapeDtypeStruct`s in tuples, with an axis of `rows`."""
     if isinstance(type_, Product):
         return type_.form.closed(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)

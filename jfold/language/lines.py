@@ -40,11 +40,6 @@ class Writer(Round, abc.ABC):
     ) -> s.Symbol:
         """Write a call of the function that evaluates a block, and that once."""
 
-    def outlined(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write a block as a function of its own, and a call of it."""
-        key = 'outlined', node, w.name
-        return self.call(key, type(node.block).__name__, node, value, w)
-
     @abc.abstractmethod
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Write a row of a result, made of these tensors."""
@@ -91,6 +86,7 @@ class Lines:
     def line(self, text: str) -> None:
         """Append a line."""
         self.lines.append(INDENT * self.depth + text)
+        # The same line of several blocks tells none of them.
         where, node = self.g.where, self.g.node
         where[text] = node if where.setdefault(text, node) is node else None
 
@@ -121,7 +117,7 @@ class Lines:
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
-        """Indent lines that run as often as something else decides."""
+        """Indent the lines of a loop or of a case."""
         before = self.region, self.count, self.tail, dict(self.known)
         self.region, self.count = Region(), None
         self.depth += 1
@@ -142,22 +138,19 @@ class Lines:
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
         """Write an assignment of a value to new variables; return these."""
-        return self._assign(value, lambda: self.variable(wanted))
-
-    def _assign(self, value: s.Symbol, new: Callable[[], str]) -> s.Symbol:
         if isinstance(value, tuple):
-            return tuple(self._assign(part, new) for part in value)
+            return tuple(self.assigned(wanted, part) for part in value)
         if isinstance(value, s.Endless):
-            return s.Endless(self._assign(value.item, new))
+            return s.Endless(self.assigned(wanted, value.item))
         if value is None:
             return None
         if isinstance(value, s.Items):
             n = self.variable('n')
             self.line(f'{n} = {value.n}')
-            return s.Items(self._assign(value.items, new), n)
-        name = new()
+            return s.Items(self.assigned(wanted, value.items), n)
+        name = self.variable(wanted)
         self.line(f'{name} = {value.text}')
-        return next(iter([s.renamed(value, iter([name]))]))
+        return s.renamed(value, iter([name]))
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
         """Write an assignment of a value to existing variables, all at once."""
@@ -208,9 +201,7 @@ class Lines:
             if any(x != '_' for x in names):
                 none = s.in_parentheses(['()' for _ in names])
                 self.line(f'{_targets(names)} = zip(*{text}) if {text} else {none}')
-            return tuple(
-                self.columns(x, name) for x, name in zip(like, names, strict=True)
-            )
+            return tuple(map(self.columns, like, names))
         if isinstance(like, s.Endless):
             return s.Endless(self.columns(like.item, text))
         return None if like is None else s.renamed(like, iter([text]))
@@ -237,23 +228,15 @@ class Lines:
 
     def element(self, items: s.Symbol, names: Iterator[str]) -> s.Symbol:
         """Return one item, in variables of its leaves; sequences in it are packed."""
-        if isinstance(items, tuple):
-            return tuple(self.element(part, names) for part in items)
-        if isinstance(items, s.Endless):
-            return s.Endless(self.element(items.item, names))
-        if isinstance(items, s.Nested):
-            return s.Nested(next(names), items.item)
-        return None if items is None else s.renamed(items, names)
+        return s.renamed(items, names)
 
     def opened(self, value: s.Symbol) -> s.Symbol:
         """Write the unpacking of sequences in an item."""
-        if isinstance(value, tuple):
-            return tuple(map(self.opened, value))
-        if isinstance(value, s.Endless):
-            return s.Endless(self.opened(value.item))
-        if isinstance(value, s.Nested):
-            return self.unpacked(value.item, value.text)
-        return value
+
+        def leaf(x: s.Leaf) -> s.Symbol:
+            return self.unpacked(x.item, x.text) if isinstance(x, s.Nested) else x
+
+        return s.mapped(leaf, value)
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
         """Write an append of a value to lists that line `at` makes; return these."""
@@ -264,7 +247,8 @@ class Lines:
         if value is None:
             return None
         wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
-        name = self.variable(wanted, self.of_cases)  # it is there before the cases
+        # It is made above the loop, where no case of the loop may have its name.
+        name = self.variable(wanted, self.of_cases)
         self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
         self.line(f'{name}.append({s.packed(value)})')
         if isinstance(value, s.Items):
@@ -299,16 +283,18 @@ class Lines:
     # ---- blocks inside
 
     def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> s.Symbol:
-        """Write a block inside another; one that is known is not written again."""
+        """Write a block inside another, unless its value is known."""
         assert node is not None
         read = None if isinstance(node.input, VoidType) else value
-        key = node, _identity(read), self.count
+        identity = read.name if isinstance(read, s.Tensor) else id(read)
+        key = node, identity, self.count
         if node.shared and key in self.known:
             return self.known[key][1]
         before, self.tail = self.tail, self.tail and tail
         outer, self.g.node = self.g.node, node
         if self.depth > MOST_NESTED:
-            result = self.g.outlined(node, read, self)
+            name = type(node.block).__name__
+            result = self.g.call(('outlined', node, self.name), name, node, read, self)
         else:
             result = self.g.rule(node, read, self)
         self.tail, self.g.node = before, outer
@@ -333,6 +319,7 @@ class Lines:
         self.g.places[rows.key] = self.g.places.get(rows.key, 0) + 1
         region = self.region
         is_alone = self.g.is_alone(rows.key)
+        # In step: as many rows as those of the region, whose index is in a variable.
         if is_alone and region.counter is not None:
             rows.counter = region.counter
             return region.row
@@ -370,11 +357,7 @@ class Lines:
         below: int | None = None,
         site: object = None,
     ) -> s.Tensor:
-        """Write a constant of the example, or one for each item.
-
-        Args:
-          site: the use of a block that makes it.
-        """
+        """Write a constant of the example, or one an item, made at the use `site`."""
         maker, tape = self.g.own_constants(type_, below, site)
         row = self.row(maker.rows, tape)
         number, step = self._numbered(maker, maker.name, row, 'number')
@@ -384,10 +367,7 @@ class Lines:
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
     ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return the text of the number of a row, and its step.
-
-        The number is in a variable, unless the row is in step.
-        """
+        """Return the text of a row's number, in a variable unless it is in step."""
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
@@ -419,6 +399,7 @@ class Lines:
         ]
 
     def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
+        """Write the entries of an application; return its outputs."""
         g = self.g
         o = g.applied(o, inputs, self.key)
         rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
@@ -454,7 +435,7 @@ class Lines:
                 continue
             column = rows.columns[k]
             if not isinstance(column, Tape):
-                wanted = f'{name}_{_letter(k)}'
+                wanted = f'{name}_{"abcdefghijkl"[k] if k < 12 else k}'
                 column = rows.columns[k] = self.g.tape(wanted, about)
             result.append((column, tensor.name))
         return result
@@ -492,12 +473,3 @@ class Lines:
 def _targets(names: list[str]) -> str:
     """Return the left side of an assignment."""
     return f'{", ".join(names)}{"," if len(names) == 1 else ""}'
-
-
-def _letter(k: int) -> str:
-    """Return a name for one of several inputs."""
-    return 'abcdefghijkl'[k] if k < 12 else str(k)
-
-
-def _identity(value: s.Symbol) -> Hashable:
-    return value.name if isinstance(value, s.Tensor) else id(value)

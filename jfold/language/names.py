@@ -78,13 +78,11 @@ class Names:
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return a copy of a table; the same copy for equal tables of a round."""
-        key = tuple((type(k), k, type(v), _key(v)) for k, v in table.items())
+        key = tuple(
+            (type(k), k, type(v), v if isinstance(v, Hashable) else id(v))
+            for k, v in table.items()
+        )
         return self._tables.setdefault(key, dict(table))
-
-
-def _key(value: object) -> Hashable:
-    """Return what tells a value of a table from others."""
-    return value if isinstance(value, Hashable) else id(value)
 
 
 @functools.cache

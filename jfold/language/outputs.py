@@ -38,12 +38,8 @@ def check_output(root: Typed, metrics: Collection[str]) -> None:
     for number, level in enumerate(nesting(root.output)):
         if (count := count_terminals(level)) > MOST_TENSORS:
             hint = 'take what is wanted by GetItem or a Function'
-            fail(
-                root,
-                f'a result of at most {MOST_TENSORS:,} tensors',
-                f'{count:,}',
-                hint,
-            )
+            limit = f'a result of at most {MOST_TENSORS:,} tensors'
+            fail(root, limit, f'{count:,}', hint)
         for leaf in leaf_types(level):
             if hint := _why_no_result(leaf, inside=bool(number)):
                 fail(root, EXPECTED, str(root.output), hint)

@@ -29,7 +29,7 @@ def check_kept(program: Program) -> None:
     Raises:
       TypeError: it was compiled with `jax_enable_x64` on, and it is off.
     """
-    dtype = _wide(program)
+    dtype = _wide_dtype(program)
     if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise TypeError(
             f'expected JAX to keep {dtype}, as it did when the model was compiled, got '
@@ -39,7 +39,7 @@ def check_kept(program: Program) -> None:
 
 
 @memoized
-def _wide(program: Program) -> np.dtype[Any] | None:
+def _wide_dtype(program: Program) -> np.dtype[Any] | None:
     """Return a 64-bit dtype in a program, if there is one."""
     leaves = jax.tree.leaves([layer.params for layer in program.layers])
     dtypes = [x.dtype for x in (*program.types, *leaves)]
@@ -61,10 +61,10 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     if known and not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{short_repr(params)}; {_makes(params)}'
+            f'{short_repr(params)}; {_advice(params)}'
         )
     if missing := [name for name in known if name not in by_layer]:
-        raise TypeError(_lacking(missing, list(by_layer), known))
+        raise TypeError(_missing_text(missing, list(by_layer), known))
     if unknown := [x for x in by_layer if x not in known and x not in externals]:
         raise TypeError(
             f'expected parameters of {list(known)} alone, got {unknown} too: layers of '
@@ -135,10 +135,7 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
 
 
 def _in_containers_of(like: Any, params: Any) -> object:
-    """Return the leaves of `params` in the containers of `like`.
-
-    Where the keys differ it is `params` itself.
-    """
+    """Return `params` in the containers of `like`, if their keys are the same."""
     content = plain(params)
     structure: Any = jax.tree.structure(content)
     if structure != jax.tree.structure(plain(like)):
@@ -146,8 +143,8 @@ def _in_containers_of(like: Any, params: Any) -> object:
     return restored(like)(jax.tree.leaves(content))
 
 
-def _lacking(missing: list[str], present: list[str], known: Container[str]) -> str:
-    """Return the error for missing layers."""
+def _missing_text(missing: list[str], present: list[str], known: Container[str]) -> str:
+    """Return the text of the error for missing layers."""
     names = ', '.join(map(repr, missing))
     unknown = ', '.join(repr(name) for name in present if name not in known)
     of_unknown = f', of which the model has no {unknown}' if unknown else ''
@@ -170,21 +167,21 @@ def check_layer(layer: Layer, params: object) -> None:
         return
     leaves, tree = jax.tree.flatten(params)
     expected, structure = layer.leaves
-    if tree == structure and all(map(_is_like, leaves, expected)):
+    if tree == structure and all(map(_fits, leaves, expected)):
         return
     want, got = _by_path(layer.params), _by_path(params)
     if want.keys() != got.keys():
         shown = f'them at {_places(got)}' if got else 'none'
         raise TypeError(
             f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
-            f'{shown}; {_makes(params)}'
+            f'{shown}; {_advice(params)}'
         )
     for path, spec in want.items():
-        if not _is_like(got[path], spec):
-            raise TypeError(_unlike(layer.name, path, spec, got[path]))
+        if not _fits(got[path], spec):
+            raise TypeError(_mismatch_text(layer.name, path, spec, got[path]))
 
 
-def _makes(params: object) -> str:
+def _advice(params: object) -> str:
     """Return advice on where to get parameters."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
     return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
@@ -199,7 +196,7 @@ def _by_path(params: object) -> dict[Path, Any]:
     return dict(jax.tree_util.tree_leaves_with_path(params))
 
 
-def _is_like(leaf: Any, spec: Struct) -> bool:
+def _fits(leaf: Any, spec: Struct) -> bool:
     """Return whether an array has the shape and, in JAX, the dtype of a spec."""
     is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
     return is_array and _has_dtype(leaf, spec)
@@ -219,7 +216,8 @@ def _as_held(dtype: DTypeLike) -> object:
     return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
 
 
-def _unlike(name: str, path: Path, spec: Struct, leaf: Any) -> str:
+def _mismatch_text(name: str, path: Path, spec: Struct, leaf: Any) -> str:
+    """Return the text of the error for an array that does not fit."""
     got, hint = f'{short_repr(leaf)}, which is no array', ''
     if hasattr(leaf, 'dtype'):
         got = f'{leaf.dtype}{list(leaf.shape)}'

@@ -22,9 +22,5 @@ def further(where: str, label: str) -> str:
 
 
 def fail(path: object, expected: str, got: str, hint: str = '') -> NoReturn:
-    """Raise the error of a block.
-
-    Args:
-      path: prints as the path of the block.
-    """
+    """Raise the error of a block, whose path is what `path` prints as."""
     raise TypeError(f'{path}: expected {expected}, got {got}{hint and f"; {hint}"}')

@@ -11,11 +11,12 @@ from jfold.tracing.recorder import Column, Place, Recording
 
 
 def recording(of: Round) -> Recording:
-    """Return how the tapes of the source of a round are read."""
+    """Return the layout of the tapes of a round."""
     tape_index = {id(tape): k for k, tape in enumerate(of.tapes)}
     end_index = {id(tape): k for k, tape in enumerate(of.counters())}
 
     def place(rows: Rows | None) -> Place | None:
+        """Return the place of rows; `None` if there are none."""
         if rows is None or rows.counter is None:
             return None
         columns = []

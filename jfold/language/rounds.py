@@ -142,9 +142,8 @@ class Round:
     def results(self) -> list[Result]:
         """The results of the program.
 
-        Computed late, so that types are numbered in the order of use.
-
-        An accelerator's kernels, a few percent of them, depend on the order of buffers.
+        Computed late, so that types are numbered in the order of use: of an
+        accelerator's kernels a few percent depend on the order of buffers.
         """
         number = self.tables.type_number
         return [
@@ -163,6 +162,7 @@ class Round:
             return
         self.part, self.loops = self._parts(operations)
         outputs = [len(operation.outputs) for operation in operations]
+        # Per output of all operations, its operation; per operation, its first output.
         self.owner = [o for o, n in enumerate(outputs) for _ in range(n)]
         self.first = [0, *itertools.accumulate(outputs)]
         in_part: dict[int, ProducerSet] = {}
@@ -244,11 +244,7 @@ class Round:
         return result + [tensor for tensor, feed in pairs if not feed]
 
     def applied(self, o: int, inputs: Sequence[s.Tensor], key: Hashable) -> int:
-        """Note what an operation reads at one place; return its number there.
-
-        Args:
-          key: of the function that applies it.
-        """
+        """Note what an operation reads in a function; return its number there."""
         if self.chosen.split:
             self.split_of = (*self.split_of, o)
             o = len(self.split_of) - 1
@@ -268,8 +264,7 @@ class Round:
 
     def reads_own_level(self, o: int) -> bool:
         """Return whether an operation's level depends on its inputs'."""
-        o = self.chosen.number.get(o, o)
-        return self.is_recurrent(o)
+        return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:
         """Return the bit of an output among those of all operations."""
@@ -287,19 +282,12 @@ class Round:
             return tensor.name
         # It may be of another recurrence, whose levels mean nothing here: look at its
         # maker while recording.
-        numbers = {
-            self.by_output_bit(bit).number
-            for bit in results_in(component)
-            if self.by_output_bit(bit).type == tensor.type
-        }
+        owners = [(self.owner[bit], bit) for bit in results_in(component)]
+        makers = [self.makers_of(x)[bit - self.first[x]] for x, bit in owners]
+        numbers = {maker.number for maker in makers if maker.type == tensor.type}
         name = f'makers_{self.part[o]}_{tensor.type}'
         self.names.values[name] = frozenset(numbers)
         return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {name} else 0)'
-
-    def by_output_bit(self, bit: int) -> Maker:
-        """Return the maker of an output."""
-        o = self.owner[bit]
-        return self.makers_of(o)[bit - self.first[o]]
 
     @property
     def level(self) -> int:
@@ -372,11 +360,7 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return the maker and the tape of constants of examples.
-
-        Args:
-          below: the bound of ints.
-          site: the use of a block that makes them.
+        """Return the maker and tape of constants of examples, made at a `site`.
 
         A few uses have a tape each, so that they may be in step; many share one.
         """
@@ -397,10 +381,7 @@ class Round:
         return self.own[key]
 
     def constant_place(self, index: int) -> tuple[int, int]:
-        """Return the type of a constant of the program, and its number there.
-
-        Numbers begin at 1, so that no value is 0.
-        """
+        """Return the type and the number, from 1, of a constant of the program."""
         type_, place = self.tables.places[index]
         return type_, place + 1
 
@@ -431,8 +412,9 @@ class Round:
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return a template with all that is known of a place."""
         makers = list(s.makers(value))
-        unknown = (0,) * len(list(s.levels(value)))
-        return self._with_facts(key, value, makers, self.facts.levels.get(key, unknown))
+        # Until a round has seen otherwise, all tensors are assumed to be on one level.
+        assumed = (0,) * len(list(s.levels(value)))
+        return self._with_facts(key, value, makers, self.facts.levels.get(key, assumed))
 
     def _with_facts(
         self,
@@ -441,9 +423,10 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
+        """Return a value with the makers and the levels that facts tell of."""
         before = self.facts.joined.get(key, (0,) * len(makers))
         both = (a | b for a, b in zip(before, makers, strict=True))
-        levels = [object() for _ in aliases]
+        levels = [object() for _ in aliases]  # equal only to themselves
         value = s.with_makers(value, both)
         return s.with_levels(value, (levels[k] for k in aliases))
 
@@ -493,5 +476,5 @@ def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
 
 
 def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return for each index the first that is equal to it in both."""
+    """Return per element the index of the first that equals it in both."""
     return first_of_each(zip(a, b, strict=True))

@@ -46,28 +46,28 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
             name = next(x for x in tries if x not in names)
         free.discard(name)
         names.add(name)
-        result |= {layer: _one_of(layer, group, name) for layer in group}
+        result |= {layer: _joint_layer(layer, group, name) for layer in group}
     return {layer: result[layer] for layer in layers}
 
 
-def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
+def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
     """Return a layer with the parameters of all methods of its module."""
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 
     def init(key: jax.Array) -> ArrayTree:
-        return functools.reduce(_merged, [x.init(key) for x in group if x.init])
+        return functools.reduce(_merge, [x.init(key) for x in group if x.init])
 
-    params = functools.reduce(_merged, [x.params for x in group])
+    params = functools.reduce(_merge, [x.params for x in group])
     return dataclasses.replace(layer, name=name, params=params, init=init)
 
 
-def _merged(one: Any, other: Any) -> object:
+def _merge(one: Any, other: Any) -> object:
     """Return parameters of which either may lack some."""
     trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
     if trees[0] == trees[1]:  # always so for NNX
         return one
-    shared = {k: _merged(one[k], other[k]) for k in one.keys() & other.keys()}
+    shared = {k: _merge(one[k], other[k]) for k in one.keys() & other.keys()}
     return {**one, **other, **shared}
 
 

@@ -15,10 +15,7 @@ POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
-    """Return the parameters of a function, `None` if its signature is unknown.
-
-    Some functions that are written in C have none.
-    """
+    """Return the parameters of a function; some that are written in C tell none."""
     try:
         return [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
@@ -38,10 +35,7 @@ def _takes_any_number(fn: Callable[..., Any]) -> bool:
 
 
 def _is_setting(parameter: Parameter) -> bool:
-    """Return whether a parameter has a default other than `None`.
-
-    A default of `None` is that of an optional input.
-    """
+    """Return whether a parameter has a default; `None` marks an optional input."""
     return not any(parameter.default is x for x in (Parameter.empty, None))
 
 

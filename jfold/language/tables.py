@@ -73,7 +73,7 @@ class Tables:
         return self.operations[operation]
 
     def computing(self, node: Typed) -> int:
-        """Return the operation that computes the computed outputs of a node."""
+        """Return the operation of a node, without outputs that are not computed."""
         if node not in self.applied:
             self.applied[node] = self._computing(node)
         return self.applied[node]

@@ -84,12 +84,7 @@ class Region:
 
 @dataclass(eq=False)
 class Use:
-    """An application of an operation.
-
-    Attributes:
-      given: its inputs.
-      readers: the applications that read its outputs; `None` for other readers.
-    """
+    """An application of an operation; `None` in `readers` stands for other readers."""
 
     operation: int
     given: list[s.Tensor]

@@ -35,37 +35,34 @@ from jfold.program.operations import Operation, Operations, Producers
 def unroll_rounds(
     tables: Tables, chosen: Chosen, before: Generator
 ) -> tuple[Generator, str, Chosen]:
-    """Return the source with rounds unrolled: only sums are recurrent.
-
-    Returns:
-      The last round, its text and the operations.
+    """Return the last round, its text and operations, after unrolling.
 
     Raises:
       TypeError: the data decide how often something runs on its own results; the
         message names the block.
     """
     for where in before.loops_written:
-        raise _is_recurrent(where, 'a loop over a sequence')
-    for call in _recursive(before):
-        raise _is_recurrent(call.where, 'a recursion')
+        raise _recurrence_error(where, 'a loop over a sequence')
+    for call in _recursive_calls(before):
+        raise _recurrence_error(call.where, 'a recursion')
     # First with an operation for each use, then with those of a stage joined again.
     split, _ = settled(tables, replace(chosen, split=True))
     program = before.program(before.operations)
-    kinds, operations = _kinds(split, program)
+    kinds, operations = _staged_operations(split, program)
     unrolled = replace(chosen, operations=operations, kinds=kinds)
     after, text = settled(tables, unrolled)
     for where, number in after.groups_written:
         types = [after.tables.types_in_order[t] for t in operations[number].outputs]
         if not operations[number].is_sum or any(t.dtype.kind == 'b' for t in types):
-            raise _is_recurrent(where, 'a reduction that is no sum of numbers')
-    for call in _used_again(after):
-        raise _is_recurrent(
+            raise _recurrence_error(where, 'a reduction that is no sum of numbers')
+    for call in _shared_recurrences(after):
+        raise _recurrence_error(
             call.where, 'a declaration that may be given its own result'
         )
     return after, text, unrolled
 
 
-def _is_recurrent(where: str, got: str) -> TypeError:
+def _recurrence_error(where: str, got: str) -> TypeError:
     """Return the error for a block that has to run on its own results."""
     return TypeError(
         f"{where}: expected nothing that runs on its own results, as `strategy='once'` "
@@ -73,7 +70,7 @@ def _is_recurrent(where: str, got: str) -> TypeError:
     )
 
 
-def _recursive(g: Generator) -> list[Call]:
+def _recursive_calls(g: Generator) -> list[Call]:
     """Return the calls of functions that call themselves, even through others."""
     left = {key: [x for x in g.calls if x.caller == key] for key in g.written}
     # Drop functions that call none of those that are left, until only circles are.
@@ -87,7 +84,7 @@ def _callees(calls: Sequence[Call]) -> set[Hashable]:
     return {call.callee for call in calls}
 
 
-def _used_again(g: Generator) -> Iterator[Call]:
+def _shared_recurrences(g: Generator) -> Iterator[Call]:
     """Yield the calls, on tensors, of recurrent functions that several places call.
 
     Operations of a function are those of all these places, so one may read another's.
@@ -104,15 +101,10 @@ def _used_again(g: Generator) -> Iterator[Call]:
             yield call
 
 
-def _kinds(
+def _staged_operations(
     split: Generator, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
-    """Return the operation of each place, and these operations by component.
-
-    Args:
-      split: a round with an operation for each place.
-      program: with an operation for each function.
-    """
+    """Return the operation of each place, and these operations by component."""
     uses = split.split_of
     stages = _stages(split.program(split.operations), uses, program)
     kinds = list(zip(stages, uses, strict=True))
@@ -124,22 +116,21 @@ def _kinds(
     inputs = [[0] * len(operation.inputs) for operation in operations]
     facts = split.new_facts()
     to = _bits(split, first, operations)
+    # What an operation may read is what its uses may read, in terms of the new ones.
     for use, n in enumerate(first):
         for k, makers in enumerate(facts.inputs[use]):
-            inputs[n][k] |= _mapped(makers, to)
-    stated = Producers(tuple(map(tuple, inputs)), facts.results)
+            inputs[n][k] |= _translated(makers, to)
     results = tuple(
-        tuple(_mapped(makers, to) for makers in row) for row in facts.results
+        tuple(_translated(makers, to) for makers in row) for row in facts.results
     )
-    unordered = replace(
-        program, operations=operations, sources=replace(stated, results=results)
-    )
+    producers = Producers(tuple(map(tuple, inputs)), results)
+    unordered = replace(program, operations=operations, sources=producers)
     order = [o for component in components(unordered) for o in component.operations]
     place = {o: n for n, o in enumerate(order)}
     return tuple(place[n] for n in first), tuple(operations[o] for o in order)
 
 
-def _mapped(makers: int, to: Sequence[int]) -> int:
+def _translated(makers: int, to: Sequence[int]) -> int:
     result = 0
     for bit in results_in(makers):
         result |= to[bit]
@@ -149,7 +140,7 @@ def _mapped(makers: int, to: Sequence[int]) -> int:
 def _bits(
     split: Generator, kinds: Sequence[int], operations: Sequence[Operation]
 ) -> list[int]:
-    """Return for each output of each place the bit of it in its operation."""
+    """Return the bit that replaces each output of each place."""
     first = [0]
     for operation in operations:
         first.append(first[-1] + len(operation.outputs))

@@ -158,7 +158,7 @@ def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write lists of `text` of a leaf of several values of one type."""
+    """Write a list per leaf: `text` of that leaf in each of several values."""
     head = parts[0]
     if isinstance(head, tuple):
         columns = zip(*cast(Any, parts), strict=True)
@@ -205,7 +205,7 @@ class Branches:
             self.like = variables(w.g.template(node.output), w)
 
     def add(self, case: Typed | None, value: s.Symbol) -> None:
-        """Write a case; `None` is that of zeros."""
+        """Write a case; `None` stands for the zero of the type."""
         w = self.w
         tail = self.tail
         with w.case():

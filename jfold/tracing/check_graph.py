@@ -176,10 +176,7 @@ class _Values(Memoized):
 
     @memoized
     def levels_in(self, c: int, t: int) -> Array:
-        """Return the levels of the values of a type [values].
-
-        Those of other components' values are 0.
-        """
+        """Return the levels [values] of a type; 0 for values of other components."""
         first = first_results(self.operations)
         is_own = np.zeros(first[-1] + 1, bool)
         for o in components(self.operations)[c].operations:
@@ -188,6 +185,7 @@ class _Values(Memoized):
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
+    """Number the values of examples."""
     tables = graph.constants + graph.operations
     numbers, _ = number_values(operations, graph.examples, tables)
     sizes = [int(first[-1]) for first in numbers.first]
@@ -240,12 +238,7 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """Return the rows [n] among all values of a type, if they may be read.
-
-    Args:
-      column: numbers of values in their examples [n].
-      makers: the producers that may be read.
-    """
+    """Return the rows [n] in all values of a type, if `makers` made them."""
     operations = values.operations
     limit = np.diff(values.first[t]).astype(np.uint32).repeat(table.counts)
     # Unsigned, negative numbers are above all limits.

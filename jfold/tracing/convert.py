@@ -45,6 +45,7 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
         result = _cast(stacked, type_)
     except Exception:
         return _one_by_one(items, type_, range(len(items)))
+    # NumPy made one dtype of all: items that this may have changed go one by one.
     if alone := _perhaps_rounded(items, stacked, type_):
         result[alone] = _one_by_one(items, type_, alone)
     return result
@@ -60,7 +61,7 @@ def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
     if result is None:
         with np.errstate(all='ignore'):
             result = lengths.astype(type_.dtype)
-            kept = _kept(lengths, result)
+            kept = _survived(lengths, result)
         if not kept.all():
             index = int(np.argmin(kept))
             name = type_.dtype.name
@@ -84,10 +85,7 @@ def check_below(values: Array, below: int) -> None:
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
-    """Return the array in another dtype if no number is lost, else `None`.
-
-    A quick test: `None` does not mean that one is.
-    """
+    """Return the array in another dtype if surely no number is lost, or `None`."""
     dtype = array.dtype
     if dtype == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
         result = array.astype(target)
@@ -105,7 +103,7 @@ def _one_by_one(
     arrays = []
     for index in chosen:
         try:
-            item = _plain(items[index])
+            item = _as_numpy(items[index])
             if some_masked([item], len(type_.shape)):
                 raise _RefusedError(f', {MASKED}')
             arrays.append(_cast(_stack([item], type_), type_))
@@ -139,10 +137,10 @@ def _advice(item: Any, type_: TensorType) -> str:
     return f'write `Tensor({list(shape)})` for this shape' if shape else ''
 
 
-def _plain(item: object) -> object:
+def _as_numpy(item: object) -> object:
     """Return JAX arrays as those of NumPy, which cannot read their narrow dtypes."""
     if isinstance(item, list | tuple):
-        return list(map(_plain, item))
+        return list(map(_as_numpy, item))
     return np.asarray(item) if isinstance(item, jax.Array) else item
 
 
@@ -190,14 +188,11 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
     if array.shape != (len(items), *type_.shape):
         raise _RefusedError(f' of shape {array.shape[1:]}')
     # NumPy reads a masked number as NaN, but a masked array as if it had no mask.
-    rank = array.ndim - 1 if _holds_nan(array) else array.ndim - 2
+    holds_nan = _is_inexact(array.dtype) and bool(np.isnan(array).any())
+    rank = array.ndim - 1 if holds_nan else array.ndim - 2
     if some_masked(items, rank):
         raise _RefusedError(f', {MASKED}')
     return array
-
-
-def _holds_nan(array: Array) -> bool:
-    return _is_inexact(array.dtype) and bool(np.isnan(array).any())
 
 
 def _cast(array: Array, type_: TensorType) -> Array:
@@ -208,13 +203,15 @@ def _cast(array: Array, type_: TensorType) -> Array:
     with np.errstate(all='ignore'):
         lost = array.dtype.kind == 'c' and target.kind != 'c'
         result = array.real.astype(target) if lost else array.astype(target)
-        kept = not lost and bool(_kept(array, result).all())
+        kept = not lost and bool(_survived(array, result).all())
     if not kept:
-        raise _RefusedError(f', which {target.name} cannot hold{_wider(array, target)}')
+        raise _RefusedError(
+            f', which {target.name} cannot hold{_wider_advice(array, target)}'
+        )
     return result
 
 
-def _wider(array: Array, target: np.dtype[Any]) -> str:
+def _wider_advice(array: Array, target: np.dtype[Any]) -> str:
     """Return advice on integers that are too large for a float dtype."""
     if array.dtype.kind not in 'iu' or not _is_inexact(target):
         return ''
@@ -223,7 +220,7 @@ def _wider(array: Array, target: np.dtype[Any]) -> str:
     return f'; {exact}write `InputTransform(float)` before to round it'
 
 
-def _kept(array: Array, result: Array) -> Array:
+def _survived(array: Array, result: Array) -> Array:
     """Return which numbers survived a cast, as casting back tells."""
     if _is_inexact(array.dtype) and _is_inexact(result.dtype):
         return np.isfinite(result) | ~np.isfinite(array)

@@ -37,16 +37,16 @@ def run(call: Generator[Any, Any, Any]) -> Any:
 
 
 def _check(calls: list[Generator[Any, Any, Any]]) -> None:
-    """Refuse calls of which one is on the same objects as an outer one."""
+    """Refuses calls of which one is on the objects of another that led to it."""
     seen = set()
-    for call in calls[1:]:
-        frame = call.gi_frame  # type: ignore[attr-defined]
+    for each in calls[1:]:
+        frame = each.gi_frame  # type: ignore[attr-defined]
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
-        # Only objects, named x, decide which calls follow; row numbers do not.
-        objects = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
-        key = code, *objects
-        if objects and key in seen:
+        # Whatever is not an object cannot decide how a call goes on.
+        found = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
+        key = code, *found
+        if found and key in seen:
             raise Endless
         seen.add(key)
     if len(calls) > MAX_DEPTH:

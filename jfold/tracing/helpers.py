@@ -57,11 +57,8 @@ def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
 
 
 def made_before(known: dict[Any, Any], key: object) -> Any:
-    """Return the value of a key; refuse one that is still being made.
-
-    Until the value is made, its entry is the table itself.
-    """
-    if known[key] is known:
+    """Return the value of a key; refuse one that is still being made."""
+    if known[key] is known:  # the mark of an entry that is being made
         raise ValueError('a circle')
     return known[key]
 
@@ -144,9 +141,7 @@ def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
 
 
 PLAIN = frozenset({int, float, str, bool, tuple, list, dict, type(None)})
-HELPERS: dict[str, Any] = {
-    'PLAIN': PLAIN,
-} | {
+HELPERS: dict[str, Any] = {'PLAIN': PLAIN} | {
     fn.__name__: fn
     for fn in (
         *(field, field_or, made_before, items, columns, at_most, at_most_items),

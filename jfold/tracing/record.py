@@ -93,13 +93,11 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
         failed = error
     # Outside the handler, so that errors of the walk do not name it as their context.
     try:
-        raise _explained(program, source, examples, failed) from _cause(failed)
+        raise _explained(program, source, examples, failed) from getattr(
+            failed, 'explained_cause', None
+        )
     finally:
         del failed  # its traceback holds this frame: a reference cycle
-
-
-def _cause(error: Exception) -> BaseException | None:
-    return getattr(error, 'explained_cause', None)
 
 
 @memoized

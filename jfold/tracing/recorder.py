@@ -133,12 +133,9 @@ class Reader:
         self.program, self.recording = program, recording
         p, r = program, recording
         places = [x for x in (*r.operations, *r.results) if x is not None]
-        columns = itertools.chain(*(x.columns for x in places))
-        widths = {x.tape: x.width for x in columns if x.tape >= 0}
-        of_tapes = {x.tape: y for y in places for x in y.columns if x.tape >= 0}
-        self.numbered = {
-            tape: (of_tapes[tape], w) for tape, w in sorted(widths.items())
-        }
+        columns = [(place, column) for place in places for column in place.columns]
+        numbered = {x.tape: (place, x.width) for place, x in columns if x.tape >= 0}
+        self.numbered = dict(sorted(numbered.items()))
         self.parts = self._parts()
         self.recurrent = are_recurrent(p)
         self.levels: list[list[int]] = []
@@ -147,6 +144,7 @@ class Reader:
             self.levels.append([])
             if self.recurrent[o]:
                 self._find_levels(o, operation)
+        # The bits of a maker, once an index is shifted out.
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
@@ -175,8 +173,9 @@ class Reader:
         for k, producers in enumerate(sources(p).inputs[o]):
             owners = {owner[x] for x in results_in(producers)}
             if part[o] not in {part[x] for x in owners}:
-                continue
+                continue  # levels are counted within a component
             self.levels[o].append(k)
+            # Numbers from another recurrence have levels too, which are to be ignored.
             if any(self.recurrent[x] and part[x] != part[o] for x in owners):
                 mask = self.masks[o, k] = np.zeros(1 + max(self.parts), bool)
                 for number, origin, x, *_ in self.recording.makers[operation.inputs[k]]:
@@ -197,6 +196,7 @@ class Reader:
         begin = [_first(place, firsts, none) for place in r.operations]
         tables = [*constants, *(Table(first, ()) for first in begin)]
         numbering, begins = number_values(p, e, tables)
+        # On tapes rows are counted over the batch, in a graph over their example.
         shifts = self._shifts(tables, begins, before, firsts)
         entries = self._entries(tapes, firsts, shifts)
         operations = []
@@ -251,7 +251,7 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return the differences [makers, examples] of value numbers and indices."""
+        """Return offsets [makers, examples] from indices of rows to value numbers."""
         types = len(self.program.types)
         shifts = np.zeros(
             (1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64
@@ -326,7 +326,9 @@ class Reader:
     def _result(
         self, n: int, place: Place | None, entries: _Entries, firsts: Array
     ) -> Table:
-        tensors, first = self.program.results[n].tensors, entries.none
+        """Return the table of a result."""
+        tensors = self.program.results[n].tensors
+        first = np.zeros(firsts.shape[1], np.int64)
         if n == self.program.value_results[0]:
             first = np.arange(firsts.shape[1])
         elif place is not None:
@@ -346,7 +348,7 @@ class _Entries:
       numbers: numbers of values in their examples [entries] int32.
       starts: the first entry of each tape.
       firsts: the lengths of tapes before each example [ends, examples + 1].
-      shifts: differences of value numbers and indices [makers, examples].
+      shifts: offsets from indices of rows to value numbers [makers, examples].
     """
 
     raw: Array
@@ -354,11 +356,6 @@ class _Entries:
     starts: dict[int, int]
     firsts: Array
     shifts: Array
-
-    @property
-    def none(self) -> Array:
-        """The first rows of a table without rows [examples + 1]."""
-        return np.zeros(self.firsts.shape[1], np.int64)
 
     def rows(self, place: Place) -> int:
         """Return the number of rows."""
