@@ -52,7 +52,7 @@ FAMILIES = (
     *(rules_reductions, rules_alignment, rules_chaining, rules_compose),
 )
 
-TALL = 10_000  # nested calls, four a block; the stack of C has room for them
+TALL = 10_000  # nested calls, of which a block takes four, and some stack of C
 
 
 def lower(root: b.Block, fuses: bool = True, once: bool = False) -> Program:

@@ -93,6 +93,7 @@ def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
         yield block.type, block.below
     elif (o := _computing(node, w)) is not None:
         assert node.layer is not None
+        # A fused operation has no rows of its own: its key equals no other.
         yield w.g.chosen.number.get(o, o) if o not in w.g.inside else object()
         yield from map(KeyType, node.layer.rngs)
 

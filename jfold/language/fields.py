@@ -89,10 +89,8 @@ def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
             bare = TupleType(tuple(parts))
         elif any(x is not y for x, y in zip(parts, type_.parts, strict=True)):
             bare = type_.around(parts)
-        known[id(type_)] = (
-            type_,
-            bare,
-        )  # the key's object too, so that its id stays its own
+        # The type too, so that no other object gets its id.
+        known[id(type_)] = type_, bare
     return known[id(type_)][1]
 
 

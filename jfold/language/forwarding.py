@@ -87,6 +87,7 @@ def _outputs(
     """Yield the origin of each output; `weights` arrays of parameters come first."""
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):
+        # Forwarded if that is one input in all traces, of the same type.
         is_one = len({*places}) == 1 and places[0] is not None
         number = places[0] - weights if is_one else -1
         if number >= 0 and inputs[number] == results[k]:

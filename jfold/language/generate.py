@@ -119,6 +119,7 @@ class Generator(Writer):
 
         def argument(leaf: Any) -> Any:
             k = len(names)
+            # The runner of deep source tells objects from numbers by the `x`.
             names.append(w.variable('number' if isinstance(leaf, s.Tensor) else 'x'))
             like = self.joined((key, 'argument', k), template_of(leaf))
             return _Argument(like, names[-1])

@@ -383,7 +383,7 @@ class Lines:
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write an application of an operation; return its outputs."""
         g, use = self.g, Use(o, inputs)
-        types = g.outputs_of(o)
+        types = g.tables.listed[o].outputs
         if o in g.inside:  # fused into its reader: recorded with that
             return [s.Tensor('', t, 0, None, (use, k)) for k, t in enumerate(types)]
         if g.inside:

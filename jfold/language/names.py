@@ -104,7 +104,7 @@ def without_unused(lines: Sequence[str]) -> list[str]:
         if number is None:
             read.update(WORDS.findall(line))
         elif number[1] in read:
-            read.remove(number[1])  # an earlier line may assign it too
+            read.remove(number[1])  # not live above this line
         else:
             continue
         kept.append(line)

@@ -215,10 +215,6 @@ class Round:
         """Return whether an operation reads its own results, as far as is known."""
         return o < len(self.loops) and self.loops[o]
 
-    def outputs_of(self, o: int) -> tuple[int, ...]:
-        """Return the types of the outputs of an operation of the expression."""
-        return self.tables.listed[o].outputs
-
     def operation_name(self, o: int) -> str:
         """Return a name for the results of an operation."""
         return identifier(self.operations[o].layer.name)

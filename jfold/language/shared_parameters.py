@@ -32,7 +32,7 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     for layer in layers:
         key = layer if layer.owner is None else layer.owner
         groups.setdefault(key, []).append(layer)
-    # First externals: users pass them by name.
+    # Externals first: users pass them by name, so they have to keep it.
     order = sorted(
         groups.values(), key=lambda x: (not x[0].external, x[0].params is None)
     )

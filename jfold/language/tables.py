@@ -43,11 +43,6 @@ class Tables:
         """Return the number of a tensor type."""
         return self.types.setdefault(type_, len(self.types))
 
-    @property
-    def types_in_order(self) -> list[TensorType]:
-        """The types, by number."""
-        return [*self.types]
-
     def type_numbers(self, type_: Type) -> tuple[int, ...]:
         """Return the numbers of the tensors in nested tuples."""
         return tuple(map(self.type_number, tensors(type_)))
@@ -98,6 +93,7 @@ class Tables:
         computed, reads, read = origins.computed, origins.reads, node.taken
         result, count = node.output, len(layer.rngs) + len(inputs)
         if (len(computed), len(reads)) != (len(outputs), count):
+            # Only some outputs are computed, or of only some inputs.
             if (layer, arguments) not in self.parts:
                 self.parts[layer, arguments] = computing(layer, arguments, origins)
             layer = self.parts[layer, arguments]

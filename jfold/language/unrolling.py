@@ -51,9 +51,10 @@ def unroll_rounds(
     kinds, operations = _staged_operations(split, program)
     unrolled = replace(chosen, operations=operations, kinds=kinds)
     after, text = settled(tables, unrolled)
+    types = [*after.tables.types]
     for where, number in after.groups_written:
-        types = [after.tables.types_in_order[t] for t in operations[number].outputs]
-        if not operations[number].is_sum or any(t.dtype.kind == 'b' for t in types):
+        dtype_kinds = {types[t].dtype.kind for t in operations[number].outputs}
+        if not operations[number].is_sum or 'b' in dtype_kinds:
             raise _recurrence_error(where, 'a reduction that is no sum of numbers')
     for call in _shared_recurrences(after):
         raise _recurrence_error(
@@ -159,7 +160,8 @@ def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list
       uses: the operation of each use.
     """
     owner, read, stages = component_of(program), reads(split), [0 for _ in uses]
-    for inner in components(split):  # in topological order
+    # In topological order; a component is a single use, or those of a recurrence.
+    for inner in components(split):
         members = inner.operations
         before = {q for u in members for q in results_in(read[u])}.difference(members)
         c = owner[uses[members[0]]]

@@ -311,6 +311,7 @@ class Reader:
         values = entries.columns(place, entries.numbers, rows)
         if not self.levels[o]:
             return np.ones(rows, np.int32), *values
+        # A row is one level above the highest of its inputs.
         highest = np.zeros(rows, np.int64)
         raw = entries.columns(place, entries.raw, rows, steps=False)
         for k in self.levels[o]:
