@@ -230,13 +230,15 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
     The outermost module gets an argument `deterministic` or `train`, if it takes one;
     so does every `Dropout` that has none from its constructor or its caller.
     """
-    decisions = [_flags(module, method, deterministic)]
+    is_outermost = True
 
     def interceptor(
         call: Callable[..., Any], args: Args, options: Options, context: Module
     ) -> ArrayTree:
-        if decisions and context.method_name == method:
-            options = {**decisions.pop()(len(args)), **options}
+        nonlocal is_outermost
+        if is_outermost and context.method_name == method:
+            is_outermost = False
+            options = {**_flags(module, method, len(args), deterministic), **options}
         if isinstance(context.module, sys.modules['flax.linen'].Dropout):
             return _apply_dropout(call, args, options, context.module, deterministic)
         return call(*args, **options)
@@ -246,18 +248,13 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
 
 
 def _flags(
-    module: Module, method: str, deterministic: bool
-) -> Callable[[int], dict[str, bool]]:
-    """Return a function of the number of inputs to the arguments that decide draws."""
-    choices = {'deterministic': deterministic, 'train': not deterministic}
-    names = [*inspect.signature(getattr(module, method)).parameters]
-
-    def options(inputs: int) -> dict[str, bool]:
-        """Return the settings that are neither inputs nor attributes."""
-        unset = [x for x in names[inputs:] if getattr(module, x, None) is None]
-        return {name: choice for name, choice in choices.items() if name in unset}
-
-    return options
+    module: Module, method: str, inputs: int, deterministic: bool
+) -> dict[str, bool]:
+    """Return the arguments that decide draws, if neither inputs nor attributes do."""
+    flags = {'deterministic': deterministic, 'train': not deterministic}
+    names = [*inspect.signature(getattr(module, method)).parameters][inputs:]
+    unset = [name for name in names if getattr(module, name, None) is None]
+    return {name: flag for name, flag in flags.items() if name in unset}
 
 
 def _apply_dropout(

@@ -49,7 +49,8 @@ class Generator(Writer):
     def call(
         self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write a call of the function that evaluates a block, and that once."""
+        """Write a call of the function that evaluates a block; on first use, the
+        function."""
         flat = list(arguments(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
             flat = [w.held(flat[0], 'value')]

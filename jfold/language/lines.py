@@ -38,7 +38,8 @@ class Writer(Round, abc.ABC):
     def call(
         self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write a call of the function that evaluates a block, and that once."""
+        """Write a call of the function that evaluates a block; on first use, the
+        function."""
 
     @abc.abstractmethod
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
