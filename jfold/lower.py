@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering: an expression → a `Program`: its types, its operations, its source."""
+"""The lowering of an expression to a `Program`: types, operations, source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from jfold import blocks as b
 
-# Importing a family of blocks makes the rules of its blocks known to all passes.
+# Importing a family registers the rules of its blocks.
 from jfold.language import (
     rules_alignment,
     rules_chaining,
@@ -38,7 +38,7 @@ from jfold.language.unrolling import unroll_rounds
 from jfold.program.operations import Operations, Program, check_operations
 from jfold.tracing.record import Source
 
-# What is asked of types needs the rules of all blocks, so it is to be had here.
+# `input_type` and `result_type` need the rules of all blocks: import them from here.
 __all__ = (
     'FAMILIES',
     'input_type',
@@ -52,16 +52,15 @@ FAMILIES = (
     *(rules_reductions, rules_alignment, rules_chaining, rules_compose),
 )
 
-TALL = 10_000  # calls, of which each block takes four, and a part of the stack of C
+TALL = 10_000  # nested calls, of which a block takes four, and some stack of C
 
 
 def lower(root: b.Block, fuses: bool = True, once: bool = False) -> Program:
-    """Compiles an expression.
+    """Compile an expression.
 
     Args:
-      fuses: whether functions in a row are one operation, where that costs nothing; if
-        not each is one of its own.
-      once: whether operations are to be told apart until none takes turns.
+      fuses: whether functions in a row are fused into one operation.
+      once: whether rounds are unrolled, so that no operation but sums is recurrent.
 
     Raises:
       TypeError: the types clash, cannot be determined, or the result is not made of
@@ -72,20 +71,19 @@ def lower(root: b.Block, fuses: bool = True, once: bool = False) -> Program:
     return lower_typed(typing, None if fuses else {}, once)
 
 
-def lower_portable(given: Portable) -> Program:
-    """The program of an expression from elsewhere; its layers do not run."""
-    return lower_typed(given.typing, given.feeds, given.once)
+def lower_portable(portable: Portable) -> Program:
+    """Return the program of an expression of another process; its layers do not run."""
+    return lower_typed(portable.typing, portable.feeds, portable.once)
 
 
 def lower_typed(
     typing: Typing, feeds: Mapping[int, Sequence[Any]] | None, once: bool
 ) -> Program:
-    """Compiles a typed expression.
+    """Compile a typed expression.
 
     Args:
-      feeds: of operations that are joined to others, as `Chosen.feeds`; found if
-        `None`.
-      once: as of `lower`.
+      feeds: the fusion, as `Chosen.feeds`; chosen here if `None`.
+      once: see `lower`.
     """
     with _tall_stack():
         return _lowered(typing, feeds, once)
@@ -93,7 +91,7 @@ def lower_typed(
 
 @contextlib.contextmanager
 def _tall_stack() -> Iterator[None]:
-    """Room for expressions that are nested deep; says of others what is wrong."""
+    """Raise the limit of recursion; refuse expressions that exceed it."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, TALL))
     try:
@@ -112,21 +110,21 @@ def _lowered(
 ) -> Program:
     tables, chosen = Tables(typing), Chosen()
     round_, text = settled(tables, chosen)
-    if told := endless(round_.untouched):
-        raise TypeError(told)
+    if problem := endless(round_.untouched):
+        raise TypeError(problem)
     uses, grouped, applied = round_.uses, round_.grouped, tables.listed
     if feeds is None:
         chosen = joined(round_.program(applied), uses, grouped)
     else:
         chosen = chosen_by(feeds, applied, uses, grouped)
-    if chosen.feeds:
+    if chosen.feeds:  # operations are renumbered: write again
         round_, text = settled(tables, chosen)
     if once:
         round_, text, chosen = unroll_rounds(tables, chosen, round_)
-    made, sites = round_.program(round_.operations), round_.sites_in_order()
-    own = {x.name: getattr(made, x.name) for x in fields(Operations)}
+    operations, sites = round_.program(round_.operations), round_.sites_in_order()
+    attributes = {x.name: getattr(operations, x.name) for x in fields(Operations)}
     result = Program(
-        **own | {'once': once},
+        **attributes | {'once': once},
         source=Source(text, round_.names.values, recording(round_), round_.where),
         expression=Expression(typing, tables, chosen, once, sites),
     )

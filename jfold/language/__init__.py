@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an expression means: types, functions made uniform, and the eager twin."""
+"""The meaning of expressions: types, generated source, values of examples."""

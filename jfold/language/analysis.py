@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an expression tells of its blocks before any type is known.
+"""Facts about the blocks of an expression that need no types.
 
-Both questions run against the direction in which blocks hold each other: a fact of one
-block may settle that of the blocks that use it. Each is answered in one pass over the
-uses, off Python's stack, however deep blocks are nested.
+Both analyses run from a part to the blocks that hold it: a fact of a part may settle
+that of its users. Each is one pass with a worklist, not recursive, so that blocks may
+be nested deeper than Python's stack.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from collections.abc import Iterable
 
 from jfold import blocks as b
 from jfold.base.operands import leaves
-from jfold.blocks.compose import Composition, Wiring
+from jfold.blocks.compose import Composition
 
 Users = dict[b.Block, list[b.Block]]
 
 
 def users(root: b.Block) -> Users:
-    """Every block of an expression, and those that hold it, once for each use."""
+    """Return every block of an expression with the blocks that hold it, once a use."""
     # By identity, as blocks compare: one that is used in many places is visited once.
-    found: Users = {root: []}
+    result: Users = {root: []}
     waiting = [root]
     while waiting:
         block = waiting.pop()
         for part in _inside(block):
-            if part not in found:
-                found[part] = []
+            if part not in result:
+                result[part] = []
                 waiting.append(part)
-            found[part].append(block)
-    return found
+            result[part].append(block)
+    return result
 
 
 def _inside(block: b.Block) -> Iterable[b.Block]:
-    """The blocks that a block is made of; of a reference, what it stands for."""
+    """Return the parts of a block; the target of a reference."""
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
-    if type(block)._pieces is b.Block._pieces:  # the only piece is its own text
+    if type(block)._pieces is b.Block._pieces:  # a block without parts
         return ()
     return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
@@ -47,45 +47,48 @@ def _of_kind(users: Users, *kinds: type[b.Block]) -> list[b.Block]:
 
 
 def observing(users: Users) -> set[b.Block]:
-    """The blocks with a `Metric` inside, every use of which counts."""
-    found: set[b.Block] = set()
+    """Return the blocks with a `Metric` inside: all their uses count."""
+    result: set[b.Block] = set()
     waiting = _of_kind(users, b.Metric)
     while waiting:
         block = waiting.pop()
-        if block not in found:
-            found.add(block)
+        if block not in result:
+            result.add(block)
             waiting += users[block]
-    return found
+    return result
 
 
 def constants(users: Users) -> set[b.Block]:
-    """The blocks that take no input, so that a `Record` reads no field for them.
+    """Return the blocks that take no input.
 
-    What is made of others takes none if all of these take none. Of a declaration that
-    refers to itself this never becomes known: it takes an input.
+    A `Record` reads no field for them.
+
+    A block takes no input if no part of it that reads its input takes one. A
+    declaration that refers to itself is never settled, so it takes an input.
     """
     waiting = _of_kind(users, b.FromTensor, b.Zeros, b.Void)
-    compositions = (each for each in users if isinstance(each, Composition))
-    waiting += (each for each in compositions if 0 not in each.wiring.read)
-    # As in a topological sort: how many answers a block still waits for.
-    missing = {block: len(_takers(block)) for block in users}
-    givers: Users = {block: [] for block in users}
     for block in users:
-        for part in _takers(block):
-            givers[part].append(block)
-    found: set[b.Block] = set()
+        if isinstance(block, Composition) and 0 not in block.wiring.read:
+            waiting.append(block)
+    # Kahn's topological sort: a block is settled once `missing` of it is 0.
+    missing = {block: len(_input_readers(block)) for block in users}
+    dependents: Users = {block: [] for block in users}
+    for block in users:
+        for part in _input_readers(block):
+            dependents[part].append(block)
+    result: set[b.Block] = set()
     while waiting:
         block = waiting.pop()
-        found.add(block)
-        for giver in givers[block]:
-            missing[giver] -= 1
-            if not missing[giver]:
-                waiting.append(giver)
-    return found
+        result.add(block)
+        for dependent in dependents[block]:
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                waiting.append(dependent)
+    return result
 
 
-def _takers(block: b.Block) -> tuple[b.Block, ...]:
-    """The parts of a block that are given its input, or a field of it."""
+def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
+    """Return the parts of a block that read its input, or a field of it."""
     if isinstance(block, b.Pipe):
         return block.blocks[:1]
     if isinstance(block, b.AllOf):
@@ -93,12 +96,10 @@ def _takers(block: b.Block) -> tuple[b.Block, ...]:
     if isinstance(block, b.Record):
         return tuple(part for _, part in block.fields)
     if isinstance(block, Composition):
-        # What gives its input on is no constant: it would wait for itself.
-        gives = (block,) if 0 in leaves(block.wiring.output) else ()
-        return _readers(block.wiring) + gives
+        readers = (
+            part for part, operands in block.wiring.steps if 0 in leaves(operands)
+        )
+        # One that returns its input is no constant: it waits for itself, in vain.
+        returns_input = 0 in leaves(block.wiring.output)
+        return (*readers, block) if returns_input else tuple(readers)
     return tuple(_inside(block)) if isinstance(block, b.Reference) else ()
-
-
-def _readers(wiring: Wiring) -> tuple[b.Block, ...]:
-    """The blocks that read the input of a composition."""
-    return tuple(each for each, source in wiring.steps if 0 in leaves(source))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences all at once: lists that are extended.
+"""Sequences without a loop: one `extend` of a tape records all items.
 
-One form, which benchmarks ask for: a block that does the same to each item, step by
-step. Rows stay in the order of evaluation, item after item, so nothing that makes rows
-may be met twice on the way.
+    words.extend(items)                     instead of     for item in items: ...
+
+Only for blocks that do the same to every item. Rows have to stay in the order of
+evaluation, item after item, so no operation may be applied twice on the way.
 """
 
 from __future__ import annotations
@@ -25,43 +26,41 @@ IN_LISTS = (
 
 
 def in_lists(node: Typed, items: Any, w: Lines) -> bool:
-    """Whether a block can be applied to lists at once, part after part."""
+    """Return whether a block can be applied to lists, part after part."""
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
         return False
-    once, again = list[Typed](), list[Typed]()
-    for each in _reached([node], again):
-        if not _is_simple(each, w):  # what is inside is not looked at
+    nodes, repeated = list[Typed](), list[Typed]()
+    for part in _reached([node], repeated):
+        if not _is_simple(part, w):  # stop here: what is inside is not looked at
             return False
-        once.append(each)
-    made = [x for each in once for x in _makers(each, w)]
-    if len({*made}) != len(made) or any(_made_again(again, w)):
+        nodes.append(part)
+    makers = [x for part in nodes for x in _makers(part, w)]
+    if len({*makers}) != len(makers):
         return False
-    return len(made) == 1 or not any(isinstance(x, b.Reference) for x in made)
+    # What is evaluated a second time must make no rows, nor must anything inside it.
+    if any(x for part in _reached(repeated, []) for x in _makers(part, w)):
+        return False
+    # A called function may use the other makers too, and their rows would change order.
+    return len(makers) == 1 or not any(isinstance(x, b.Reference) for x in makers)
 
 
-def _reached(nodes: Iterable[Typed], again: list[Typed]) -> Iterator[Typed]:
-    """What is evaluated of blocks, each once; what is met `again` is put there."""
-    found, waiting = set[Typed](), [*nodes]
+def _reached(nodes: Iterable[Typed], repeated: list[Typed]) -> Iterator[Typed]:
+    """Yield each part that is evaluated, once; append to `repeated` at later visits."""
+    seen, waiting = set[Typed](), [*nodes]
     while waiting:
         node = waiting.pop()
-        if node in found:
-            again.append(node)
+        if node in seen:
+            repeated.append(node)
             continue
-        found.add(node)
+        seen.add(node)
         yield node
         if not isinstance(node.block, b.Reference | b.Share):
-            waiting += [each for each in node.parts if each is not None]
-
-
-def _made_again(again: Iterable[Typed], w: Lines) -> Iterator[Hashable]:
-    """What makes rows in what is met again."""
-    for node in _reached(again, []):
-        yield from _makers(node, w)
+            waiting += [part for part in node.parts if part is not None]
 
 
 def _is_simple(node: Typed, w: Lines) -> bool:
-    """Whether a block is, apart from what is inside."""
+    """Return whether lists may be given to a block itself, apart from its parts."""
     if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
     if any(isinstance(x, SequenceType) for x in (node.input, node.output)):
@@ -77,14 +76,14 @@ def _is_simple(node: Typed, w: Lines) -> bool:
 
 
 def _computing(node: Typed, w: Lines) -> int | None:
-    """The operation that is applied."""
+    """Return the operation that a block applies, if any."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)
 
 
 def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
-    """What makes rows in a block itself; calls."""
+    """Yield a key of everything that makes rows in a block itself; calls too."""
     block = node.block
     if isinstance(block, b.Reference):
         yield block
@@ -94,15 +93,16 @@ def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
         yield block.type, block.below
     elif (o := _computing(node, w)) is not None:
         assert node.layer is not None
+        # A fused operation has no rows of its own: its key equals no other.
         yield w.g.chosen.number.get(o, o) if o not in w.g.inside else object()
         yield from map(KeyType, node.layer.rngs)
 
 
-def map_at_once(part: Typed, given: s.Items, w: Lines) -> s.Items:
-    """A block, applied to lists."""
+def map_at_once(part: Typed, sequence: s.Items, w: Lines) -> s.Items:
+    """Write a block that is applied to all items of a sequence."""
     before = w.count, w.tail, dict(w.known)
-    w.region, w.count, w.tail = Region(), given.n, False
-    items = w.part(part, given.items)
+    w.region, w.count, w.tail = Region(), sequence.n, False
+    items = w.part(part, sequence.items)
     w.count, w.tail, w.known = before
     w.region = Region()
-    return s.Items(items, given.n)
+    return s.Items(items, sequence.n)

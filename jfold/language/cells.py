@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent cells of Flax, refused where a loop would call them the wrong way round.
+"""Refusal of Flax's recurrent cells where a loop would swap state and item.
 
-They take (state, item) and give (state, output). Where both are of one type, nobody
-else would tell that one is taken for the other.
+A cell of Flax takes (state, item) and returns (state, output). Where both are of one
+type, no other check would see that one is taken for the other.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from jfold.types import TupleType
 
 
 def check_end(node: Typed, cell: b.Block) -> None:
-    """Refuses an RNN's cell that gives what a cell of Flax gives, as it is."""
-    for each in _last(cell):
-        if isinstance(each, b.Function) and cell_library(each.fn):
-            _refuse(node, each)
+    """Refuse a cell of Flax at the end of an RNN: its outputs come swapped."""
+    for function in _result_blocks(cell):
+        if isinstance(function, b.Function) and cell_library(function.fn):
+            _refuse(node, function)
 
 
 def check_order(node: Typed, function: b.Function, state: Inference) -> None:
-    """Refuses a cell of Flax that takes the state of a loop for an item."""
-    given = state.types.head(node.input)
-    if isinstance(given, TupleType) and len(given) == 2 and cell_library(function.fn):
-        loop = state.carried.get(given[1])
+    """Refuse a cell of Flax that takes the state of a loop as its item."""
+    type_ = state.types.head(node.input)
+    if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):
+        loop = state.carried.get(type_[1])
         if loop is not None:
             _refuse(loop, function)
 
 
-def _last(block: b.Block) -> Iterator[b.Block]:
-    """The blocks whose values a block gives as they are."""
+def _result_blocks(block: b.Block) -> Iterator[b.Block]:
+    """Yield the blocks whose value is that of `block`, unchanged."""
     waiting, seen = [block], set[b.Block]()
     while waiting:
-        each = waiting.pop()
-        parts = _givers(each)
+        current = waiting.pop()
+        parts = _result_parts(current)
         if not parts:
-            yield each
+            yield current
         waiting += [x for x in parts if x not in seen]
         seen.update(parts)
 
 
-def _givers(block: b.Block) -> list[b.Block]:
-    """The parts of a block of which one gives its value."""
+def _result_parts(block: b.Block) -> list[b.Block]:
+    """Return the parts of which one returns the value of the block."""
     if isinstance(block, b.Pipe):
         return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]
     if isinstance(block, b.OneOf):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of fields, on their way from a record to the function that takes them.
+"""Field names, from the record that has them to the function that takes them.
 
-They go with the type of a value while types are inferred, and nowhere else: what
-follows knows in which order a function takes the items of its input, and no names.
+Names are part of a type during inference, and nowhere else: later passes know the order
+in which a function takes the items of its input, and no names.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jfold.language.paths import fail
 from jfold.language.signatures import inputs_of, inputs_of_init
 from jfold.types import Nested, TupleType, Type
 
-Names: TypeAlias = tuple[frozenset[str], ...]  # of each item; several of several cases
-Order: TypeAlias = tuple[int, ...]  # of items: the place of each
+Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several where cases differ
+Order: TypeAlias = tuple[int, ...]  # per argument, the index of its item
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RecordType(TupleType):
-    """A tuple whose items have names; equal to those alone that have the same."""
+    """A tuple type whose items have names; equal only if the names are."""
 
     names: Names
 
@@ -34,7 +34,7 @@ class RecordType(TupleType):
         vars(self).update(names=names, _head=(*self._head, names))
 
     def around(self, parts: Iterable[Type]) -> RecordType:
-        """The same names, of other items."""
+        """Return the type of other items with the same names."""
         return RecordType(parts, self.names)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -51,19 +51,19 @@ class RecordType(TupleType):
 
 
 def record_type(items: Iterable[Type], names: Names) -> TupleType:
-    """A tuple of items of which some may have names."""
+    """Return the tuple type of items of which some may have names."""
     return RecordType(items, names) if any(names) else TupleType(tuple(items))
 
 
 def names_of(type_: Type) -> Names:
-    """The names of the items of a tuple, none of one without names."""
+    """Return the names of the items of a tuple; () if it has none."""
     return type_.names if isinstance(type_, RecordType) else ()
 
 
 def merged(one: TupleType, other: TupleType) -> TupleType | None:
-    """The first tuple with the names of both; `None` if their order contradicts.
+    """Return `one` with the names of both; `None` if their orders contradict.
 
-    Two cases may well call their fields otherwise; what neither says is known of none.
+    The cases of a `OneOf` may name their fields differently: an item has all names.
     """
     here, there = names_of(one), names_of(other)
     if not (here and there):
@@ -75,72 +75,73 @@ def merged(one: TupleType, other: TupleType) -> TupleType | None:
 
 
 def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
-    """A type in which nothing has names; what is found is added to what is known."""
-    return run(_bare(type_, known))
+    """Return a type without names; `known` is a memo by ids of types."""
+    return run(_unnamed(type_, known))
 
 
-def _bare(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
+def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
     if not isinstance(type_, Nested):
         return type_
     if id(type_) not in known:
-        parts = yield in_turn(_bare(part, known) for part in type_.parts)
-        made: Type = type_
+        parts = yield in_turn(_unnamed(part, known) for part in type_.parts)
+        bare: Type = type_
         if isinstance(type_, RecordType):
-            made = TupleType(tuple(parts))
+            bare = TupleType(tuple(parts))
         elif any(x is not y for x, y in zip(parts, type_.parts, strict=True)):
-            made = type_.around(parts)
-        known[id(type_)] = type_, made  # both, so that no other gets the id
+            bare = type_.around(parts)
+        # The type too, so that no other object gets its id.
+        known[id(type_)] = type_, bare
     return known[id(type_)][1]
 
 
 # ---- what takes them -----------------------------------------------------------------
 
 
-def order_for(node: object, block: Block, given: Type) -> Order | None:
-    """In which order a function takes the items of a tuple; `None` for that they have.
+def order_for(node: object, block: Block, type_: Type) -> Order | None:
+    """Return the item index of each argument; `None` if items keep their order.
 
-    That of its parameters, if these bear the names of all items.
+    Items go by name if the parameters have the names of all items.
 
     Raises:
-      TypeError: a parameter bears the name of an item and would be given another.
+      TypeError: a parameter has the name of an item and would be passed another.
     """
-    if not isinstance(given, RecordType):
+    if not isinstance(type_, RecordType):
         return None
     if isinstance(block, Arguments):
-        return _order(node, block.parameters, given.names)
+        return _order(node, block.parameters, type_.names)
     if not isinstance(block, Function):
         return None
-    order = _order(node, inputs_of(block), given.names)
-    names = given.names if order is None else tuple(given.names[k] for k in order)
-    if not _stand(of_init := inputs_of_init(block), names):
+    order = _order(node, inputs_of(block), type_.names)
+    names = type_.names if order is None else tuple(type_.names[k] for k in order)
+    if not _are_in_place(of_init := inputs_of_init(block), names):
         _refuse(node, 'inputs of `init`', of_init, names)
     return order
 
 
-def _stand(parameters: Sequence[str], names: Names) -> bool:
-    """Whether parameters that bear a name of a field stand for that alone."""
+def _are_in_place(parameters: Sequence[str], names: Names) -> bool:
+    """Return whether every parameter with the name of a field is at its index."""
     return all(
         place == k
         for k, name in enumerate(parameters)
-        for place, each in enumerate(names)
-        if name in each
+        for place, labels in enumerate(names)
+        if name in labels
     )
 
 
 def _order(node: object, parameters: Sequence[str], names: Names) -> Order | None:
-    if _stand(parameters, names):
+    if _are_in_place(parameters, names):
         return None
-    first, rest = parameters[: len(names)], parameters[len(names) :]
-    told = [next(iter(each)) for each in names if len(each) == 1]
-    if len(told) < len(names) or {*first} != {*told} or {*rest} & {*told}:
+    first, others = parameters[: len(names)], parameters[len(names) :]
+    unique = [next(iter(labels)) for labels in names if len(labels) == 1]
+    if len(unique) < len(names) or {*first} != {*unique} or {*others} & {*unique}:
         _refuse(node, 'parameters', parameters, names)
-    return tuple(map(told.index, first))
+    return tuple(map(unique.index, first))
 
 
 def _refuse(
     node: object, what: str, parameters: Iterable[str], names: Names
 ) -> NoReturn:
-    shown = ', '.join('|'.join(sorted(each)) or '_' for each in names)
+    shown = ', '.join('|'.join(sorted(labels)) or '_' for labels in names)
     fail(
         node,
         f'{what} that bear the names of all fields, ({shown}), or each where its field '

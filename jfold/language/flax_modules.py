@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flax modules, and their methods, as functions of parameters, inputs and keys.
+"""Flax modules and their methods as functions of parameters, inputs and keys.
 
-Flax is looked for among the modules already imported, never imported here: who has a
-Flax module has imported Flax.
+Flax is looked up in `sys.modules`, never imported: who has a module has imported it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from chex import ArrayTree
 
 Keys: TypeAlias = Mapping[str, jax.Array | None]  # by stream; `None` to draw nothing
-Found: TypeAlias = tuple[str, ...]
+Streams: TypeAlias = tuple[str, ...]
 Module: TypeAlias = Any  # of Flax, which is not imported here
 Args: TypeAlias = tuple[Any, ...]
 Options: TypeAlias = dict[str, Any]
@@ -33,52 +32,51 @@ Options: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Called:
-    """A callable, made uniform.
+    """A callable with a uniform signature.
 
     Attributes:
       call: (params, inputs, keys) -> outputs.
       init: (key, *specs) -> params; `None` without parameters.
-      draws: (a call without keys, params, inputs) -> the streams of which keys are
-        wanted.
-      owner: of the parameters, if other callables may have the same.
-      is_module: whether it is of Flax.
+      draws: (a call without keys, params, inputs) -> the streams that it draws from.
+      owner: the module of the parameters, which other callables may have too.
+      is_module: whether it is a Flax module.
     """
 
     call: Callable[[Any, Sequence[Any], Keys], Any]
     init: Callable[..., Any] | None
-    draws: Callable[[Any, Any, Sequence[Any]], Found] = lambda *_: ()
+    draws: Callable[[Any, Any, Sequence[Any]], Streams] = lambda *_: ()
     owner: Hashable = None
     is_module: bool = False
 
 
 def called(fn: object) -> Called | None:
-    """A Flax module or a method of one; `None` of other callables."""
+    """Return a Flax module or a method of one, uniform; `None` for others."""
     module = module_of(fn)
     method = '__call__' if module is fn else getattr(fn, '__name__', '')
     if _is_instance(module, 'flax.linen'):
-        return _linen(module, method)
-    return _nnx(module, method) if _is_instance(module, 'flax.nnx') else None
+        return _from_linen(module, method)
+    return _from_nnx(module, method) if _is_instance(module, 'flax.nnx') else None
 
 
 def module_of(fn: object) -> object:
-    """The module of a method; all else as it is."""
+    """Return the module of a method; anything else unchanged."""
     is_method = isinstance(fn, types.MethodType) and is_module(fn.__self__)
     return fn.__self__ if is_method else fn  # type: ignore[attr-defined]
 
 
 def is_module(value: object) -> bool:
-    """Whether a value is a module of Flax."""
+    """Return whether a value is a Flax module."""
     return any(_is_instance(value, x) for x in ('flax.linen', 'flax.nnx'))
 
 
 def check_closed_over(fn: object) -> None:
-    """Refuses a function that only closes over a module which has its parameters.
+    """Refuse a function that closes over a module with parameters.
 
-    Those of one of NNX would be constants, which nobody trains, and those of a Linen
-    module that another one around it holds would be that one's.
+    Parameters of an NNX module would be constants, which are not trained, and those of
+    a bound Linen module would belong to the module around it.
 
     Raises:
-      TypeError: it does.
+      TypeError: it closes over one.
     """
     if not inspect.isfunction(fn):
         return
@@ -103,31 +101,35 @@ def _holds_params(value: Any) -> bool:
 
 
 def is_graph(value: object) -> bool:
-    """Whether it is of NNX, a module or an optimizer, which may have one variable in
-    several places, as no tree has."""
+    """Return whether a value is an NNX module or optimizer.
+
+    These may hold one variable in several places, as no pytree may.
+    """
     return _is_instance(value, 'flax.nnx', 'Pytree')
 
 
 def cell_library(fn: object) -> str:
-    """The part of Flax that a recurrent cell is of, which takes a state and then an
-    item; '' of all else."""
+    """Return the library of Flax's recurrent cell `fn`; '' for other values.
+
+    Such a cell takes a state and then an item.
+    """
+    module = module_of(fn)
     libraries = 'flax.linen', 'flax.nnx'
-    found = (x for x in libraries if _is_instance(module_of(fn), x, 'RNNCellBase'))
-    return next(found, '')
+    return next((x for x in libraries if _is_instance(module, x, 'RNNCellBase')), '')
 
 
-def _is_instance(fn: object, library: str, kind: str = 'Module') -> bool:
-    found = getattr(sys.modules.get(library), kind, None)
-    return found is not None and isinstance(fn, found)
+def _is_instance(fn: object, library: str, name: str = 'Module') -> bool:
+    class_ = getattr(sys.modules.get(library), name, None)
+    return class_ is not None and isinstance(fn, class_)
 
 
 def _evaluates(keys: Keys) -> bool:
-    """Whether nothing is to be drawn."""
+    """Return whether nothing is to be drawn: `deterministic=True`."""
     return any(key is None for key in keys.values())
 
 
 class UnexpectedDrawError(TypeError):
-    """Something asks for a key where none is given."""
+    """An error for a draw while `deterministic=True`."""
 
     def __init__(self, got: str) -> None:
         super().__init__(
@@ -136,11 +138,11 @@ class UnexpectedDrawError(TypeError):
         )
 
 
-def _state(kinds: Iterable[str]) -> TypeError:
-    """The error of modules that change when they are called."""
+def _state_error(names: Iterable[str]) -> TypeError:
+    """Return the error for modules that change when they are called."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
-        f'{sorted(set(kinds))}: what calls write, such as the means of a batch, has no '
+        f'{sorted(set(names))}: what calls write, such as the means of a batch, has no '
         'meaning where nodes run tile by tile; use LayerNorm, RMSNorm or GroupNorm for '
         'BatchNorm, or put it behind `model.apply`'
     )
@@ -152,33 +154,33 @@ _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
 def _check_fields(module: Module) -> None:
-    """Refuses a Linen module that holds an NNX one, whose parameters would be lost."""
-    for each in dataclasses.fields(module):
-        value = getattr(module, each.name, None)
+    """Refuse a Linen module that holds an NNX one, which Linen does not see."""
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name, None)
         if _is_instance(value, 'flax.nnx'):
             raise TypeError(
                 f'expected modules of Linen in {type(module).__name__}, got the NNX '
-                f'module {type(value).__name__} as `{each.name}`, whose parameters '
+                f'module {type(value).__name__} as `{field.name}`, whose parameters '
                 'Linen does not see: take one of Linen, or write an NNX module that '
                 'calls it'
             )
 
 
-def _linen(module: Module, method: str) -> Called:
+def _from_linen(module: Module, method: str) -> Called:
     _check_fields(module)
 
     def init(key: jax.Array, *specs: object) -> ArrayTree:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
-        with _decided(module, method, True):
+        with _deterministic(module, method, True):
             variables = module.init(key, *zeros, method=method)
         if other := set(variables) - {'params'}:
-            raise _state(other)
+            raise _state_error(other)
         return variables.get('params', {})
 
     def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
-        given = {name: key for name, key in keys.items() if key is not None}
-        with _decided(module, method, _evaluates(keys)):
-            return module.apply({'params': params}, *inputs, rngs=given, method=method)
+        rngs = {name: key for name, key in keys.items() if key is not None}
+        with _deterministic(module, method, _evaluates(keys)):
+            return module.apply({'params': params}, *inputs, rngs=rngs, method=method)
 
     def evaluated(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         try:
@@ -193,8 +195,8 @@ def _linen(module: Module, method: str) -> Called:
 
 
 def _invalid_rng() -> type[Exception]:
-    found: type[Exception] = sys.modules['flax.errors'].InvalidRngError
-    return found
+    error: type[Exception] = sys.modules['flax.errors'].InvalidRngError
+    return error
 
 
 def _linen_draws(
@@ -202,72 +204,71 @@ def _linen_draws(
     keyless: Callable[..., Any],
     params: ArrayTree,
     inputs: Sequence[Any],
-) -> Found:
-    """The streams a Linen module asks for, found by giving it one after another."""
+) -> Streams:
+    """Return the streams a Linen module asks for, by trial: one more each time."""
+    # Without a key Linen raises and names the stream: add that, and call again.
     keys: dict[str, jax.Array] = {}
     while True:
         try:
             if keys:
                 jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
-            else:  # as the layer is traced next: JAX remembers it
+            else:  # the function that is traced next: JAX caches its trace
                 jax.eval_shape(keyless, params, *inputs)
         except _invalid_rng() as error:
-            found = _WANTED.search(str(error))
-            if found is None or found[1] in keys:
+            match = _WANTED.search(str(error))
+            if match is None or match[1] in keys:
                 raise
-            keys[found[1]] = jax.random.key(0)
+            keys[match[1]] = jax.random.key(0)
         else:
             return tuple(keys)
 
 
 @contextlib.contextmanager
-def _decided(module: Module, method: str, deterministic: bool) -> Iterator[None]:
-    """Linen modules that nobody told whether they draw are told here.
+def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator[None]:
+    """Set the `deterministic` of Linen modules for which no caller has set it.
 
-    Those are: the outermost, by an argument `deterministic` or `train`, if it has one;
-    and every `Dropout` that neither its maker nor its caller told.
+    The outermost module gets an argument `deterministic` or `train`, if it takes one;
+    so does every `Dropout` that has none from its constructor or its caller.
     """
-    waiting = [_decision(module, method, deterministic)]
+    is_outermost = True
 
-    def told(
+    def interceptor(
         call: Callable[..., Any], args: Args, options: Options, context: Module
     ) -> ArrayTree:
-        if waiting and context.method_name == method:
-            options = {**waiting.pop()(len(args)), **options}
+        nonlocal is_outermost
+        if is_outermost and context.method_name == method:
+            is_outermost = False
+            options = {**_flags(module, method, len(args), deterministic), **options}
         if isinstance(context.module, sys.modules['flax.linen'].Dropout):
-            return _dropped(call, args, options, context.module, deterministic)
+            return _apply_dropout(call, args, options, context.module, deterministic)
         return call(*args, **options)
 
-    with sys.modules['flax.linen'].intercept_methods(told):
+    with sys.modules['flax.linen'].intercept_methods(interceptor):
         yield
 
 
-def _decision(
-    module: Module, method: str, deterministic: bool
-) -> Callable[[int], dict[str, bool]]:
-    """The arguments that say whether a module draws, behind so many inputs."""
-    choices = {'deterministic': deterministic, 'train': not deterministic}
-    names = [*inspect.signature(getattr(module, method)).parameters]
-
-    def options(inputs: int) -> dict[str, bool]:
-        open_ = [x for x in names[inputs:] if getattr(module, x, None) is None]
-        return {name: choice for name, choice in choices.items() if name in open_}
-
-    return options
+def _flags(
+    module: Module, method: str, inputs: int, deterministic: bool
+) -> dict[str, bool]:
+    """Return the arguments that decide draws, if neither inputs nor attributes do."""
+    flags = {'deterministic': deterministic, 'train': not deterministic}
+    names = [*inspect.signature(getattr(module, method)).parameters][inputs:]
+    unset = [name for name in names if getattr(module, name, None) is None]
+    return {name: flag for name, flag in flags.items() if name in unset}
 
 
-def _dropped(
+def _apply_dropout(
     call: Callable[..., Any],
     args: Args,
     options: Options,
     module: Module,
     deterministic: bool,
 ) -> ArrayTree:
-    """What a Linen `Dropout` gives."""
+    """Return the output of a Linen `Dropout`."""
     if deterministic:
         return args[0] if args else options['inputs']
-    said = module.deterministic, options.get('deterministic'), *args[1:2]
-    if all(x is None for x in said):
+    settings = module.deterministic, options.get('deterministic'), *args[1:2]
+    if all(x is None for x in settings):
         options = {**options, 'deterministic': False}
     return call(*args, **options)
 
@@ -275,26 +276,27 @@ def _dropped(
 # ---- NNX -----------------------------------------------------------------------------
 
 
-def _nnx(module: Module, method: str) -> Called:
+def _from_nnx(module: Module, method: str) -> Called:
     nnx = sys.modules['flax.nnx']
-    graph, params, streams, rest = nnx.split(module, nnx.Param, nnx.RngState, ...)
-    if jax.tree.leaves(rest):
-        raise _state(type(x).__name__ for x in _variables(rest))
+    graph, params, streams, others = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    if jax.tree.leaves(others):
+        raise _state_error(type(x).__name__ for x in _variables(others))
     names = _stream_names(module, streams)
     leaves, structure = jax.tree.flatten(streams)
 
     def run(
         params: ArrayTree, inputs: Sequence[Any], keys: Keys
     ) -> tuple[ArrayTree, set[str]]:
-        """What it gives, and the names of the streams that it draws from."""
+        """Return the output and the names of the streams that it draws from."""
         pairs = enumerate(zip(names, leaves, strict=True))
-        given = [_stream(x, keys.get(name), k) for k, (name, x) in pairs]
-        made = nnx.merge(graph, params, jax.tree.unflatten(structure, given))
+        arrays = [_stream(x, keys.get(name), k) for k, (name, x) in pairs]
+        merged = nnx.merge(graph, params, jax.tree.unflatten(structure, arrays))
         if _evaluates(keys):
-            made.eval()
-        result = getattr(made, method)(*inputs)
-        left = jax.tree.leaves(nnx.state(made, nnx.RngState))
-        used = zip(names, given, left, strict=True)
+            merged.eval()
+        result = getattr(merged, method)(*inputs)
+        after = jax.tree.leaves(nnx.state(merged, nnx.RngState))
+        # NNX replaces the state of a stream that is drawn from.
+        used = zip(names, arrays, after, strict=True)
         return result, {name for name, x, y in used if x is not y}
 
     def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
@@ -303,57 +305,57 @@ def _nnx(module: Module, method: str) -> Called:
             raise UnexpectedDrawError(f'a draw from {sorted(used)}')
         return result
 
-    def draws(_: object, params: ArrayTree, inputs: Sequence[Any]) -> Found:
-        found: set[str] = set()
-        run_on = lambda p, x: found.update(run(p, x, {})[1])  # noqa: E731
+    def draws(_: object, params: ArrayTree, inputs: Sequence[Any]) -> Streams:
+        drawn: set[str] = set()
+        run_on = lambda p, x: drawn.update(run(p, x, {})[1])  # noqa: E731
         jax.eval_shape(run_on, params, inputs)
-        return tuple(sorted(found))
+        return tuple(sorted(drawn))
 
-    # An NNX module is made with its parameters, so there is nothing to draw.
+    # An NNX module holds its parameters since it was constructed: `init` draws none.
     return Called(call, lambda *_: params, draws, id(module), is_module=True)
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """What a stream begins with: a key of its own, or a count of 0."""
+    """Return the initial state of a stream: its own key, or a count of 0."""
     if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jnp.zeros_like(x)
     return x if key is None else jax.random.fold_in(key, number)
 
 
 def _variables(state: ArrayTree) -> list[Any]:
-    kind = sys.modules['flax.nnx'].Variable
-    return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kind))
+    class_ = sys.modules['flax.nnx'].Variable
+    return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, class_))
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Of each array of the streams, the name under which keys are asked for."""
+    """Return the name of the keys for each array of the streams."""
     nnx = sys.modules['flax.nnx']
-    # A stream made for want of another is called 'default'; who has it knows better.
-    wanted = {
-        (*path, 'rngs'): each.rng_collection
-        for path, each in nnx.iter_modules(module)
-        if isinstance(each, nnx.Dropout)
+    # NNX tags a fallback stream 'default'; the Dropout that holds it names another.
+    collections = {
+        (*path, 'rngs'): part.rng_collection
+        for path, part in nnx.iter_modules(module)
+        if isinstance(part, nnx.Dropout)
     }
     paths = [path[:-1] for path, _ in nnx.to_flat_state(streams)]
-    tags = [each.tag for each in _variables(streams)]
-    return [wanted.get(path, tag) for path, tag in zip(paths, tags, strict=True)]
+    tags = [variable.tag for variable in _variables(streams)]
+    return [collections.get(path, tag) for path, tag in zip(paths, tags, strict=True)]
 
 
 def check_tied(modules: Iterable[object]) -> None:
-    """Refuses NNX modules of which two share variables: each would have its own.
+    """Refuse NNX modules that share variables: each would train its own.
 
     Raises:
-      TypeError: two do.
+      TypeError: two modules share a variable.
     """
-    found: dict[int, Any] = {}
+    holders: dict[int, Any] = {}
     for module in map(module_of, modules):
         if not _is_instance(module, 'flax.nnx'):
             continue
         nnx = sys.modules['flax.nnx']
-        for path, each in nnx.iter_graph(module):
-            if not isinstance(each, nnx.Param):
+        for path, variable in nnx.iter_graph(module):
+            if not isinstance(variable, nnx.Param):
                 continue
-            other = found.setdefault(id(each), module)
+            other = holders.setdefault(id(variable), module)
             if other is not module:
                 names = ' and '.join(type(x).__name__ for x in (other, module))
                 raise TypeError(

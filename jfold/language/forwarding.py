@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a function computes, as its jaxpr tells: not what it passes on, nor constants.
+"""Outputs of a function that its jaxpr forwards from inputs, or that are constant.
 
-An output that is an input is read where that was, and one that depends on nothing is a
-constant of the program. The others are an operation, of the inputs that they read.
+A forwarded output is read where the input was, and one that depends on nothing is a
+constant of the program. The others are an operation of the inputs that they read.
 
     lambda a, b, c: (c, a * 2, jnp.zeros(3))   ->   c, an operation of a, a constant
 """
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from jax.extend import core
 
     Traces: TypeAlias = Sequence[core.ClosedJaxpr]
-# Of an output: the number of the input that it is, the constant [*shape] that it is, or
-# nothing if it is computed.
+# Of an output: the index of the input that it is, the constant [*shape] that it is, or
+# `None` if it is computed.
 Origin: TypeAlias = 'int | np.ndarray[Any, Any] | None'
 
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """Where the outputs of a function come from; its inputs and outputs are flat.
+    """The origins of the outputs of a function; inputs and outputs are flat.
 
     Attributes:
-      outputs: of each, where it comes from.
-      reads: the inputs that those which are computed depend on.
-      is_straight: whether the function may be one with others; see `Operation`.
+      outputs: the origin of each.
+      reads: the inputs that computed outputs depend on.
+      is_straight: whether the function may be fused with others; see `Operation`.
     """
 
     outputs: tuple[Origin, ...]
@@ -48,77 +48,74 @@ class Forwarding:
 
     @property
     def computed(self) -> tuple[int, ...]:
-        """The outputs that are computed."""
+        """The indices of the outputs that are computed."""
         return tuple(k for k, origin in enumerate(self.outputs) if origin is None)
 
 
 def origins_of(
-    layer: Layer,
-    traces: Traces,
-    arguments: tuple[Type, ...],
-    result: Type,
+    layer: Layer, traces: Traces, arguments: tuple[Type, ...], result: Type
 ) -> Forwarding:
-    """Where the outputs of a layer's function come from, at arguments of these types.
+    """Return the origins of the outputs of a layer at arguments of these types.
 
     Args:
-      traces: its jaxprs; several, on other numbers of rows, if it is of whole tiles.
+      traces: its jaxprs; of a batched function one per number of rows.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
-    given, made = (list(tensors(x)) for x in (TupleType(keyed), result))
+    inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
     alone = layer.batched or layer.external or layer.adds
     is_straight = not alone and all(map(jaxprs.is_straight, traces))
-    # What prints or checks something does so for each node; what draws is another
-    # function where nothing is drawn; what passes on tiles of some numbers of rows may
-    # cut others.
-    effects = any(jaxprs.opened(each)[0].effects for each in traces)
+    # These compute all outputs: a function with effects has to run for each node, one
+    # that draws forwards something else without keys, and a batched one may forward
+    # tiles of the numbers of rows that were traced and no others.
+    effects = any(jaxprs.opened(trace)[0].effects for trace in traces)
     if effects or layer.rngs or layer.external or layer.batched:
-        return Forwarding((None,) * len(made), tuple(range(len(given))), is_straight)
+        return Forwarding(
+            (None,) * len(results), tuple(range(len(inputs))), is_straight
+        )
     weights = len(jax.tree.leaves(layer.params))
-    outputs = tuple(_outputs(traces, weights, given, made))
+    outputs = tuple(_outputs(traces, weights, inputs, results))
     depends = _depends(traces)
     computed = (x for x, origin in zip(depends, outputs, strict=True) if origin is None)
     read = {place - weights for places in computed for place in places}
-    reads = (i for i in range(len(given)) if i in read)  # without parameters
+    reads = (i for i in range(len(inputs)) if i in read)  # without parameters
     return Forwarding(outputs, tuple(reads), is_straight)
 
 
 def _outputs(
-    traces: Traces,
-    weights: int,
-    given: list[TensorType],
-    made: list[TensorType],
+    traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Where each output of a layer with so many arrays of parameters comes from."""
+    """Yield the origin of each output; `weights` arrays of parameters come first."""
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):
+        # Forwarded if that is one input in all traces, of the same type.
         is_one = len({*places}) == 1 and places[0] is not None
         number = places[0] - weights if is_one else -1
-        if number >= 0 and given[number] == made[k]:
+        if number >= 0 and inputs[number] == results[k]:
             yield number
         elif needs:
             yield None
         else:
-            found = jaxprs.constant(traces[0], k)
-            yield None if found is None else np.array(found, made[k].dtype)  # its own
+            value = jaxprs.constant(traces[0], k)
+            yield None if value is None else np.array(value, results[k].dtype)  # a copy
 
 
 def _depends(traces: Traces) -> list[set[int]]:
-    """The arguments that each output depends on."""
-    of_all = zip(*map(jaxprs.depends, traces), strict=True)
-    return [set().union(*of_one) for of_one in of_all]
+    """Return the arguments that each output depends on."""
+    outputs = zip(*map(jaxprs.depends, traces), strict=True)
+    return [set().union(*sets) for sets in outputs]
 
 
 def computing(layer: Layer, arguments: tuple[Type, ...], origins: Forwarding) -> Layer:
-    """The layer that computes what has to be, of those of its inputs that it reads."""
-    given, computed = list(tensors(TupleType(arguments))), origins.computed
+    """Return the layer of the computed outputs, of the inputs that these read."""
+    inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 
     def call(params: ArrayTree, *read: jax.Array) -> tuple[jax.Array, ...]:
-        """The outputs that are computed."""
-        # Nothing depends on the other inputs, so any numbers do.
-        filled = {i: jnp.zeros(x.shape, x.dtype) for i, x in enumerate(given)}
+        """Return the outputs that are computed."""
+        # No output depends on the other inputs, so zeros will do.
+        filled = {i: jnp.zeros(x.shape, x.dtype) for i, x in enumerate(inputs)}
         filled |= zip(origins.reads, read, strict=True)
-        made = layer.call(params, *pack(TupleType(arguments), filled.values()))
-        leaves = jax.tree.leaves(made)
+        result = layer.call(params, *pack(TupleType(arguments), filled.values()))
+        leaves = jax.tree.leaves(result)
         return tuple(leaves[k] for k in computed)
 
     return dataclasses.replace(layer, call=call, adds=False)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A typed expression → the source of the function that records its graphs.
 
-The source is written in rounds. What values may be in a place that several of them
-reach, which operations read their own results, and what stands in one place alone is
-taken from the round before; nothing of it is known in the first one. Once a round finds
-what it was told, its text is the source.
+The source is written in rounds, up to a fixed point. A round takes three facts from the
+round before, and the first has none: which values reach a place, which operations read
+their own results, and what is written in one place alone. Once a round finds the facts
+that it started from, its text is the source.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MOST_ROUNDS = 64
 
 
 class Generator(Writer):
-    """Writes a source, in one round."""
+    """A round of writing a source."""
 
     def rule(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
+        """Write one use of a block; return the symbol of its value, or `RETURNED`."""
         return write(node.block, node, value, w)
 
     # ---- functions
@@ -49,19 +49,20 @@ class Generator(Writer):
     def call(
         self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """A call of the function that evaluates a block; it is written once."""
+        """Write a call of the function that evaluates a block; on first use, the
+        function."""
         flat = list(arguments(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
             flat = [w.held(flat[0], 'value')]
-        for k, each in enumerate(flat):
-            self.joined((key, 'argument', k), each)
+        for k, argument in enumerate(flat):
+            self.joined((key, 'argument', k), argument)
         if key not in self.written:
             self.written[key] = self.names.new(name)
             self._function(key, node, value)
         name = self.written[key]
         tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
         self.calls.append(Call(w.key, key, str(node), tensors))
-        # A call on what a function was given, as it is, takes no data apart.
+        # A call on the caller's own arguments: a circle of these is endless recursion.
         leaves = [
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
         ]
@@ -93,8 +94,8 @@ class Generator(Writer):
         flat: list[s.Leaf | s.Items],
         w: Lines,
     ) -> s.Symbol:
-        """Calls for each item of lists."""
-        texts = [s.packed(each) for each in flat]
+        """Write a list of calls, one for each item of lists."""
+        texts = [s.packed(argument) for argument in flat]
         args = ', '.join(['y', 'z', 'u', 'v'][: len(texts)])
         over = texts[0] if len(texts) == 1 else f'zip({", ".join(texts)})'
         call = f'{name}({args})'
@@ -108,29 +109,31 @@ class Generator(Writer):
         return w.columns(listed, result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
+        """Return the template of what a function returns."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: Typed, value: s.Symbol) -> None:
-        """Writes the function of a block."""
+        """Write the function that evaluates a block."""
         name = self.written[key]
         w = Lines(self, name, 2, key)
         names: list[str] = []
 
-        def argument(each: Any) -> Any:
+        def argument(leaf: Any) -> Any:
             k = len(names)
-            names.append(w.variable('number' if isinstance(each, s.Tensor) else 'x'))
-            like = self.joined((key, 'argument', k), template_of(each))
+            # The runner of deep source tells objects from numbers by the `x`.
+            names.append(w.variable('number' if isinstance(leaf, s.Tensor) else 'x'))
+            like = self.joined((key, 'argument', k), template_of(leaf))
             return _Argument(like, names[-1])
 
-        given = _opened(with_arguments(value, argument), w)
+        parameters = _unpack_arguments(with_arguments(value, argument), w)
         w.arguments = {*names}
         shares = isinstance(key, b.ForwardDeclaration) and key.key is not None
-        memo = self._remembering(key, names[0], w) if shares else None  # type: ignore[arg-type]
+        memo = self._memo_head(key, names[0], w) if shares else None  # type: ignore[arg-type]
         w.tail = memo is None
-        made = w.part(node, given, tail=True)
-        if made is not RETURNED:
-            self.joined((key, 'result'), template_of(made))
-            text = s.packed(made)
+        result = w.part(node, parameters, tail=True)
+        if result is not RETURNED:
+            self.joined((key, 'result'), template_of(result))
+            text = s.packed(result)
             if memo:
                 w.line(f'{memo} = made = {text}')
                 text = 'made'
@@ -140,12 +143,12 @@ class Generator(Writer):
         head = f'{INDENT}def {name}({", ".join(names)}):'
         self.functions += [head, *without_unused(w.lines), '']
 
-    def _remembering(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Writes the beginning of a function that runs once for each object."""
+    def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
+        """Write the head of a function that runs once per key; return its entry."""
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
         w.variables |= {'key', 'made'}
-        if declaration.key is id:  # whoever calls has looked
+        if declaration.key is id:  # the caller has looked it up
             self.by_identity[declaration] = memo
             w.line(f'kept.append({x})  # so that no other object gets its id')
             return f'{memo}[id({x})]'
@@ -155,45 +158,48 @@ class Generator(Writer):
         w.line(f'{memo}[key] = {memo}')
         return f'{memo}[key]'
 
-    # ---- the whole
+    # ---- the text
 
     def write(self) -> str:
-        """The source."""
+        """Return the source."""
         w = Lines(self, 'record', 2)
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
-        numbers = list(self.program(()).value_results)  # its own, then items by level
+        # The results of the value: its own rows, then items by level of nesting.
+        numbers = list(self.program(()).value_results)
         self._write_row(value, numbers[0], inside(self.typing.root.output, numbers), w)
         for memo in self.memos:
             w.line(f'{memo}.clear()')
         if self.memos:
             w.line('kept.clear()')
-        ends = s.in_parentheses([f'len({each.name})' for each in self.counters()])
+        ends = s.in_parentheses([f'len({tape.name})' for tape in self.counters()])
         w.line(f'ends.append({ends})')
         lines = list(self._record(w))
+        # Only constants that the lines name are written.
         used = set(WORDS.findall('\n'.join(lines)))
         constants = [line for name, line in self._constants() if name in used]
         return '\n'.join([*constants, '', *lines, ''])
 
     def _constants(self) -> Iterator[tuple[str, str]]:
-        """The constants of the source: names that use them, and lines."""
+        """Yield the constants of the source: names that use them, and lines."""
         yield 'record', '# A value is a number: its level, who makes it, its row there.'
         yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
         yield 'LEVELS', 'LEVELS = (1 << 63) - LEVEL'
         yield 'MAKER', f'MAKER = {(1 << self.level - ROW) - 1}'
-        for each in itertools.chain(*self.makers):
-            begins = f'{each.number} << {ROW}'
-            begins = f'LEVEL + ({begins})' if each.recurrent else begins
-            yield each.name, f'{each.name} = {begins}'
+        for maker in itertools.chain(*self.makers):
+            base = f'{maker.number} << {ROW}'
+            base = f'LEVEL + ({base})' if maker.recurrent else base
+            yield maker.name, f'{maker.name} = {base}'
         for name, index in self.constant_names.items():
             _, number = self.constant_place(index)
             yield name, f'{name} = {number}'
 
     def _record(self, w: Lines) -> Iterator[str]:
+        """Yield the lines of `record`; `w` has those that run for an example."""
         yield 'def record(examples):'
-        for each in self.tapes:
-            yield f'{INDENT}{each.name} = []  # {each.about}'
+        for tape in self.tapes:
+            yield f'{INDENT}{tape.name} = []  # {tape.about}'
         yield f'{INDENT}ends = []  # of each example: how long the tapes are behind it'
         for memo in self.memos:
             yield f'{INDENT}{memo} = {{}}  # by the key of an object: what it gave'
@@ -205,11 +211,11 @@ class Generator(Writer):
         yield from without_unused(w.lines)
         if self.deep and not any('(yield ' in x for x in w.lines):
             yield f'{INDENT}yield from ()'
-        tapes = s.in_parentheses([each.name for each in self.tapes])
+        tapes = s.in_parentheses([tape.name for tape in self.tapes])
         yield f'{INDENT}return ends, {tapes}'
 
     def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Writes a row of a result; of sequences in it, rows of their items."""
+        """Write a row of a result, and rows of the items of sequences in it."""
         texts: list[s.Tensor] = []
         inner = iter(inside)
         for leaf in row_leaves(value):
@@ -218,22 +224,20 @@ class Generator(Writer):
                 continue
             texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
             number, more = next(inner)
-            w.loop(leaf, 'item', functools.partial(self._write_item, number, more, w))
+            body = functools.partial(self._write_row, r=number, inside=more, w=w)
+            w.loop(leaf, 'item', body)
         self.observe(r, texts, w)
 
-    def _write_item(self, r: int, inside: list[Any], w: Lines, item: s.Symbol) -> None:
-        self._write_row(item, r, inside, w)
-
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Writes that a row of a result is made of tensors."""
+        """Write a row of a result, made of these tensors."""
         key = 'result', r
         if r not in self.result_rows:
             self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
-        found = self.row_makers.setdefault(r, [0] * len(leaves))
-        for k, each in enumerate(leaves):
-            found[k] |= each.makers
-            if each.use is not None:
-                each.use[0].readers.add(None)
+        makers = self.row_makers.setdefault(r, [0] * len(leaves))
+        for k, tensor in enumerate(leaves):
+            makers[k] |= tensor.makers
+            if tensor.use is not None:
+                tensor.use[0].readers.add(None)
         if leaves:
             rows = self.result_rows[r]
             name = self.results[r].kind.name or ('items' if r else 'results')
@@ -244,23 +248,24 @@ class Generator(Writer):
 
 
 def of(name: str, text: str) -> str:
-    """A name for what a function gives of a variable."""
+    """Return a name for the result of a function of a variable."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
 
 
 @dataclass(frozen=True, eq=False)
 class _Argument:
-    """What a function is given in a variable."""
+    """An argument of a function: its template and its variable."""
 
     like: s.Symbol
     name: str
 
 
-def _opened(value: s.Symbol, w: Lines) -> s.Symbol:
+def _unpack_arguments(value: s.Symbol, w: Lines) -> s.Symbol:
+    """Return the value in which arguments are unpacked into parts."""
     if isinstance(value, tuple):
-        return tuple(_opened(each, w) for each in value)
+        return tuple(_unpack_arguments(part, w) for part in value)
     if isinstance(value, s.Endless):
-        return s.Endless(_opened(value.item, w))
+        return s.Endless(_unpack_arguments(value.item, w))
     if isinstance(value, _Argument):
         return w.unpacked(value.like, value.name)
     return value
@@ -272,13 +277,13 @@ def _opened(value: s.Symbol, w: Lines) -> s.Symbol:
 def settled(
     tables: Tables, chosen: Chosen, deep: bool = False
 ) -> tuple[Generator, str]:
-    """The last round, and the text that it wrote."""
+    """Return the last round, and the text that it wrote."""
     facts = Facts()
     for _ in range(MOST_ROUNDS):
         round_ = Generator(tables, chosen, facts, deep)
         text = round_.write()
-        found = round_.found()
-        if round_.is_told_by(found):
+        new_facts = round_.new_facts()
+        if round_.is_settled_by(new_facts):
             return round_, text
-        facts = found
+        facts = new_facts
     raise AssertionError('jfold found no source, please report it')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The function that reduces items by groups, of 2, 4 or 8 neighbours at once."""
+"""The generated function that reduces items by groups of 2, 4 or 8 neighbours."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from jfold.language.tapes import Maker, Tape
 from jfold.language.typed import Typed
 from jfold.types import TensorType
 
-GROUPS = 2, 4, 8  # items that are combined at once, where any grouping will do
+GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
 
 
 class Fill(enum.Enum):
-    """What fills a group that is too short for its operation."""
+    """The padding of a group that is too short for its operation."""
 
-    NOTHING = enum.auto()  # there are no such groups
+    NOTHING = enum.auto()  # no group is too short
     ZERO = enum.auto()
-    # An infinite constant would take a part of the gradient where all items are as
-    # large.
-    LAST = enum.auto()  # its last item, once more
+    # The last item again, for max and min: an infinite constant would share in the
+    # gradient where all items are infinite.
+    LAST = enum.auto()
 
 
 def filled_by(block: b.Reduce) -> Fill | None:
-    """What fills groups, `None` of what is not combined in groups."""
+    """Return the padding of the groups of a reduction; `None` if it has none."""
     if not (block.associative and isinstance(block.combine, b.Function)):
         return None
     fn = block.combine.fn
     if fn is jnp.add:
         return Fill.ZERO
-    is_one = any(fn is each for each in (jnp.maximum, jnp.minimum))
-    return Fill.LAST if is_one else Fill.NOTHING
+    is_extremum = any(fn is extremum for extremum in (jnp.maximum, jnp.minimum))
+    return Fill.LAST if is_extremum else Fill.NOTHING
 
 
 def is_by_groups(node: Typed) -> bool:
-    """Whether items are combined in groups."""
+    """Return whether items are combined in groups."""
     combine = node.parts[0]
     assert combine is not None
-    # A group's operation has one key, but each of its steps draws.
+    # A group would have one random key for all its steps.
     draws = combine.layer is not None and combine.layer.rngs
     return node.facts is not None and not draws
 
@@ -53,37 +53,37 @@ def is_by_groups(node: Typed) -> bool:
 def group_function(
     node: Typed, items: list[Any], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
-    """The name of the function, and the leaves of what it gives.
+    """Return the name of the function, and the leaves of its result.
 
     Args:
-      items: the leaves of the items, with all makers of an item in any round.
+      items: the leaves of an item, with all its makers at any depth of groups.
     """
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
     operations = [
         g.group_operation(g.tables.grouping(node, combine, size)) for size in GROUPS
     ]
+    # Uses with the same operations share the function, unless rounds are unrolled.
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))
-    inputs = [each.makers for each in items]
-    outputs = list(inputs)
+    outputs = [leaf.makers for leaf in items]
     makers: list[list[Maker]] = []
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
-        given = [s.Tensor('', x.type, x.makers) for x in items] * size
-        place = g.applied(o, given, w.key)
+        inputs = [s.Tensor('', x.type, x.makers) for x in items] * size
+        place = g.applied(o, inputs, w.key)
         g.groups_written.append((str(node), place))
         numbers.append(place)
         makers.append(g.makers_of(place))
         for k, _ in enumerate(items):
             outputs[k] |= g.bit(place, k)
     if key not in g.written:
-        wanted = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
-        name = g.names.new(wanted.get(combine.layer.name, 'reduced'))
+        names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
+        name = g.names.new(names.get(combine.layer.name, 'reduced'))
         g.written[key] = name
         _write(name, numbers, makers, node, items, w)
-    made = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
-    return g.written[key], tuple(made)
+    result = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
+    return g.written[key], tuple(result)
 
 
 def _write(
@@ -94,6 +94,7 @@ def _write(
     items: list[Any],
     w: Lines,
 ) -> None:
+    """Write the function that reduces items."""
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
     if node.facts is Fill.ZERO:
@@ -117,51 +118,50 @@ def _record(
     name: str,
     o: int,
     size: int,
-    own: list[Maker],
+    producers: list[Maker],
     items: list[Any],
     fill: str,
     w: Lines,
 ) -> list[str]:
-    """Records the items as a group of a size, and returns what that gives."""
+    """Return lines that record items as one group and return its value."""
     g, count = w.g, size * len(items)
     rows = g.rows_of(o, count)
-    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # never in step
+    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # so that it is never in step
     lines, entries = [], 'items'
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
     level, records = _level_text(o, entries, items, w), []
-    if size == GROUPS[0]:  # which may be applied to two values elsewhere
+    # Other places may apply `combine` to two values, with a tape for each input. Larger
+    # groups are of this function alone: one tape takes all their inputs at once.
+    if size == GROUPS[0]:
         for k in range(count):
             column = rows.columns[k]
             if not isinstance(column, Tape):
                 column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', g.about(o))
             records.append(f'{column.name}.append({entries}[{k}])')
-        counter = rows.columns[0]
-    else:
-        if rows.counter is None:
-            counter = g.tape(f'{name}_{size}', g.about(o), count)
-            rows.columns = [counter] * count
-        counter = rows.columns[0]
-        assert isinstance(counter, Tape)
+    elif rows.counter is None:
+        rows.columns = [g.tape(f'{name}_{size}', g.about(o), count)] * count
+    counter = rows.columns[0]
+    assert isinstance(counter, Tape)
+    if size > GROUPS[0]:
         records.append(f'{counter.name}.extend({entries})')
         if fill:
             filled = f'({fill},) * ({size} - n)'
             records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
-    assert isinstance(counter, Tape)
     rows.counter = counter
-    numbers = [f'{level}{each.name} + {counter.rows}' for each in own]
-    made = numbers[0] if len(own) == 1 else f'({", ".join(numbers)})'
-    return [*lines, f'made = {made}', *records, 'return made']
+    numbers = [f'{level}{maker.name} + {counter.rows}' for maker in producers]
+    value = numbers[0] if len(producers) == 1 else f'({", ".join(numbers)})'
+    return [*lines, f'made = {value}', *records, 'return made']
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """What the number of a row begins with: the level of the highest entry."""
+    """Return the level that the number of a row begins with: the highest entry's."""
     g = w.g
     if not g.is_recurrent(o):
         return ''
-    makers = functools.reduce(lambda a, b: a | b, (each.makers for each in items), 0)
-    found = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
-    texts = found - {''}
+    makers = functools.reduce(lambda a, b: a | b, (leaf.makers for leaf in items), 0)
+    texts = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
+    texts.discard('')
     if not texts:
         return ''
     if texts == {'y'}:

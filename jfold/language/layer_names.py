@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a `Function` may hold, made uniform: `call(params, *inputs)` and `init(key)`."""
+"""The layers of `Function` blocks: any callable as `call(params, *inputs)`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ import dataclasses
 import functools
 import operator
 import types
-from collections.abc import (
-    Callable,
-    Hashable,
-    Sequence,
-)
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -47,7 +43,7 @@ if TYPE_CHECKING:
 
 Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
-Specs: TypeAlias = Any  # of a value: a `Struct`, or several in what holds arrays
+Specs: TypeAlias = Any  # a `Struct`, or several in tuples and structs
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
 ADDITIONS = jnp.add, operator.add
 TUPLES = (
@@ -57,7 +53,7 @@ TUPLES = (
 
 
 def identity(function: Function) -> Hashable:
-    """What makes two `Function` blocks one layer: callables, name and options."""
+    """Return what makes two `Function` blocks one layer: callables and options."""
     callables = map(_callable_key, (function.fn, function.init))
     return *callables, function.name, function.batched, function.rngs
 
@@ -72,75 +68,75 @@ def _callable_key(fn: object) -> Hashable:
 
 
 def adapt(function: Function) -> Called:
-    """How a function is called, with parameters and keys."""
+    """Return the uniform callable of a function."""
     fn, init = function.fn, function.init
     if isinstance(fn, Rows):
         return Called(lambda params, inputs, keys: fn(params, *inputs), None)
     module = called(fn)
-    made = module or Called(lambda _, inputs, keys: fn(*inputs, **keys), None)
+    uniform = module or Called(lambda _, inputs, keys: fn(*inputs, **keys), None)
     if init is not None and module is None:
         call = lambda params, inputs, keys: fn(params, *inputs, **keys)  # noqa: E731
-        made = Called(call, None)
+        uniform = Called(call, None)
     if init is not None:
-        takes = takes_specs(init)
-        drawn = init if takes else lambda key, *_: init(key)
-        made = dataclasses.replace(made, init=drawn)
+        drawn = init if takes_specs(init) else lambda key, *_: init(key)
+        uniform = dataclasses.replace(uniform, init=drawn)
     if rngs := tuple(function.rngs):
-        made = dataclasses.replace(made, draws=lambda *_: rngs)
+        uniform = dataclasses.replace(uniform, draws=lambda *_: rngs)
     owner = None if module is None else (module.owner, function.name)
-    return dataclasses.replace(made, owner=owner)
+    return dataclasses.replace(uniform, owner=owner)
 
 
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
-    """The layer of a function that is first used on inputs of these types."""
+    """Return the layer of a function that is first used on inputs of these types."""
     check_init(function, len(arguments))
     if function.init is None:
         check_closed_over(function.fn)
     name = function.name or callable_name(module_of(function.fn))
-    found = adapt(function)
+    uniform = adapt(function)
     if isinstance(function.fn, Rows):
-        spec, call = function.fn.spec, _layer_call(found, ())
+        spec, call = function.fn.spec, _layer_call(uniform, ())
         return Layer(name, call, None, spec, external=True)
     specs = [to_spec(argument) for argument in arguments]
-    found, params = _parameters(found, specs)
-    rows = 2 if function.batched else None  # any number does
-    keyless = _layer_call(found, ())
-    given = [to_spec(argument, rows) for argument in arguments]
-    rngs = found.draws(keyless, params, given)
-    _check_batched(function, found, rngs)
+    uniform, params = _parameters(uniform, specs)
+    rows = 2 if function.batched else None  # any number will do
+    keyless = _layer_call(uniform, ())
+    inputs = [to_spec(argument, rows) for argument in arguments]
+    rngs = uniform.draws(keyless, params, inputs)
+    _check_batched(function, uniform, rngs)
     return Layer(
         name,
-        _layer_call(found, rngs) if rngs else keyless,
-        None if found.init is None else functools.partial(_draw, found.init, specs),
+        _layer_call(uniform, rngs) if rngs else keyless,
+        None if uniform.init is None else functools.partial(_draw, uniform.init, specs),
         params,
         function.batched,
         rngs=rngs,
-        evaluating=_layer_call(found, rngs, evaluates=True) if rngs else None,
-        owner=found.owner,
+        evaluating=_layer_call(uniform, rngs, evaluates=True) if rngs else None,
+        owner=uniform.owner,
         adds=function.init is None and any(function.fn is add for add in ADDITIONS),
     )
 
 
-def _parameters(found: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
-    """The parameters that a callable asks for, `None` if it has none."""
-    init, call = found.init, found.call
+def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
+    """Return a callable, without `init` if that draws nothing, and its parameters."""
+    init, call = uniform.init, uniform.call
     if init is None:
-        return found, None
+        return uniform, None
     params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
     if jax.tree.leaves(params):
-        return found, params
-    draws = found.draws
+        return uniform, params
+    draws = uniform.draws
     bare = Called(
         lambda _, inputs, keys: call(params, inputs, keys),
         None,
         lambda keyless, _, inputs: draws(keyless, params, inputs),
-        is_module=found.is_module,
+        is_module=uniform.is_module,
     )
     return bare, None
 
 
-def _check_batched(function: Function, found: Called, rngs: tuple[str, ...]) -> None:
-    if function.batched and found.is_module and rngs:
+def _check_batched(function: Function, uniform: Called, rngs: tuple[str, ...]) -> None:
+    """Refuse a batched module that draws: it would have one key for all rows."""
+    if function.batched and uniform.is_module and rngs:
         raise TypeError(
             f'expected a module that draws, {list(rngs)}, on one example, got '
             '`batched=True`, where each row has a key of its own: leave it out'
@@ -148,14 +144,14 @@ def _check_batched(function: Function, found: Called, rngs: tuple[str, ...]) -> 
 
 
 def _layer_call(
-    found: Called, rngs: tuple[str, ...], evaluates: bool = False
+    uniform: Called, rngs: tuple[str, ...], evaluates: bool = False
 ) -> Callable[..., Any]:
-    """A callable of parameters, the keys of streams as numbers, and inputs."""
+    """Return a callable of parameters, keys of streams as numbers, and inputs."""
 
-    def call(params: ArrayTree, *given: jax.Array) -> ArrayTree:
-        data = zip(rngs, given, strict=False)
-        keys = {name: None if evaluates else as_key(x) for name, x in data}
-        return found.call(params, given[len(rngs) :], keys)
+    def call(params: ArrayTree, *arrays: jax.Array) -> ArrayTree:
+        pairs = zip(rngs, arrays, strict=False)
+        keys = {name: None if evaluates else as_key(x) for name, x in pairs}
+        return uniform.call(params, arrays[len(rngs) :], keys)
 
     return call
 
@@ -168,7 +164,7 @@ def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
+    """Return a type as `ShapeDtypeStruct`s in tuples, with an axis of `rows`."""
     if isinstance(type_, Product):
         return type_.form.closed(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
@@ -177,10 +173,10 @@ def to_spec(type_: Type, rows: int | None = None) -> Specs:
 
 
 def to_type(value: object, rows: int | None = None) -> Type:
-    """The type of arrays in tuples, lists and structs; the inverse of `to_spec`.
+    """Return the type of arrays in tuples, lists and structs; inverts `to_spec`.
 
     Raises:
-      TypeError: something else is in there, or the leading axis is not `rows` long.
+      TypeError: it holds something else, or a leading axis is not `rows` long.
     """
     if isinstance(value, tuple | list) and value:
         return TupleType(to_type(item, rows) for item in value)
@@ -202,36 +198,36 @@ def to_type(value: object, rows: int | None = None) -> Type:
 
 
 def arguments_of(type_: Type) -> tuple[Type, ...]:
-    """A function's arguments: a tuple is unpacked, void is none."""
+    """Return the arguments of a function: a tuple is unpacked, void is none."""
     if isinstance(type_, TupleType):
         return type_.items
     return () if isinstance(type_, VoidType) else (type_,)
 
 
 def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
-    """The type that a layer gives, and where it comes from, found without computing.
+    """Return the type of the result of a layer, and the origins of its outputs.
 
-    A function of whole tiles is tried on tiles of several numbers of rows, since a
-    result may have an axis that is just as long as one of them.
+    Nothing is computed. A batched function is traced at several numbers of rows, since
+    a result may have an axis that happens to be as long as one of them.
 
     Raises:
-      TypeError: it gives something else than arrays, or no row for each row.
+      TypeError: it returns something but arrays, or not one row per row.
     """
-    found, traces = {}, []
+    types_by_rows, traces = {}, []
     keys = tuple(map(KeyType, layer.rngs))
     for rows in PROBES if layer.batched else (None,):
-        specs = [to_spec(each, rows) for each in (*keys, *arguments)]
+        specs = [to_spec(x, rows) for x in (*keys, *arguments)]
         trace = jax.make_jaxpr(layer.call, return_shape=True)
-        closed, made = trace(layer.params, *specs)
-        found[rows] = to_type(made, rows)
+        closed, value = trace(layer.params, *specs)
+        types_by_rows[rows] = to_type(value, rows)
         traces.append(closed)
-    if len(set(found.values())) > 1:
-        given = ', '.join(f'{type_} of {rows}' for rows, type_ in found.items())
+    if len(set(types_by_rows.values())) > 1:
+        shown = ', '.join(f'{x} of {rows}' for rows, x in types_by_rows.items())
         raise TypeError(
-            f'expected rows of one type for any number of rows, got {given}; make each '
+            f'expected rows of one type for any number of rows, got {shown}; make each '
             'row of the same row of the inputs alone, or leave out `batched=True`'
         )
-    result = next(iter(found.values()))
+    result = next(iter(types_by_rows.values()))
     return result, origins_of(layer, traces, arguments, result)
 
 
@@ -250,24 +246,28 @@ ADVICE = {
 }
 
 
-def hint(error: Exception, function: Function, given: Type) -> str:
-    """What to do about a function that raised on inputs of type `given`."""
-    if isinstance(given, VoidType):
+def hint(error: Exception, function: Function, type_: Type) -> str:
+    """Return advice on a function that raised on inputs of type `type_`."""
+    if isinstance(type_, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
         return f'put a sink beside the value, as in `{sink}`'
     if isinstance(function.fn, type) and function.init is None:
         return f'pass what it makes, `{callable_name(function.fn)}(...)`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
-    if isinstance(given, StructType) and isinstance(error, TypeError | AttributeError):
+    if isinstance(type_, StructType) and isinstance(error, TypeError | AttributeError):
         return (
             'it is one argument, as in `fn(x)`: take an item by '
-            f'{given.form.getter()}, or several by a Record with their keys'
+            f'{type_.form.getter()}, or several by a Record with their keys'
         )
-    if found := next((x for x in ADVICE if x in str(error)), ''):
-        return ADVICE[found]
-    arguments = arguments_of(given)
-    told = str(error).startswith('expected ')  # by jfold, which says what to do
-    if TensorType([]) in arguments and is_module(module_of(function.fn)) and not told:
+    if phrase := next((x for x in ADVICE if x in str(error)), ''):
+        return ADVICE[phrase]
+    arguments = arguments_of(type_)
+    is_ours = str(error).startswith('expected ')  # and has advice already
+    if (
+        TensorType([]) in arguments
+        and is_module(module_of(function.fn))
+        and not is_ours
+    ):
         return 'give it a vector: write `Vector(n)`, with n=1 for a number'
-    return call_hint(error, function, len(arguments), isinstance(given, TupleType))
+    return call_hint(error, function, len(arguments), isinstance(type_, TupleType))

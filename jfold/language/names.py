@@ -26,7 +26,7 @@ class Names:
     """The names of a source.
 
     Attributes:
-      values: what the source is given, by name.
+      values: the objects that the source refers to, by name.
       local: the variables of functions.
       taken: all other names that mean something.
     """
@@ -40,55 +40,54 @@ class Names:
         self._tables: dict[Hashable, dict[Any, Any]] = {}
 
     def is_taken(self, name: str) -> bool:
-        """Whether a name means something already."""
+        """Return whether a name means something already."""
         return name in self.taken or name in self.values or hasattr(builtins, name)
 
     def new(self, wanted: str) -> str:
-        """A name that means nothing yet, in any function."""
-        made = self._unused(identifier(wanted), self.local)
-        self.taken.add(made)
-        return made
+        """Return a name that means nothing yet, in any function."""
+        name = self._unused(identifier(wanted), self.local)
+        self.taken.add(name)
+        return name
 
     def constant(self, wanted: str) -> str:
-        """The same for a constant of the source, which no variable is named like."""
-        made = self._unused(wanted, ())
-        self.taken.add(made)
-        return made
+        """Return a free name for a constant of the source, which no variable takes."""
+        name = self._unused(wanted, ())
+        self.taken.add(name)
+        return name
 
     def _unused(self, wanted: str, others: Container[str]) -> str:
-        """The name, with a number if it means something already."""
-        made, k = wanted, self._used.get(wanted, 1)
-        while self.is_taken(made) or made in others:
+        """Return `wanted`, with a number behind it if it is taken."""
+        name, k = wanted, self._used.get(wanted, 1)
+        while self.is_taken(name) or name in others:
             k += 1
-            made = f'{wanted}{k}'
+            name = f'{wanted}{k}'
         self._used[wanted] = k
-        return made
+        return name
 
     def given(self, wanted: str, value: object) -> str:
-        """The name of a value that the source is given."""
+        """Return the name of a value that the source refers to."""
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
-            own: str = value.__name__
-            if getattr(builtins, own, None) is value:
-                return own
-        if id(value) not in self._name_of:  # which `values` keeps its own
+            builtin: str = value.__name__
+            if getattr(builtins, builtin, None) is value:
+                return builtin
+        # `values` holds the value, so that no other object gets its id.
+        if id(value) not in self._name_of:
             name = self._name_of[id(value)] = self.new(wanted)
             self.values[name] = value
         return self._name_of[id(value)]
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """A copy of a table, always the same one of equal ones of a round."""
-        key = tuple((type(k), k, type(v), _key(v)) for k, v in table.items())
+        """Return a copy of a table; the same copy for equal tables of a round."""
+        key = tuple(
+            (type(k), k, type(v), v if isinstance(v, Hashable) else id(v))
+            for k, v in table.items()
+        )
         return self._tables.setdefault(key, dict(table))
-
-
-def _key(value: object) -> Hashable:
-    """What tells a value of a table from others."""
-    return value if isinstance(value, Hashable) else id(value)
 
 
 @functools.cache
 def identifier(wanted: str) -> str:
-    """A name of Python, as near to another text as can be."""
+    """Return an identifier of Python that resembles a text."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
         name = f'_{name}'
@@ -98,14 +97,14 @@ def identifier(wanted: str) -> str:
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:
-    """The lines of a function, but for numbers of rows that nothing reads."""
+    """Return the lines of a function without row numbers that nothing reads."""
     kept, read = list[str](), set[str]()
     for line in reversed(lines):
         number = OF_ROWS.fullmatch(line)
         if number is None:
             read.update(WORDS.findall(line))
         elif number[1] in read:
-            read.remove(number[1])  # a number before has the same name
+            read.remove(number[1])  # not live above this line
         else:
             continue
         kept.append(line)

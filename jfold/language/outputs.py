@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The value of an expression → results, which are tables of rows.
+"""The check that the value of an expression is a result: tables of rows.
 
-What is of no sequence has a row an example. The items of each sequence are a result of
-their own, observed where the expression ends: there items are example by example, in
-order. A sequence leaves its length in the row that it stands in:
+Tensors outside sequences have one row an example. The items of each sequence are a
+result of their own, with rows example by example, in order. The row that a sequence is
+in holds its length:
 
     (float32[], [(int32[], [float32[2]])])     float32[], int32[]     per example
                                                int32[], int32[]       per item
@@ -26,31 +26,27 @@ from jfold.types import (
     leaf_types,
 )
 
-MOST_TENSORS = 1 << 16  # of which each is an array of its own, and a line of programs
+MOST_TENSORS = 1 << 16  # each is an array of its own, and a line of the program
 EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def check_output(root: Typed, metrics: Collection[str]) -> None:
-    """Refuses a value that is no result, and one that is none."""
+    """Refuse a value that is not made of tensors, or has too many of them."""
     if not metrics and not any(leaf_types(root.output)):
         hint = 'end with tensors, or collect them by a Metric'
         fail(root, 'a result of tensors, or a Metric', str(root.output), hint)
     for number, level in enumerate(nesting(root.output)):
         if (count := count_terminals(level)) > MOST_TENSORS:
             hint = 'take what is wanted by GetItem or a Function'
-            fail(
-                root,
-                f'a result of at most {MOST_TENSORS:,} tensors',
-                f'{count:,}',
-                hint,
-            )
+            limit = f'a result of at most {MOST_TENSORS:,} tensors'
+            fail(root, limit, f'{count:,}', hint)
         for leaf in leaf_types(level):
             if hint := _why_no_result(leaf, inside=bool(number)):
                 fail(root, EXPECTED, str(root.output), hint)
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """What to do about a terminal of a result, if it cannot be one."""
+    """Return advice on a leaf that cannot be a result; '' if it can."""
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and arrays from elsewhere, compared with what a model asks for."""
+"""Checks of parameters and external arrays against the layers of a model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WIDE = {'int64', 'uint64', 'float64', 'complex128'}
 
 
 def check_kept(program: Program) -> None:
-    """Refuses a program of numbers of 64 bits where JAX would make 32 of them.
+    """Refuse a program with 64-bit dtypes where JAX would make 32 bits of them.
 
     Raises:
-      TypeError: it was made where JAX kept them, and here it does not.
+      TypeError: it was compiled with `jax_enable_x64` on, and it is off.
     """
-    dtype = _wide(program)
+    dtype = _wide_dtype(program)
     if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise TypeError(
             f'expected JAX to keep {dtype}, as it did when the model was compiled, got '
@@ -39,41 +39,41 @@ def check_kept(program: Program) -> None:
 
 
 @memoized
-def _wide(program: Program) -> np.dtype[Any] | None:
-    """A dtype of 64 bits in a program, if there is one."""
+def _wide_dtype(program: Program) -> np.dtype[Any] | None:
+    """Return a 64-bit dtype in a program, if there is one."""
     leaves = jax.tree.leaves([layer.params for layer in program.layers])
     dtypes = [x.dtype for x in (*program.types, *leaves)]
     return next((x for x in dtypes if x.name in WIDE), None)
 
 
 def check_params(layers: Sequence[Layer], params: object) -> None:
-    """Compares parameters with those that the layers would draw.
+    """Compare parameters with those that the layers would draw.
 
     Raises:
-      TypeError: they lack a layer or have others, or those of one have other names,
-        shapes or dtypes.
+      TypeError: layers are missing or unknown, or the names, shapes or dtypes of
+        the parameters of one differ.
     """
-    given = params if isinstance(params, Mapping) else {}
+    by_layer = params if isinstance(params, Mapping) else {}
     externals = {layer.name: layer for layer in layers if layer.external}
     for name, layer in externals.items():
-        _check_rows(layer, given.get(name))
+        _check_rows(layer, by_layer.get(name))
     known = {x.name: x for x in layers if x.params is not None and not x.external}
     if known and not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{short_repr(params)}; {_makes(params)}'
+            f'{short_repr(params)}; {_advice(params)}'
         )
-    if missing := [name for name in known if name not in given]:
-        raise TypeError(_lacking(missing, list(given), known))
-    if others := [x for x in given if x not in known and x not in externals]:
+    if missing := [name for name in known if name not in by_layer]:
+        raise TypeError(_missing_text(missing, list(by_layer), known))
+    if unknown := [x for x in by_layer if x not in known and x not in externals]:
         raise TypeError(
-            f'expected parameters of {list(known)} alone, got {others} too: layers of '
+            f'expected parameters of {list(known)} alone, got {unknown} too: layers of '
             'one name are numbered as the expression meets them, so of another '
             'expression names may stand for others; leave out what is not of this one, '
             'and say `Function(..., name=...)` where several models share layers'
         )
     for name, layer in known.items():
-        check_layer(layer, given[name])
+        check_layer(layer, by_layer[name])
 
 
 def _check_rows(layer: Layer, array: Any) -> None:
@@ -96,11 +96,10 @@ def _check_rows(layer: Layer, array: Any) -> None:
 def with_external(
     layers: Sequence[Layer], params: object, external: Mapping[str, Any] | None
 ) -> Any:
-    """Parameters in the containers that layers have them in, and the arrays of
-    externals, by name.
+    """Return parameters in the containers of the layers, with external arrays.
 
     Raises:
-      TypeError: there is no such external, or parameters are not by name.
+      TypeError: an external is unknown, or parameters are no dict.
     """
     params = as_asked(layers, params)
     if external is None:
@@ -120,21 +119,23 @@ def with_external(
 
 
 def as_asked(layers: Iterable[Layer], params: Any) -> Any:
-    """Parameters in the containers that layers have them in, whatever they are in: an
-    NNX module has its own, and what a checkpoint gives is in dicts."""
-    given = params if isinstance(params, Mapping) else {}
-    found = {
-        layer.name: _in_containers_of(layer.params, given[layer.name])
+    """Return parameters in the containers that the layers have them in.
+
+    Those of an NNX module come in its own containers, those of a checkpoint in dicts.
+    """
+    by_layer = params if isinstance(params, Mapping) else {}
+    changed = {
+        layer.name: _in_containers_of(layer.params, by_layer[layer.name])
         for layer in layers
-        if layer.name in given
-        # What one knows at once, for all that comes from `Model.init`.
-        and not isinstance(given[layer.name], type(layer.params) | jax.Array)
+        if layer.name in by_layer
+        # A quick test, which all that comes from `Model.init` passes.
+        and not isinstance(by_layer[layer.name], type(layer.params) | jax.Array)
     }
-    return {**params, **found} if found else params
+    return {**params, **changed} if changed else params
 
 
 def _in_containers_of(like: Any, params: Any) -> object:
-    """The leaves of `params`, if the same keys lead to them; else `params`."""
+    """Return `params` in the containers of `like`, if their keys are the same."""
     content = plain(params)
     structure: Any = jax.tree.structure(content)
     if structure != jax.tree.structure(plain(like)):
@@ -142,21 +143,21 @@ def _in_containers_of(like: Any, params: Any) -> object:
     return restored(like)(jax.tree.leaves(content))
 
 
-def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:
-    """Which layers are missing, and which may stand in their place."""
+def _missing_text(missing: list[str], present: list[str], known: Container[str]) -> str:
+    """Return the text of the error for missing layers."""
     names = ', '.join(map(repr, missing))
-    others = ', '.join(repr(name) for name in given if name not in known)
-    strange = f', of which the model has no {others}' if others else ''
-    if given == ['params']:
-        strange = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
+    unknown = ', '.join(repr(name) for name in present if name not in known)
+    of_unknown = f', of which the model has no {unknown}' if unknown else ''
+    if present == ['params']:
+        of_unknown = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
     return (
         f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
-        f'of {given}{strange}; `model.init(key)` makes them'
+        f'of {present}{of_unknown}; `model.init(key)` makes them'
     )
 
 
 def check_layer(layer: Layer, params: object) -> None:
-    """Compares the parameters of one layer, or the array that is passed for it.
+    """Compare the parameters or the external array of one layer.
 
     Raises:
       TypeError: they differ.
@@ -166,22 +167,22 @@ def check_layer(layer: Layer, params: object) -> None:
         return
     leaves, tree = jax.tree.flatten(params)
     expected, structure = layer.leaves
-    if tree == structure and all(map(_is_like, leaves, expected)):
+    if tree == structure and all(map(_fits, leaves, expected)):
         return
     want, got = _by_path(layer.params), _by_path(params)
     if want.keys() != got.keys():
-        given = f'them at {_places(got)}' if got else 'none'
+        shown = f'them at {_places(got)}' if got else 'none'
         raise TypeError(
             f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
-            f'{given}; {_makes(params)}'
+            f'{shown}; {_advice(params)}'
         )
     for path, spec in want.items():
-        if not _is_like(got[path], spec):
-            raise TypeError(_unlike(layer.name, path, spec, got[path]))
+        if not _fits(got[path], spec):
+            raise TypeError(_mismatch_text(layer.name, path, spec, got[path]))
 
 
-def _makes(params: object) -> str:
-    """What makes parameters, instead of these."""
+def _advice(params: object) -> str:
+    """Return advice on where to get parameters."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
     return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
@@ -191,12 +192,12 @@ def _places(paths: Iterable[Path]) -> str:
 
 
 def _by_path(params: object) -> dict[Path, Any]:
-    """Leaves by what leads to them, whatever kinds of dicts and lists hold them."""
+    """Return leaves by their paths, whatever containers hold them."""
     return dict(jax.tree_util.tree_leaves_with_path(params))
 
 
-def _is_like(leaf: Any, spec: Struct) -> bool:
-    """Whether an array has a shape and, once JAX holds it, a dtype."""
+def _fits(leaf: Any, spec: Struct) -> bool:
+    """Return whether an array has the shape and, in JAX, the dtype of a spec."""
     is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
     return is_array and _has_dtype(leaf, spec)
 
@@ -204,18 +205,19 @@ def _is_like(leaf: Any, spec: Struct) -> bool:
 def _has_dtype(array: Any, spec: Struct) -> bool:
     if array.dtype == spec.dtype:
         return True
-    # What JAX has already, it leaves as it is.
+    # NumPy's dtypes are canonicalized on their way into JAX, those of JAX are not.
     return not isinstance(array, jax.Array) and bool(
         _as_held(array.dtype) == spec.dtype
     )
 
 
 def _as_held(dtype: DTypeLike) -> object:
-    """What JAX, as configured, makes of an array of NumPy's."""
+    """Return the dtype that JAX, as configured, gives an array of NumPy."""
     return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
 
 
-def _unlike(name: str, path: Path, spec: Struct, leaf: Any) -> str:
+def _mismatch_text(name: str, path: Path, spec: Struct, leaf: Any) -> str:
+    """Return the text of the error for an array that does not fit."""
     got, hint = f'{short_repr(leaf)}, which is no array', ''
     if hasattr(leaf, 'dtype'):
         got = f'{leaf.dtype}{list(leaf.shape)}'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a block is in an expression, as errors tell it: `Pipe[1].Record['left']`."""
+"""The path of a block in an expression, as in errors: `Pipe[1].Record['left']`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from jfold.combinators import Block
 
 
 def path_of(where: str, block: Block) -> str:
-    """The way to a block, and the beginning of what it prints as."""
+    """Return the path to a block, and the beginning of its text."""
     return f'{where}.{short(block)}' if where else short(block)
 
 
 def further(where: str, label: str) -> str:
-    """A longer way; of one that nobody would read, the middle is left out."""
+    """Return a path that is a label longer; of a very long one, both ends."""
     text = f'{where}.{label}' if where else label
     return middle_out(text, 1200)
 
 
 def fail(path: object, expected: str, got: str, hint: str = '') -> NoReturn:
-    """Raises the error that names a block, by what prints as its path, what it
-    expects and what it gets."""
+    """Raise the error of a block, whose path is what `path` prints as."""
     raise TypeError(f'{path}: expected {expected}, got {got}{hint and f"; {hint}"}')

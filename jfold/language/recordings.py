@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the tapes of a source are read, once a round has written it."""
+"""The description of the tapes of a source, for the recorder."""
 
 from __future__ import annotations
 
@@ -11,43 +11,44 @@ from jfold.tracing.recorder import Column, Place, Recording
 
 
 def recording(of: Round) -> Recording:
-    """How the tapes of the source are read."""
-    tape = {id(each): k for k, each in enumerate(of.tapes)}
-    end = {id(each): k for k, each in enumerate(of.counters())}
+    """Return the layout of the tapes of a round."""
+    tape_index = {id(tape): k for k, tape in enumerate(of.tapes)}
+    end_index = {id(tape): k for k, tape in enumerate(of.counters())}
 
     def place(rows: Rows | None) -> Place | None:
+        """Return the place of rows; `None` if there are none."""
         if rows is None or rows.counter is None:
             return None
         columns = []
-        for k, each in enumerate(rows.columns):
-            if isinstance(each, Maker):
-                columns.append(Column(maker=each.number))
-            elif isinstance(each, Tape):
-                inner = k if each.width > 1 else 0
-                columns.append(Column(tape[id(each)], inner, each.width))
-        return Place(end[id(rows.counter)], rows.counter.width, tuple(columns))
+        for k, column in enumerate(rows.columns):
+            if isinstance(column, Maker):
+                columns.append(Column(maker=column.number))
+            elif isinstance(column, Tape):
+                inner = k if column.width > 1 else 0
+                columns.append(Column(tape_index[id(column)], inner, column.width))
+        return Place(end_index[id(rows.counter)], rows.counter.width, tuple(columns))
 
     makers: list[list[Any]] = [[] for _ in of.tables.types]
     for (o, k), maker in of.by_output.items():
         makers[maker.type].append((maker.number, 'operation', o, k))
     constants: list[list[Any]] = [[] for _ in of.tables.types]
-    for key, (maker, each) in of.own.items():
-        makers[maker.type].append((maker.number, 'constants', end[id(each)], 0))
-        own = tape[id(each)], end[id(each)], key[2]
-        constants[maker.type].append(own)
+    for (_, _, below, _), (maker, tape) in of.own.items():
+        end = end_index[id(tape)]
+        makers[maker.type].append((maker.number, 'constants', end, 0))
+        constants[maker.type].append((tape_index[id(tape)], end, below))
     operations = range(len(of.operations))
     numbers = range(len(of.results))
     labelled = [r for r in numbers if of.results[r].kind.labelled]
     return Recording(
         tapes=len(of.tapes),
-        ends=len(end),
+        ends=len(end_index),
         level=of.level,
         constants=tuple(map(tuple, constants)),
         makers=tuple(map(tuple, makers)),
         operations=tuple(place(of.rows.get(('operation', o))) for o in operations),
         results=tuple(place(of.result_rows.get(r)) for r in numbers),
         labels=tuple(
-            tape[id(of.labels[r])] if r in of.labels else -1 for r in labelled
+            tape_index[id(of.labels[r])] if r in of.labels else -1 for r in labelled
         ),
         shared=tuple(of.constant_names.values()),
     )

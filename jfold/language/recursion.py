@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recursions that never end, whatever the data are."""
+"""Detection of recursions that never end, whatever the data are."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ Calls = Mapping[Hashable, Iterable[tuple[Hashable, str]]]
 
 
 def endless(calls: Calls) -> str:
-    """What is wrong with declarations that reach themselves on the same input; '' if
-    none does.
+    """Return the error for declarations that call themselves on the same input.
+
+    '' if there is none.
 
     Args:
-      calls: of each declaration, those that it calls on what it is given, untouched,
-        and where.
+      calls: of each declaration, those that it calls on its own input, unchanged, and
+        the paths of these calls.
     """
     for start in calls:
         seen: set[Hashable] = set()
@@ -38,26 +39,26 @@ def endless(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[Typed], cases: Mapping[Type, Type]) -> Calls:
-    """The calls on what declarations are given, of expressions whose types clash.
+    """Return the calls of declarations on their own input, where types clash.
 
     Args:
       nodes: all uses of blocks so far.
-      cases: of each variable of a case, that of the value that there is a choice for.
+      cases: of the type variable of a case, that of the value which the choice is for.
     """
-    given: dict[Type, list[int]] = {}
-    references = [each for each in nodes if isinstance(each.block, b.Reference)]
+    by_input: dict[Type, list[int]] = {}
+    references = [node for node in nodes if isinstance(node.block, b.Reference)]
     targets = {_declaration(x).target: id(_declaration(x)) for x in references}
-    for each in nodes:
-        if each.block in targets:
-            given.setdefault(each.input, []).append(targets[each.block])
+    for node in nodes:
+        if node.block in targets:
+            by_input.setdefault(node.input, []).append(targets[node.block])
     calls: dict[Hashable, list[tuple[Hashable, str]]] = {}
-    for each in references:
-        value = each.input
+    for node in references:
+        value = node.input
         while value in cases:
             value = cases[value]
-        # Of data nothing is known but that they are, wherever they come from.
-        for caller in [] if isinstance(value, ObjectType) else given.get(value, []):
-            calls.setdefault(caller, []).append((id(_declaration(each)), str(each)))
+        # All objects have one type, so that equal types do not mean the same value.
+        for caller in [] if isinstance(value, ObjectType) else by_input.get(value, []):
+            calls.setdefault(caller, []).append((id(_declaration(node)), str(node)))
     return calls
 
 

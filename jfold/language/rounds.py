@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of writing a source: what it knows, and what it finds out."""
+"""One round of writing a source: the facts it starts from, and those it finds."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FEW_SITES = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """What a round has found, and the next one is told.
+    """The facts that a round finds, and the next one starts from.
 
     Attributes:
-      places: how often makers stand in the text, by the keys of their rows.
-      joined: the makers of values that several lines reach, by place.
-      levels: of each of their tensors, the first whose level is always the same.
+      places: the number of places that make rows, by the keys of the rows.
+      joined: the makers of values where paths meet, by place.
+      levels: for each tensor of such a value, the first that is always on its level.
       inputs: per operation and input, the outputs that it may be.
-      results: the same per result and tensor.
-      split: the operation of each place, where each has one of its own.
+      results: per result and tensor, the outputs that it may be.
+      split: the operation of each place, where each place has one of its own.
       sites: by type and bound, the uses of blocks that make constants.
     """
 
@@ -47,11 +47,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Call:
-    """A place where a function calls another.
+    """A call in one function of the source to another.
 
     Attributes:
       where: the path of the block.
-      tensors: whether it is given any.
+      tensors: whether tensors are among the arguments.
     """
 
     caller: Hashable
@@ -62,15 +62,17 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Which operations there are, of those that the expression applies.
+    """The operations of a program, after fusion and unrolling.
 
     Attributes:
-      operations: in the order that numbers them.
-      number: by the number of one that is applied; of a part that of the whole.
-      feeds: per one that is applied, who makes its inputs inside of it, if anybody.
-      inside: those that are parts of others.
+      operations: in the order of their numbers.
+      number: by the number in the expression, the number here; of a fused part, that of
+        the fusion.
+      feeds: per operation with others fused into it, the part that makes each input;
+        `None` for inputs from outside.
+      inside: the operations that are fused into others.
       split: whether each place has an operation of its own.
-      kinds: the operation of each place, where places are told apart.
+      kinds: the operation of each place, where rounds are unrolled.
     """
 
     operations: tuple[Operation, ...] | None = None
@@ -82,19 +84,19 @@ class Chosen:
 
 
 class Round:
-    """What is known while a source is written, and what is found out of it.
+    """The state of a round: the facts it starts from, and those it finds.
 
     Attributes:
-      places, joins, levels, inputs, row_makers: what is found; see `Facts`.
+      places, joins, levels, inputs, row_makers: facts that it finds; see `Facts`.
       uses: the applications of operations.
       grouped: operations that are applied to groups of items.
-      node: what is being written.
-      where: what wrote a line, or has a name; `None` if several did.
-      bits: per operation, that of its first output.
-      functions: the lines of those that are written.
-      written: their names, by their keys.
-      memos: the tables of functions that run once for each key.
-      by_identity: of these the ones of objects, by the keys of the functions.
+      node: the use of a block that is being written.
+      where: the use that wrote a line or refers to a name; `None` if several do.
+      bits: per operation, the bit of its first output.
+      functions: the lines of all functions.
+      written: the names of functions, by their keys.
+      memos: the tables of functions that run once for each key of an object.
+      by_identity: the tables of those whose key is `id`, by the keys of the functions.
     """
 
     def __init__(
@@ -138,9 +140,10 @@ class Round:
 
     @functools.cached_property
     def results(self) -> list[Result]:
-        """What is returned; asked for late, so that types are numbered as they are met.
+        """The results of the program.
 
-        An accelerator's kernels, a few percent of them, depend on the order of buffers.
+        Computed late, so that types are numbered in the order of use: of an
+        accelerator's kernels a few percent depend on the order of buffers.
         """
         number = self.tables.type_number
         return [
@@ -148,17 +151,18 @@ class Round:
             for kind, row in self.typing.results
         ]
 
-    # ---- what is known of operations
+    # ---- operations
 
     def _recurrence(self) -> None:
-        """The components of the operations that are known."""
+        """Set the components of the operations that the facts tell of."""
         self.part: tuple[int, ...] = ()
         self.loops: tuple[bool, ...] = ()
         operations = self.operations[: len(self.facts.inputs)]
         if not operations:
             return
         self.part, self.loops = self._parts(operations)
-        outputs = [len(each.outputs) for each in operations]
+        outputs = [len(operation.outputs) for operation in operations]
+        # Per output of all operations, its operation; per operation, its first output.
         self.owner = [o for o, n in enumerate(outputs) for _ in range(n)]
         self.first = [0, *itertools.accumulate(outputs)]
         in_part: dict[int, ProducerSet] = {}
@@ -171,22 +175,22 @@ class Round:
     def _parts(
         self, operations: Sequence[Operation]
     ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-        """The component of each operation, and whether it is recurrent."""
-        made = self.program(operations)
-        part = component_of(made)
-        return part, tuple(components(made)[x].recurrent for x in part)
+        """Return the component of each operation, and whether it is recurrent."""
+        program = self.program(operations)
+        part = component_of(program)
+        return part, tuple(components(program)[x].recurrent for x in part)
 
-    def is_told_by(self, found: Facts) -> bool:
-        """Whether another round would write the same if it were told what was found."""
-        before, self.facts = self.facts, found
-        # Of what operations read, lines know which of them are recurrent.
-        if replace(found, inputs=before.inputs, results=before.results) != before:
+    def is_settled_by(self, facts: Facts) -> bool:
+        """Return whether a round that starts from these facts writes the same text."""
+        before, self.facts = self.facts, facts
+        # The text depends on inputs and results only by what is recurrent.
+        if replace(facts, inputs=before.inputs, results=before.results) != before:
             return False
-        operations = self.operations[: len(found.inputs)]
+        operations = self.operations[: len(facts.inputs)]
         return self._parts(operations) == (self.part, self.loops)
 
     def program(self, operations: Sequence[Operation]) -> Operations:
-        """What the device is to run, as far as it is known."""
+        """Return the program that the device is to run, as far as facts tell."""
         return Operations(
             types=tuple(self.tables.types),
             layers=self.typing.layers,
@@ -198,7 +202,7 @@ class Round:
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """The operations there are."""
+        """The operations of the program."""
         if self.chosen.split:
             assert self.chosen.operations is not None
             places = max(self.split_of, self.facts.split, key=len)
@@ -208,39 +212,35 @@ class Round:
         return self.tables.listed
 
     def is_recurrent(self, o: int) -> bool:
-        """Whether an operation reads its own results, as far as is known."""
+        """Return whether an operation reads its own results, as far as is known."""
         return o < len(self.loops) and self.loops[o]
 
-    def outputs_of(self, o: int) -> tuple[int, ...]:
-        """The types of the outputs of an operation that the expression applies."""
-        return self.tables.listed[o].outputs
-
     def operation_name(self, o: int) -> str:
-        """A name for what an operation makes."""
+        """Return a name for the results of an operation."""
         return identifier(self.operations[o].layer.name)
 
     def about(self, o: int) -> str:
-        """A comment on what an operation's tape holds."""
+        """Return a comment on the tapes of an operation."""
         return repr(self.operations[o])
 
     def expanded(self, use: Use) -> tuple[int, list[s.Tensor]]:
-        """The operation with all that is inside of it, and the inputs of these."""
-        o, given = use.operation, use.given
+        """Return the operation that a use is, with fused ones, and its inputs."""
+        o, inputs = use.operation, use.given
         if o not in self.chosen.number:
-            return o, given
-        return self.chosen.number[o], self._given(o, given)
+            return o, inputs
+        return self.chosen.number[o], self._outside_inputs(o, inputs)
 
-    def _given(self, o: int, given: Sequence[s.Tensor]) -> list[s.Tensor]:
-        feeds = self.chosen.feeds.get(o, (None,) * len(given))
-        pairs = list(zip(given, feeds, strict=True))
-        made: list[s.Tensor] = []
-        for use in dict.fromkeys(each.use[0] for each, feed in pairs if feed):
-            made += self._given(use.operation, use.given)
-        return made + [each for each, feed in pairs if not feed]
+    def _outside_inputs(self, o: int, inputs: Sequence[s.Tensor]) -> list[s.Tensor]:
+        """Return the inputs from outside of a fusion: of its parts, then its own."""
+        feeds = self.chosen.feeds.get(o, (None,) * len(inputs))
+        pairs = list(zip(inputs, feeds, strict=True))
+        result: list[s.Tensor] = []
+        for use in dict.fromkeys(tensor.use[0] for tensor, feed in pairs if feed):
+            result += self._outside_inputs(use.operation, use.given)
+        return result + [tensor for tensor, feed in pairs if not feed]
 
-    def applied(self, o: int, given: Sequence[s.Tensor], key: Hashable) -> int:
-        """The operation of one place, in the function with a key; says what it reads
-        there."""
+    def applied(self, o: int, inputs: Sequence[s.Tensor], key: Hashable) -> int:
+        """Note what an operation reads in a function; return its number there."""
         if self.chosen.split:
             self.split_of = (*self.split_of, o)
             o = len(self.split_of) - 1
@@ -248,79 +248,73 @@ class Round:
             o = self.chosen.kinds[self.applications]
             self.applications += 1
         self.applied_in.setdefault(key, set()).add(o)
-        found = self.inputs.setdefault(o, [0] * len(given))
-        for k, each in enumerate(given):
-            found[k] |= each.makers
+        makers = self.inputs.setdefault(o, [0] * len(inputs))
+        for k, tensor in enumerate(inputs):
+            makers[k] |= tensor.makers
         return o
 
     def group_operation(self, o: int) -> int:
-        """The operation of groups; one that is applied to groups is joined to none."""
+        """Return the operation of groups, which is never fused."""
         self.grouped.add(o)
         return self.chosen.number.get(o, o)
 
     def reads_own_level(self, o: int) -> bool:
-        """Whether an operation's level is that of its inputs."""
-        o = self.chosen.number.get(o, o)
-        return self.is_recurrent(o)
+        """Return whether an operation's level depends on its inputs'."""
+        return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:
-        """The bit of an output among those of all operations."""
+        """Return the bit of an output among those of all operations."""
         while len(self.bits) <= o:
             last = self.operations[len(self.bits) - 1]
             self.bits.append(self.bits[-1] + len(last.outputs))
         return 1 << self.bits[o] + output
 
-    def level_text(self, o: int, each: s.Tensor) -> str:
-        """The text of a number whose level counts; '' if none does."""
-        own = self.in_part[self.part[o]]
-        if not each.makers & own:
+    def level_text(self, o: int, tensor: s.Tensor) -> str:
+        """Return the text of a number whose level counts for `o`; '' if none does."""
+        component = self.in_part[self.part[o]]
+        if not tensor.makers & component:
             return ''
-        if not each.makers & self.in_loops & ~own:
-            return each.name
-        numbers = {
-            self.by_output_bit(bit).number
-            for bit in results_in(own)
-            if self.by_output_bit(bit).type == each.type
-        }
-        name = f'makers_{self.part[o]}_{each.type}'
+        if not tensor.makers & self.in_loops & ~component:
+            return tensor.name
+        # It may be of another recurrence, whose levels mean nothing here: look at its
+        # maker while recording.
+        owners = [(self.owner[bit], bit) for bit in results_in(component)]
+        makers = [self.makers_of(x)[bit - self.first[x]] for x, bit in owners]
+        numbers = {maker.number for maker in makers if maker.type == tensor.type}
+        name = f'makers_{self.part[o]}_{tensor.type}'
         self.names.values[name] = frozenset(numbers)
-        return f'({each.name} if {each.name} >> {ROW} & MAKER in {name} else 0)'
-
-    def by_output_bit(self, bit: int) -> Maker:
-        """Who makes an output."""
-        o = self.owner[bit]
-        return self.makers_of(o)[bit - self.first[o]]
+        return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {name} else 0)'
 
     @property
     def level(self) -> int:
-        """Which bit of a number is the first of its level."""
+        """The lowest bit of the level in a number."""
         return ROW + sum(map(len, self.makers)).bit_length() + 1
 
     # ---- names
 
     def given(self, wanted: str, value: object) -> str:
-        """The name of a value that the source is given."""
+        """Return the name of a value that the source refers to."""
         name = self.names.given(wanted, value)
         if name in self.names.values:
             self.where.setdefault(name, self.node)
         return name
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """A copy of a table, always the same one of equal ones of a round."""
+        """Return a copy of a table; the same copy for equal tables of a round."""
         return self.names.copied(table)
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
-        """A new tape."""
+        """Return a new tape."""
         # A comment is one line, whatever names are in it.
         about = about if about.isprintable() else ascii(about)
-        made = Tape(self.names.new(wanted), about, width)
-        self.tapes.append(made)
-        return made
+        tape = Tape(self.names.new(wanted), about, width)
+        self.tapes.append(tape)
+        return tape
 
     # ---- rows and makers
 
     def is_alone(self, key: Hashable) -> bool:
-        """Whether rows are made in one place alone."""
+        """Return whether one place alone makes these rows."""
         return self.facts.places.get(key) == 1
 
     def maker(
@@ -331,24 +325,24 @@ class Round:
         output: int = 0,
         recurrent: bool = False,
     ) -> Maker:
-        """A new maker of values of a type."""
+        """Return a new maker of values of a type."""
         while len(self.makers) <= type_:
             self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
         number = 1 + sum(map(len, self.makers))
-        made = Maker(upper, type_, number, rows, output, recurrent)
-        self.makers[type_].append(made)
-        return made
+        maker = Maker(upper, type_, number, rows, output, recurrent)
+        self.makers[type_].append(maker)
+        return maker
 
     def rows_of(self, o: int, inputs: int) -> Rows:
-        """The rows of an operation."""
+        """Return the rows of an operation."""
         key = 'operation', o
         if key not in self.rows:
             self.rows[key] = Rows(key, columns=[None] * inputs)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
-        """Who makes the outputs of an operation."""
+        """Return the makers of the outputs of an operation."""
         operation = self.operations[o]
         rows = self.rows_of(o, len(operation.inputs))
         for k, type_ in enumerate(operation.outputs):
@@ -362,15 +356,15 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Who makes constants of examples, of a type and with a bound; and their tape.
+        """Return the maker and tape of constants of examples, made at a `site`.
 
-        Those of a few uses of blocks are told apart, so that they may be in step.
+        A few uses have a tape each, so that they may be in step; many share one.
         """
         t = self.tables.type_number(type_)
-        kind = 'sites', t, below
-        self.sites.setdefault(kind, {})[site] = None
-        is_one = len(self.facts.sites.get(kind, ())) > FEW_SITES
-        key = 'constants', t, below, None if is_one else site
+        site_key = 'sites', t, below
+        self.sites.setdefault(site_key, {})[site] = None
+        is_joint = len(self.facts.sites.get(site_key, ())) > FEW_SITES
+        key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
             rows = self.rows[key] = Rows(key)
             if isinstance(type_, KeyType):
@@ -383,98 +377,100 @@ class Round:
         return self.own[key]
 
     def constant_place(self, index: int) -> tuple[int, int]:
-        """The type of a constant of the program, and the number that stands for it:
-        from 1, so that no number is 0."""
+        """Return the type and the number, from 1, of a constant of the program."""
         type_, place = self.tables.places[index]
         return type_, place + 1
 
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
-        """A new name for a constant of the program.
+        """Return a new name for a constant of the program.
 
-        Each place has its own, also where others of its type have one width by chance.
+        Each place has its own, even if the constants of two places are equal.
         """
         name = self.names.constant(wanted)
         self.constant_names[name] = index
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """The value with all makers known of a place; adds its own to these."""
-        own = list(s.makers(value))
-        found = self.joins.setdefault(key, [0] * len(own))
-        for k, each in enumerate(own):
-            found[k] |= each
-        same = first_of_each(s.levels(value))
-        if len(same) < 2:
-            self.levels[key] = before = same
+        """Return the value with all makers of a place, to which its own are added."""
+        makers = list(s.makers(value))
+        known = self.joins.setdefault(key, [0] * len(makers))
+        for k, bits in enumerate(makers):
+            known[k] |= bits
+        aliases = first_of_each(s.levels(value))
+        # Two tensors stay on one level only if they are on one in every value.
+        if len(aliases) < 2:
+            self.levels[key] = stable = aliases
         else:
-            self.levels[key] = both_same(self.levels.get(key, same), same)
-            before = both_same(self.facts.levels.get(key, same), same)
-        return self._with_facts(key, value, own, before)
+            self.levels[key] = both_same(self.levels.get(key, aliases), aliases)
+            stable = both_same(self.facts.levels.get(key, aliases), aliases)
+        return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """A template with all that is known of a place."""
-        own = list(s.makers(value))
-        one = (0,) * len(list(s.levels(value)))
-        return self._with_facts(key, value, own, self.facts.levels.get(key, one))
+        """Return a template with all that is known of a place."""
+        makers = list(s.makers(value))
+        # Until a round has seen otherwise, all tensors are assumed to be on one level.
+        assumed = (0,) * len(list(s.levels(value)))
+        return self._with_facts(key, value, makers, self.facts.levels.get(key, assumed))
 
     def _with_facts(
         self,
         key: Hashable,
         value: s.Symbol,
-        own: list[ProducerSet],
-        same: tuple[int, ...],
+        makers: list[ProducerSet],
+        aliases: tuple[int, ...],
     ) -> s.Symbol:
-        before = self.facts.joined.get(key, (0,) * len(own))
-        both = (a | b for a, b in zip(before, own, strict=True))
-        levels = [object() for _ in same]
+        """Return a value with the makers and the levels that facts tell of."""
+        before = self.facts.joined.get(key, (0,) * len(makers))
+        both = (a | b for a, b in zip(before, makers, strict=True))
+        levels = [object() for _ in aliases]  # equal only to themselves
         value = s.with_makers(value, both)
-        return s.with_levels(value, (levels[k] for k in same))
+        return s.with_levels(value, (levels[k] for k in aliases))
 
     def template(self, type_: Type) -> s.Symbol:
-        """What is known of any value of a type."""
+        """Return the template of any value of a type."""
         return s.template(type_, self.tables.type_number)
 
-    # ---- what was found
+    # ---- new facts
 
-    def found(self) -> Facts:
-        """What the round has found."""
+    def new_facts(self) -> Facts:
+        """Return the facts that the round has found."""
         inputs = tuple(
-            tuple(self.inputs.get(o, [0] * len(each.inputs)))
-            for o, each in enumerate(self.operations)
+            tuple(self.inputs.get(o, [0] * len(operation.inputs)))
+            for o, operation in enumerate(self.operations)
         )
         results = tuple(
-            tuple(self.row_makers.get(r, [0] * len(each.tensors)))
-            for r, each in enumerate(self.results)
+            tuple(self.row_makers.get(r, [0] * len(result.tensors)))
+            for r, result in enumerate(self.results)
         )
-        joined = {key: tuple(each) for key, each in self.joins.items()}
+        joined = {key: tuple(makers) for key, makers in self.joins.items()}
         split = tuple(self.split_of)
-        sites = {kind: tuple(of) for kind, of in self.sites.items()}
+        sites = {key: tuple(uses) for key, uses in self.sites.items()}
         return Facts(
             dict(self.places), joined, self.levels, inputs, results, split, sites
         )
 
     def counters(self) -> list[Tape]:
-        """The tapes that tell how many rows there are."""
+        """Return the tapes whose lengths count rows."""
         rows = (*self.rows.values(), *self.result_rows.values())
         constants = [tape for _, tape in self.own.values()]
-        found = [each.counter for each in rows if each.counter is not None]
-        return list(dict.fromkeys([*constants, *found, *self.labels.values()]))
+        used = [x.counter for x in rows if x.counter is not None]
+        return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """By type, the bound and use of the constants on each tape, in their order."""
-        found: dict[int, list[tuple[Any, ...]]] = {}
+        """Return the bound and the use of the constants on each tape, by type."""
+        result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
-            found.setdefault(t, []).append((below, site))
-        return found
+            result.setdefault(t, []).append((below, site))
+        return result
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Of each of some levels, the number of the first that is equal, if it is known."""
+    """Return the index of the first level equal to each; its own if unknown."""
     first: dict[Any, int] = {}
     pairs = enumerate(levels)
     return tuple(k if x is None else first.setdefault(x, k) for k, x in pairs)
 
 
 def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Of each number the first that is equal in both."""
+    """Return per element the index of the first that equals it in both."""
     return first_of_each(zip(a, b, strict=True))

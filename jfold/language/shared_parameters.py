@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers share parameters, and the names that parameters have."""
+"""The names of layers, and the parameters that several layers share."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
-    """Layers with names that differ: later ones of a name get a number.
+    """Return layers with names that differ: later ones of a name get a number.
 
-    They are given in the order in which an expression meets them. Those without
-    parameters come last, since nobody stores anything under their names.
+    Layers come in the order in which the expression uses them. Those without parameters
+    are numbered last, since nothing is stored under their names.
     """
     _check_externals([layer for layer in layers if layer.external])
     check_tied(function.fn for function in layers.values())
@@ -32,49 +32,49 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     for layer in layers:
         key = layer if layer.owner is None else layer.owner
         groups.setdefault(key, []).append(layer)
-    # What a user passes by name keeps it.
+    # Externals first: users pass them by name, so they have to keep it.
     order = sorted(
         groups.values(), key=lambda x: (not x[0].external, x[0].params is None)
     )
     names = {layer.name for layer in layers}
     numbers = {name: itertools.count(1) for name in names}
-    free, made = set(names), dict[Layer, Layer]()
+    free, result = set(names), dict[Layer, Layer]()
     for group in order:
         name = group[0].name
         if name not in free:
             tries = (f'{name}_{number}' for number in numbers[name])
-            name = next(each for each in tries if each not in names)
+            name = next(x for x in tries if x not in names)
         free.discard(name)
         names.add(name)
-        made |= {layer: _one_of(layer, group, name) for layer in group}
-    return {layer: made[layer] for layer in layers}
+        result |= {layer: _joint_layer(layer, group, name) for layer in group}
+    return {layer: result[layer] for layer in layers}
 
 
-def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
-    """A layer with the parameters of all that are methods of one module."""
+def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
+    """Return a layer with the parameters of all methods of its module."""
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 
     def init(key: jax.Array) -> ArrayTree:
-        return functools.reduce(_merged, [x.init(key) for x in group if x.init])
+        return functools.reduce(_merge, [x.init(key) for x in group if x.init])
 
-    params = functools.reduce(_merged, [x.params for x in group])
+    params = functools.reduce(_merge, [x.params for x in group])
     return dataclasses.replace(layer, name=name, params=params, init=init)
 
 
-def _merged(one: Any, other: Any) -> object:
-    """Parameters of which either may lack some."""
+def _merge(one: Any, other: Any) -> object:
+    """Return parameters of which either may lack some."""
     trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
-    if trees[0] == trees[1]:  # of NNX, always
+    if trees[0] == trees[1]:  # always so for NNX
         return one
-    shared = {k: _merged(one[k], other[k]) for k in one.keys() & other.keys()}
+    shared = {k: _merge(one[k], other[k]) for k in one.keys() & other.keys()}
     return {**one, **other, **shared}
 
 
 def _check_externals(layers: Iterable[Layer]) -> None:
-    found: dict[str, Layer] = {}
+    first_of: dict[str, Layer] = {}
     for layer in layers:
-        known = found.setdefault(layer.name, layer)
+        known = first_of.setdefault(layer.name, layer)
         if known is not layer:
             one, other = (shown_rows(x.params) for x in (known, layer))
             raise TypeError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How functions and their `init` are called, as their signatures say."""
+"""The signatures of functions and of their `init`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
-    """Those of a signature; some functions that are written in C have none."""
+    """Return the parameters of a function; some that are written in C tell none."""
     try:
         return [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
@@ -23,70 +23,71 @@ def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
 
 
 def _positional(fn: Callable[..., Any]) -> list[Parameter]:
-    return [each for each in _parameters(fn) or () if each.kind in POSITIONAL]
+    return [x for x in _parameters(fn) or () if x.kind in POSITIONAL]
 
 
 def _takes_any_number(fn: Callable[..., Any]) -> bool:
-    """Whether a signature tells nothing of how many arguments there may be."""
-    given = _parameters(fn)
-    return given is None or any(x.kind is Parameter.VAR_POSITIONAL for x in given)
+    """Return whether a function may take any number of arguments."""
+    parameters = _parameters(fn)
+    return parameters is None or any(
+        x.kind is Parameter.VAR_POSITIONAL for x in parameters
+    )
 
 
 def _is_setting(parameter: Parameter) -> bool:
-    """A default of `None` is that of an input that may be left out."""
+    """Return whether a parameter has a default; `None` marks an optional input."""
     return not any(parameter.default is x for x in (Parameter.empty, None))
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """The parameters with a default that so many inputs would set, beyond the first."""
+    """Return the parameters with a default that `count` inputs would set."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
 
 def inputs_of(function: Function) -> list[str]:
-    """The names of the parameters that inputs may be given to, in their order."""
-    names = [each.name for each in _positional(function.fn)]
-    given = names[function.init is not None :]
-    return [name for name in given if name not in function.rngs]
+    """Return the names of the parameters for inputs, in order."""
+    names = [x.name for x in _positional(function.fn)][function.init is not None :]
+    return [name for name in names if name not in function.rngs]
 
 
 def inputs_of_init(function: Function) -> list[str]:
-    """Those of its `init` that are given the specs of inputs, behind the key."""
+    """Return the names of the parameters of `init` for the specs of inputs."""
     if function.init is None or not takes_specs(function.init):
         return []
-    return [each.name for each in _positional(function.init)[1:]]
+    return [x.name for x in _positional(function.init)[1:]]
 
 
 def takes_specs(init: Callable[..., Any]) -> bool:
-    """Whether an `init` is given the specs of the inputs, beside the key."""
-    inputs = [each for each in _positional(init) if not _is_setting(each)]
+    """Return whether an `init` takes the specs of the inputs, beside the key."""
+    inputs = [x for x in _positional(init) if not _is_setting(x)]
     return _takes_any_number(init) or len(inputs) != 1
 
 
 def check_init(function: Function, count: int) -> None:
-    """Refuses an `init` of which a spec of so many inputs would replace a default.
+    """Refuse an `init` in which the spec of an input would replace a default.
 
     Raises:
-      TypeError: it would.
+      TypeError: one of `count` specs would.
     """
     if function.init is None or not takes_specs(function.init):
         return
-    for each in filter(_is_setting, _positional(function.init)[: 1 + count]):
+    for parameter in filter(_is_setting, _positional(function.init)[: 1 + count]):
         raise TypeError(
             f'expected an `init` that takes {count} inputs, got one in which an input '
-            f'would be `{each.name}={short_repr(each.default)}`'
+            f'would be `{parameter.name}={short_repr(parameter.default)}`'
         )
 
 
-# ---- what to say ---------------------------------------------------------------------
+# ---- advice --------------------------------------------------------------------------
 
 
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
-    """How a function and its `init` are called, if an error came from calling them.
+    """Return advice on how a function is called, if an error came from its call.
 
     Args:
-      count: of the inputs.
-      parts: whether they are the parts of a tuple.
+      count: the number of inputs.
+      parts: whether these are the parts of a tuple.
     """
     if function.init is not None and _takes_shape(function.init):
         shaped = 'init=lambda key: initializer(key, (2, 3))'
@@ -119,25 +120,26 @@ def _init_binds(init: Callable[..., Any], count: int, error: Exception) -> bool:
 
 
 def _takes_shape(init: Callable[..., Any]) -> bool:
-    """Whether an `init` is one of `jax.nn.initializers`, by the names of its inputs."""
-    return [each.name for each in _positional(init)[1:3]] == ['shape', 'dtype']
+    """Return whether an `init` is of `jax.nn.initializers`, by parameter names."""
+    return [x.name for x in _positional(init)[1:3]] == ['shape', 'dtype']
 
 
 def _binds(
     fn: Callable[..., Any], count: int, error: Exception, keys: Iterable[str] = ()
 ) -> bool:
-    """Whether a function can be called with so many arguments; if unsure, by an error.
+    """Return whether a function takes `count` arguments; by the error if unsure.
 
-    Others in it may be called in a wrong way, which is another matter.
+    An error may come from a call inside the function, which gets no advice here.
     """
     if _takes_any_number(fn):
-        said = isinstance(error, TypeError) and 'positional argument' in str(error)
-        return not said
+        return not (
+            isinstance(error, TypeError) and 'positional argument' in str(error)
+        )
     return _can_bind(fn, count, keys)
 
 
 def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> bool:
-    """Whether a function that has a signature can be called so."""
+    """Return whether a signature takes such arguments."""
     try:
         inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:
@@ -146,6 +148,6 @@ def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> b
 
 
 def _lacks_init(fn: Callable[..., Any], count: int) -> bool:
-    """Whether a function of a user's takes one argument more: its parameters."""
+    """Return whether a user's function takes one more argument: its parameters."""
     plain = inspect.isfunction(inspect.unwrap(fn)) and not _takes_any_number(fn)
     return plain and _can_bind(fn, count + 1)

@@ -18,14 +18,14 @@ from jfold.types import KeyType, TensorType, TupleType, Type, tensors
 
 @dataclass(eq=False)
 class Tables:
-    """What is numbered in a program; each number is given at the first mention.
+    """The numbers of types, operations and constants, in order of first use.
 
     Attributes:
-      listed: the operations by number.
-      places: of each constant the type, and its number among those of that.
-      known: the numbers of constants by what they are.
-      parts: layers that compute a part of what others do.
-      applied: the numbers of operations by the uses of blocks that apply them.
+      listed: the operations, by number.
+      places: of each constant the type, and its index among the constants of that type.
+      known: the numbers of constants, by their keys.
+      parts: the layers that compute only some outputs of others.
+      applied: the numbers of operations, by the uses of blocks that apply them.
     """
 
     typing: Typing
@@ -40,71 +40,70 @@ class Tables:
     applied: dict[Hashable, int] = field(default_factory=dict)
 
     def type_number(self, type_: TensorType) -> int:
-        """The number of a tensor type."""
+        """Return the number of a tensor type."""
         return self.types.setdefault(type_, len(self.types))
 
-    @property
-    def types_in_order(self) -> list[TensorType]:
-        """The types, by number."""
-        return [*self.types]
-
     def type_numbers(self, type_: Type) -> tuple[int, ...]:
-        """The numbers of the tensors in nested tuples."""
+        """Return the numbers of the tensors in nested tuples."""
         return tuple(map(self.type_number, tensors(type_)))
 
     def operation(
         self,
         layer: Layer,
-        given: Type,
+        inputs: Type,
         result: Type,
         from_left: bool = False,
         is_straight: bool = False,
     ) -> int:
-        """The number of a layer at given types: equal ones are one operation."""
+        """Return the number of a layer at types: equal ones are one operation."""
         keys = map(KeyType, layer.rngs)
-        arguments = *keys, *arguments_of(given)
+        arguments = *keys, *arguments_of(inputs)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
-        made = Operation(layer, arguments, result, *numbers, from_left, is_straight)
-        if made not in self.operations:
-            self.operations[made] = len(self.listed)
-            self.listed.append(made)
-        return self.operations[made]
+        operation = Operation(
+            layer, arguments, result, *numbers, from_left, is_straight
+        )
+        if operation not in self.operations:
+            self.operations[operation] = len(self.listed)
+            self.listed.append(operation)
+        return self.operations[operation]
 
     def computing(self, node: Typed) -> int:
-        """The number of the operation that computes what the layer of a node has to."""
+        """Return the operation of a node, without outputs that are not computed."""
         if node not in self.applied:
             self.applied[node] = self._computing(node)
         return self.applied[node]
 
     def grouping(self, node: Typed, combine: Typed, size: int) -> int:
-        """The number of the operation that combines so many items of a node at once."""
+        """Return the operation that combines `size` items of a node."""
         if (node, size) not in self.applied:
             assert combine.layer is not None
             item = node.output
-            given = TupleType((item,) * size)
-            number = self.operation(combine.layer, given, item, from_left=size > 2)
+            items = TupleType((item,) * size)
+            number = self.operation(combine.layer, items, item, from_left=size > 2)
             self.applied[node, size] = number
         return self.applied[node, size]
 
     def _computing(self, node: Typed) -> int:
+        """Return the operation, of the layer or of the part that computes."""
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
-        given, made = (list(tensors(x)) for x in (TupleType(arguments), node.output))
+        inputs, outputs = (
+            list(tensors(x)) for x in (TupleType(arguments), node.output)
+        )
         computed, reads, read = origins.computed, origins.reads, node.taken
-        result, count = node.output, len(layer.rngs) + len(given)
-        if (len(computed), len(reads)) != (len(made), count):
+        result, count = node.output, len(layer.rngs) + len(inputs)
+        if (len(computed), len(reads)) != (len(outputs), count):
+            # Only some outputs are computed, or of only some inputs.
             if (layer, arguments) not in self.parts:
                 self.parts[layer, arguments] = computing(layer, arguments, origins)
-            layer, read = (
-                self.parts[layer, arguments],
-                TupleType(given[i] for i in reads),
-            )
-            results = [made[k] for k in computed]
+            layer = self.parts[layer, arguments]
+            read = TupleType(inputs[i] for i in reads)
+            results = [outputs[k] for k in computed]
             result = results[0] if len(results) == 1 else TupleType(results)
         return self.operation(layer, read, result, is_straight=origins.is_straight)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
-        """The number of a constant; equal keys are one."""
+        """Return the number of a constant; equal keys are one."""
         if key not in self.known:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))
@@ -115,7 +114,7 @@ class Tables:
         return self.known[key]
 
     def zeros(self, type_: TensorType) -> int:
-        """The number of the zeros of a type."""
+        """Return the number of the zeros of a type."""
         if type_ in self.known:
             return self.known[type_]
         return self.constant(type_, np.zeros(type_.shape, type_.dtype))

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tapes: what a source records on, and what is known of rows, makers and uses.
+"""Tapes, the lists that a source records on; rows, their makers and their uses.
 
-Tapes are lists of the source: one for each input of an operation, with an entry a row;
-one for the constants of a type; one for each tensor in a row of a result. The number of
-a row is
+There is a tape for each input of an operation, with an entry a row; for the constants
+of a type; and for each tensor in the rows of a result. The number of a row is
 
-    level << LEVEL | maker << ROW | rows before it
+    level << LEVEL | maker << ROW | index
 
-where the maker is what makes values there. So the highest of several inputs is that
-of the highest level, and a row is told by the length of a tape.
+where the maker is an output of an operation, or constants, and the index the length of
+a tape. As the level is on top, `max` of several numbers has the highest level.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from dataclasses import dataclass, field
 
 from jfold.language import symbols as s
 
-ROW = 30  # bits of the number of an entry
+ROW = 30  # bits of the index
 
 
 @dataclass(eq=False)
 class Tape:
-    """A list of the source; those of groups have several entries a row."""
+    """A list of the source; tapes of groups have several entries a row."""
 
     name: str
     about: str
@@ -31,20 +30,20 @@ class Tape:
 
     @property
     def rows(self) -> str:
-        """The text of how many rows there are."""
+        """The text of the number of rows."""
         size = f'len({self.name})'
         return size if self.width == 1 else f'{size} // {self.width}'
 
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """Who makes values of a type: constants, or an output of an operation.
+    """A maker of values of a type: constants, or an output of an operation.
 
     Attributes:
-      name: of the constant of the source with which the number of a row begins.
-      number: among all, from 1.
-      output: which one of the operation's.
-      recurrent: whether its values are a level above what they are made of.
+      name: the constant of the source that is added to the index of a row.
+      number: among all makers, from 1.
+      output: the index among the outputs of the operation.
+      recurrent: whether its values are one level above their inputs.
     """
 
     name: str
@@ -60,9 +59,9 @@ class Rows:
     """The rows of an operation, of constants, or of a result.
 
     Attributes:
-      key: what tells them apart in every round.
-      counter: the tape that tells how many there are; `None` if there are none.
-      columns: per input, its tape, or who makes it in step.
+      key: the same in every round.
+      counter: the tape whose length counts them; `None` if there are none.
+      columns: per input, its tape, or the maker that is in step.
     """
 
     key: Hashable
@@ -72,11 +71,11 @@ class Rows:
 
 @dataclass(eq=False)
 class Region:
-    """Straight lines.
+    """Straight-line code, whose rows may be in step.
 
     Attributes:
-      row: the variable with the number of the rows that are made there.
-      counter: the tape that told it.
+      row: the variable with the index of its rows.
+      counter: the tape whose length that was.
     """
 
     row: str = ''
@@ -85,8 +84,7 @@ class Region:
 
 @dataclass(eq=False)
 class Use:
-    """An application of an operation, and who reads what it makes: other applications,
-    and `None` for all else."""
+    """An application of an operation; `None` in `readers` stands for other readers."""
 
     operation: int
     given: list[s.Tensor]

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations told apart, so that none takes turns.
+"""Unrolling of rounds, so that no component but sums is recurrent.
 
 A function that is used in several places is one operation, so that all its nodes run
 together. But in rounds of messages
 
     sum >> round 0 >> sum >> round 1 >> sum
 
-the one `sum` reads what the rounds make, and they read it: all three would be of one
-component and take turns, level by level, though no use of any reads what itself has
-made. So uses are looked at one by one. Those of a component that stand one behind
-another become operations of their own, by how many stand before them,
+the one `sum` reads the results of the rounds, and they read its results: all three
+would be a recurrence, which runs level by level, though no use reads its own results.
+So uses are looked at one by one. Those of a component become operations of their own by
+stage, the number of uses in a chain before them,
 
     sum 0 >> round 0 >> sum 1 >> round 1 >> sum 2
 
-each of which runs once, over all its nodes. Uses that may run beside each other stay
-one operation. Where the data decide how often something runs on its own results, in a
-recursion or a loop over a sequence, operations take turns and there is no such program.
-Sums of sequences take turns as well, in groups of groups, but these are summed at once.
+each an application. Uses on the same stage stay one operation. Where the data decide
+how often something runs on its own results, in a recursion or a loop over a sequence,
+there is no such program. Sums of sequences, in groups of groups, are recurrent too, but
+the device computes them as one segment sum.
 """
 
 from __future__ import annotations
@@ -35,131 +35,137 @@ from jfold.program.operations import Operation, Operations, Producers
 def unroll_rounds(
     tables: Tables, chosen: Chosen, before: Generator
 ) -> tuple[Generator, str, Chosen]:
-    """The source with more operations, of which none takes turns but sums.
+    """Return the last round, its text and operations, after unrolling.
 
     Raises:
       TypeError: the data decide how often something runs on its own results; the
         message names the block.
     """
     for where in before.loops_written:
-        raise _takes_turns(where, 'a loop over a sequence')
-    for call in _recursive(before):
-        raise _takes_turns(call.where, 'a recursion')
-    every, _ = settled(tables, replace(chosen, split=True))
+        raise _recurrence_error(where, 'a loop over a sequence')
+    for call in _recursive_calls(before):
+        raise _recurrence_error(call.where, 'a recursion')
+    # First with an operation for each use, then with those of a stage joined again.
+    split, _ = settled(tables, replace(chosen, split=True))
     program = before.program(before.operations)
-    kinds, operations = _kinds(every, program)
-    apart = replace(chosen, operations=operations, kinds=kinds)
-    made, text = settled(tables, apart)
-    for where, number in made.groups_written:
-        types = [made.tables.types_in_order[t] for t in operations[number].outputs]
-        if not operations[number].is_sum or any(t.dtype.kind == 'b' for t in types):
-            raise _takes_turns(where, 'a reduction that is no sum of numbers')
-    for call in _used_again(made):
-        raise _takes_turns(call.where, 'a declaration that may be given its own result')
-    return made, text, apart
+    kinds, operations = _staged_operations(split, program)
+    unrolled = replace(chosen, operations=operations, kinds=kinds)
+    after, text = settled(tables, unrolled)
+    types = [*after.tables.types]
+    for where, number in after.groups_written:
+        dtype_kinds = {types[t].dtype.kind for t in operations[number].outputs}
+        if not operations[number].is_sum or 'b' in dtype_kinds:
+            raise _recurrence_error(where, 'a reduction that is no sum of numbers')
+    for call in _shared_recurrences(after):
+        raise _recurrence_error(
+            call.where, 'a declaration that may be given its own result'
+        )
+    return after, text, unrolled
 
 
-def _takes_turns(where: str, got: str) -> TypeError:
+def _recurrence_error(where: str, got: str) -> TypeError:
+    """Return the error for a block that has to run on its own results."""
     return TypeError(
         f"{where}: expected nothing that runs on its own results, as `strategy='once'` "
         f'says, got {got}: leave `strategy` out'
     )
 
 
-def _recursive(g: Generator) -> list[Call]:
-    """The calls of functions that call themselves, through others or not."""
+def _recursive_calls(g: Generator) -> list[Call]:
+    """Return the calls of functions that call themselves, even through others."""
     left = {key: [x for x in g.calls if x.caller == key] for key in g.written}
-    while done := [k for k, calls in left.items() if not _called(calls) & left.keys()]:
+    # Drop functions that call none of those that are left, until only circles are.
+    while done := [k for k, c in left.items() if left.keys().isdisjoint(_callees(c))]:
         for key in done:
             del left[key]
     return [call for calls in left.values() for call in calls if call.callee in left]
 
 
-def _called(calls: Sequence[Call]) -> set[Hashable]:
+def _callees(calls: Sequence[Call]) -> set[Hashable]:
     return {call.callee for call in calls}
 
 
-def _used_again(g: Generator) -> Iterator[Call]:
-    """The calls of functions that take turns, or may: used in several places, on
-    tensors, where something is recurrent. What is in such a body is used once for all
-    of these places."""
+def _shared_recurrences(g: Generator) -> Iterator[Call]:
+    """Yield the calls, on tensors, of recurrent functions that several places call.
+
+    Operations of a function are those of all these places, so one may read another's.
+    """
     program = g.program(g.operations)
     parts = components(program)
-    recurrent = {o for each in parts if each.recurrent for o in each.operations}
+    recurrent = {o for part in parts if part.recurrent for o in part.operations}
     places = Counter(call.callee for call in g.calls)
-    runs = {key for key, found in g.applied_in.items() if recurrent & found}
-    for _ in g.written:  # those that call others, too
-        runs |= {call.caller for call in g.calls if call.callee in runs}
+    keys = {key for key, applied in g.applied_in.items() if recurrent & applied}
+    for _ in g.written:  # their callers, transitively
+        keys |= {call.caller for call in g.calls if call.callee in keys}
     for call in g.calls:
-        if call.callee in runs and call.tensors and places[call.callee] > 1:
+        if call.callee in keys and call.tensors and places[call.callee] > 1:
             yield call
 
 
-def _kinds(
-    every: Generator, program: Operations
+def _staged_operations(
+    split: Generator, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
-    """The operation of each place, and these operations, component by component."""
-    uses = every.split_of
-    stages = _stages(every.program(every.operations), uses, program)
+    """Return the operation of each place, and these operations by component."""
+    uses = split.split_of
+    stages = _stages(split.program(split.operations), uses, program)
     kinds = list(zip(stages, uses, strict=True))
-    made = sorted({*kinds})
-    number = {kind: n for n, kind in enumerate(made)}
+    distinct = sorted({*kinds})
+    number = {kind: n for n, kind in enumerate(distinct)}
     first = tuple(number[kind] for kind in kinds)
-    operations = tuple(program.operations[o] for _, o in made)
-    # Side by side those of each component, and so their rows.
-    inputs = [[0] * len(each.inputs) for each in operations]
-    found = every.found()
-    to = _bits(every, first, operations)
+    operations = tuple(program.operations[o] for _, o in distinct)
+    # Operations of a component stand together, and so do their rows.
+    inputs = [[0] * len(operation.inputs) for operation in operations]
+    facts = split.new_facts()
+    to = _bits(split, first, operations)
+    # What an operation may read is what its uses may read, in terms of the new ones.
     for use, n in enumerate(first):
-        for k, makers in enumerate(found.inputs[use]):
-            for bit in results_in(makers):
-                inputs[n][k] |= to[bit]
-    stated = Producers(tuple(map(tuple, inputs)), found.results)
+        for k, makers in enumerate(facts.inputs[use]):
+            inputs[n][k] |= _translated(makers, to)
     results = tuple(
-        tuple(_mapped(makers, to) for makers in row) for row in found.results
+        tuple(_translated(makers, to) for makers in row) for row in facts.results
     )
-    whole = replace(
-        program, operations=operations, sources=replace(stated, results=results)
-    )
-    order = [o for each in components(whole) for o in each.operations]
+    producers = Producers(tuple(map(tuple, inputs)), results)
+    unordered = replace(program, operations=operations, sources=producers)
+    order = [o for component in components(unordered) for o in component.operations]
     place = {o: n for n, o in enumerate(order)}
     return tuple(place[n] for n in first), tuple(operations[o] for o in order)
 
 
-def _mapped(makers: int, to: Sequence[int]) -> int:
-    made = 0
+def _translated(makers: int, to: Sequence[int]) -> int:
+    result = 0
     for bit in results_in(makers):
-        made |= to[bit]
-    return made
+        result |= to[bit]
+    return result
 
 
 def _bits(
-    every: Generator, kinds: Sequence[int], operations: Sequence[Operation]
+    split: Generator, kinds: Sequence[int], operations: Sequence[Operation]
 ) -> list[int]:
-    """Of each output of each place, the bit of the same of its operation."""
+    """Return the bit that replaces each output of each place."""
     first = [0]
-    for each in operations:
-        first.append(first[-1] + len(each.outputs))
+    for operation in operations:
+        first.append(first[-1] + len(operation.outputs))
     return [
         1 << first[n] + k
         for use, n in enumerate(kinds)
-        for k, _ in enumerate(every.operations[use].outputs)
+        for k, _ in enumerate(split.operations[use].outputs)
     ]
 
 
-def _stages(every: Operations, uses: Sequence[int], program: Operations) -> list[int]:
-    """Of each use, how many stand before it in the component of its operation.
+def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
+    """Return for each use the number of uses before it in its component.
 
     Args:
-      every: the program, with an operation for each use.
-      uses: the operation of each.
+      split: the program with an operation for each use.
+      uses: the operation of each use.
     """
-    owner, read, stages = component_of(program), reads(every), [0 for _ in uses]
-    for inner in components(every):  # each behind those that it reads
-        own = inner.operations
-        before = {q for u in own for q in results_in(read[u])}.difference(own)
-        c = owner[uses[own[0]]]
+    owner, read, stages = component_of(program), reads(split), [0 for _ in uses]
+    # In topological order; a component is a single use, or those of a recurrence.
+    for inner in components(split):
+        members = inner.operations
+        before = {q for u in members for q in results_in(read[u])}.difference(members)
+        c = owner[uses[members[0]]]
         behind = [stages[q] + 1 for q in before if owner[uses[q]] == c]
-        for u in own:
+        for u in members:
             stages[u] = max(behind, default=0)
     return stages

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing source: the rule of each kind of block, and what several rules write."""
+"""The writing of source: a rule for each kind of block, and what rules share."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from jfold.language.typed import Typed
 from jfold.language.values import blank
 from jfold.types import Product, SequenceType, TensorType, Type
 
-PLAIN = int, str, bool, type(None)  # values that are written as they print
-# Functions that take nothing out of an iterator, so that all may be given one.
+PLAIN = int, str, bool, type(None)  # types whose `repr` is source
+# Functions that take nothing out of an iterator, so that they may be passed one.
 READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 @functools.singledispatch
 def write(block: b.Block, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
+    """Write one use of a block; return the symbol of its value, or `RETURNED`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def reads_no_items(fn: object) -> bool:
-    """Whether a function leaves the items of an iterator alone."""
-    return any(fn is each for each in READS_NO_ITEMS)
+    """Return whether a function leaves the items of an iterator alone."""
+    return any(fn is x for x in READS_NO_ITEMS)
 
 
 def read_by(fn: object, text: str) -> str:
-    """The text of what a function is given, which it must not use up for others."""
+    """Return the text of an argument, checked if the function could use it up."""
     if reads_no_items(fn):
         return text
     return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
-    """A value made of objects as one object, or as a list of objects."""
+    """Return a value made of objects as one object, or as a list of objects."""
     if isinstance(value, s.Object):
         return value
     if w.count is None:
@@ -50,9 +50,9 @@ def as_object(value: s.Symbol, w: Lines) -> s.Object:
 
 
 def zeros_written(type_: Type, w: Lines) -> s.Symbol:
-    """The zero of a type."""
+    """Return the zero of a type."""
     if isinstance(type_, Product):
-        return tuple(zeros_written(each, w) for each in type_)
+        return tuple(zeros_written(item, w) for item in type_)
     if isinstance(type_, TensorType):
         return w.constant(w.g.tables.zeros(type_), 'ZEROS')
     if isinstance(type_, SequenceType):
@@ -63,7 +63,7 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 
 
 def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
-    """The entries of a table, or the default, if there is one."""
+    """Write a look-up in a table, with a default if there is one."""
     other = braced(default[0]) if default else ''
     text = f'{table}.get({{}}, {other})' if default else f'{table}[{{}}]'
     if w.count is None:
@@ -72,60 +72,60 @@ def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def listed(text: str, w: Lines) -> s.Object:
-    """A list that a text makes, in a variable."""
+    """Write a list into a variable."""
     name = w.variable('values')
     w.line(f'{name} = {text}')
     return s.Object(name)
 
 
 def literal(value: object, w: Lines) -> str:
-    """A value as it is written, or its name."""
+    """Return the text of a value, or its name."""
     return repr(value) if type(value) in PLAIN else w.g.given('default', value)
 
 
 def number(value: SupportsIndex) -> str:
-    """A whole number as it is written; what else a file may have said is refused."""
+    """Return the text of an int; a file may hold something else, which raises."""
     return str(operator.index(value))
 
 
 def braced(text: str) -> str:
-    """A text in which braces stand for themselves when it is formatted."""
+    """Return a text in which braces stand for themselves when it is formatted."""
     return text.replace('{', '{{').replace('}', '}}')
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """The item of a sequence at an index, which is a text."""
+    """Write the item of a sequence at an index, which is a text."""
     names = []
     if not any(s.leaves(value.items)):
         w.line(f'range({value.n})[{index}]  # there is one')
-    for each in s.leaves(value.items):
+    for leaf in s.leaves(value.items):
         names.append(w.variable('item'))
-        w.line(f'{names[-1]} = {each.text}[{index}]')
+        w.line(f'{names[-1]} = {leaf.text}[{index}]')
     return w.element(value.items, iter(names))
 
 
 def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
-    """Some neighbours of a sequence."""
+    """Write a slice of a sequence."""
     parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
     text = ':'.join('' if x is None else number(x) for x in parts)
     return cut(value, text, w)
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """The lists of a sequence, each cut in one way."""
+    """Write the lists of a sequence, each with the subscript `text`."""
     names = []
-    for each in s.leaves(value.items):
+    for leaf in s.leaves(value.items):
         names.append(w.variable('part'))
-        w.line(f'{names[-1]} = {each.text}[{text}]')
+        w.line(f'{names[-1]} = {leaf.text}[{text}]')
     if not n:
         n = f'len({names[0]})' if names else f'len(range({value.n})[{text}])'
-    made = s.renamed(s.Items(value.items), iter(names), n)
-    assert isinstance(made, s.Items)
-    return made
+    result = s.renamed(s.Items(value.items), iter(names), n)
+    assert isinstance(result, s.Items)
+    return result
 
 
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
-    """Any value that has items: lists of their leaves."""
+    """Write the sequence of any value that has items: lists of their leaves."""
     if isinstance(value, s.Items | s.Endless):
         return value
     if isinstance(value, tuple):
@@ -143,14 +143,14 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
 
 
 def finite(value: s.Symbol, w: Lines) -> s.Items:
-    """The same of a value whose items end."""
-    made = sequence(value, w)
-    assert isinstance(made, s.Items)
-    return made
+    """Write the sequence of a value whose items end."""
+    result = sequence(value, w)
+    assert isinstance(result, s.Items)
+    return result
 
 
 def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
-    """The parts of a tuple."""
+    """Return the parts of a tuple."""
     assert isinstance(value, tuple)
     return value
 
@@ -158,35 +158,35 @@ def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Lists, of what `text` says of a leaf in several values of one type."""
+    """Write a list per leaf: `text` of that leaf in each of several values."""
     head = parts[0]
     if isinstance(head, tuple):
         columns = zip(*cast(Any, parts), strict=True)
-        return tuple(side_by_side(each, wanted, text, w) for each in columns)
+        return tuple(side_by_side(part, wanted, text, w) for part in columns)
     if isinstance(head, s.Endless):
-        items = tuple(cast(s.Endless, each).item for each in parts)
+        items = tuple(cast(s.Endless, part).item for part in parts)
         return s.Endless(side_by_side(items, wanted, text, w))
     if head is None:
         return None
     name = w.variable(wanted)
     w.line(f'{name} = [{", ".join(map(text, parts))}]')
-    found = [list(s.makers(each)) for each in parts]
-    both = iter([union(each) for each in zip(*found, strict=True)])
+    makers = [list(s.makers(part)) for part in parts]
+    both = iter([union(part) for part in zip(*makers, strict=True)])
     if isinstance(head, s.Items):
         return s.Nested(name, cast(s.Items, s.with_makers(blank(head), both)))
     return s.with_makers(s.renamed(head, iter([name])), both)
 
 
-def union(found: tuple[int, ...]) -> int:
-    """All makers of several values."""
-    made = 0
-    for each in found:
-        made |= each
-    return made
+def union(makers: tuple[int, ...]) -> int:
+    """Return all makers of several values."""
+    result = 0
+    for bits in makers:
+        result |= bits
+    return result
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
-    """The sequence, with its length in a variable."""
+    """Return the sequence, with its length in a variable."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
     name = w.variable('n')
@@ -195,7 +195,7 @@ def counted(value: s.Items, w: Lines) -> s.Items:
 
 
 class Branches:
-    """Cases, each of which assigns its value to the same variables, or returns it."""
+    """A choice of cases, which assign to the same variables or return."""
 
     def __init__(self, node: Typed, w: Lines) -> None:
         self.node, self.w = node, w
@@ -205,38 +205,38 @@ class Branches:
             self.like = variables(w.g.template(node.output), w)
 
     def add(self, case: Typed | None, value: s.Symbol) -> None:
-        """Writes a case."""
+        """Write a case; `None` stands for the zero of the type."""
         w = self.w
         tail = self.tail
         with w.case():
             w.tail = tail
             before = len(w.lines)
-            made = (
+            result = (
                 zeros_written(self.node.output, w)
                 if case is None
                 else w.part(case, value, tail=True)
             )
             if tail:
-                if made is not RETURNED:
-                    w.g.returned(w, made)
+                if result is not RETURNED:
+                    w.g.returned(w, result)
             else:
-                assign_last(self.like, made, w)
+                assign_last(self.like, result, w)
                 self.like = w.joined(
-                    (self.node, 'cases'), with_makers_of(self.like, made)
+                    (self.node, 'cases'), with_makers_of(self.like, result)
                 )
             if len(w.lines) == before:
                 w.line('pass')
         w.tail = tail
 
     def result(self) -> s.Symbol:
-        """What all cases give."""
+        """Return the value of the choice."""
         return RETURNED if self.tail else self.like
 
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """New variables for a value like a template."""
+    """Return new variables for a value like a template."""
     if isinstance(like, tuple):
-        return tuple(variables(each, w) for each in like)
+        return tuple(variables(part, w) for part in like)
     if isinstance(like, s.Endless):
         return s.Endless(variables(like.item, w))
     if isinstance(like, s.Items):
@@ -245,7 +245,7 @@ def variables(like: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
-    """Assigns a value that nothing else reads, by the line that makes it."""
+    """Assign a value that nothing else reads: rename it where it is made."""
     if isinstance(target, s.Object | s.Tensor) and not isinstance(value, tuple):
         assert isinstance(value, s.Object | s.Tensor)
         if w.renamed_last(value.text, target.text):
@@ -254,7 +254,7 @@ def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
 
 
 def assign_each(target: Any, value: Any, w: Lines) -> None:
-    """Assigns leaf by leaf."""
+    """Assign leaf by leaf."""
     if isinstance(target, tuple):
         for a, b in zip(target, value, strict=True):
             assign_each(a, b, w)
@@ -268,14 +268,14 @@ def assign_each(target: Any, value: Any, w: Lines) -> None:
 
 
 def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
-    """The variables, with the makers of what they are assigned too, and its levels."""
+    """Return the variables with the makers and levels of an assigned value."""
     both = zip(s.makers(target), s.makers(value), strict=True)
-    made = s.with_makers(target, (a | b for a, b in both))
-    return s.with_levels(made, s.levels(value))
+    result = s.with_makers(target, (a | b for a, b in both))
+    return s.with_levels(result, s.levels(value))
 
 
 def one_of_lists(items: s.Symbol) -> s.Symbol:
-    """The template of one item of lists."""
+    """Return the template of one item of lists."""
     if isinstance(items, tuple):
         return tuple(map(one_of_lists, items))
     if isinstance(items, s.Endless):
@@ -284,13 +284,13 @@ def one_of_lists(items: s.Symbol) -> s.Symbol:
 
 
 def in_lists_of(value: s.Symbol) -> s.Symbol:
-    """The template of lists of such values."""
+    """Return the template of lists of such values."""
 
-    def listed(each: s.Symbol) -> s.Symbol:
-        if isinstance(each, tuple):
-            return tuple(map(listed, each))
-        if isinstance(each, s.Endless):
-            return s.Endless(listed(each.item))
-        return s.Nested('', each) if isinstance(each, s.Items) else each
+    def listed(part: s.Symbol) -> s.Symbol:
+        if isinstance(part, tuple):
+            return tuple(map(listed, part))
+        if isinstance(part, s.Endless):
+            return s.Endless(listed(part.item))
+        return s.Nested('', part) if isinstance(part, s.Items) else part
 
     return listed(blank(value))

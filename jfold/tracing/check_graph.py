@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs are checked where they come in from outside, against their operations.
+"""The check of graphs from outside against the operations of a program.
 
-Those that source records fit by construction, and are not looked at again. One that was
-read from a file, traced in another process, or stated by another front end is checked
-on its way to a schedule: a wrong number in it would be a wrong row on the device, where
-nobody could tell.
+Graphs that generated source records fit by construction. One that was read from a file,
+traced in another process, or made by another front end is checked before it is
+scheduled: a wrong number in it would read a wrong row on the device, silently.
 
     operation cell, example 3, input 1:      0 1 2 | 3 4 5 6 | 7 8      values
                                              shared   own      nodes'
 
-A value that is read has to be one of its example, made by an operation that the input
-is stated to read; and a node's level one more than those of the values among its inputs
-that its own component makes.
+A value that is read has to be one of its example, made by one of the producers that
+the program states for the input. The level of a node has to be one more than that of
+the highest of those of its inputs that its own component makes.
 """
 
 from __future__ import annotations
@@ -45,23 +44,22 @@ from jfold.program.operations import Operations, ProducerSet, check_operations
 from jfold.types import TensorType
 
 NUMBER = TensorType((), 'int32')  # of levels and values
-BLOCK = 1 << 16  # nodes that are looked at at once: they stay in the cache
+BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the cache
 
 
 def checked(operations: Operations, graph: Graph) -> Graph:
-    """The graph, which is known to fit: checked, with its operations, if it was not.
+    """Return the graph, checked and marked as fitting, unless it is marked.
 
-    Costs what `check_graph` does, once for what it returns and all that is picked from
-    that; nothing for graphs that are known to fit.
+    What is picked from a graph that fits is marked too, and costs nothing here.
 
     Raises:
-      ValueError: as of `check_graph` and `check_operations`.
+      ValueError: the operations or the graph are wrong; see `check_graph`.
     """
     if graph.fits:
         return graph
     _check_once(operations)
     check_graph(operations, graph)
-    # How it says that its values are numbered was not looked at.
+    # Its own numbering of values was not checked: make it anew.
     numbers = numbering(operations, replace(graph, numbers=None))
     return replace(graph, numbers=numbers, fits=True)
 
@@ -72,29 +70,29 @@ def _check_once(operations: Operations) -> None:
 
 
 def check_graph(operations: Operations, graph: Graph) -> None:
-    """Refuses a graph that does not fit.
+    """Refuse a graph that does not fit.
 
-    Takes some passes of NumPy over the arrays, about 0.1 us a node on one core, less
-    than tracing them took (the table "from a corpus" of `benchmarks/host.py` has both),
-    and memory for some ten thousand nodes; the constants' values are not read.
+    Takes about 0.1 us a node on one core, less than tracing took (see the table "from a
+    corpus" of `benchmarks/host.py`), and memory for some ten thousand nodes. The values
+    of constants are not read.
 
     Raises:
       ValueError: something does not fit; the message names the operation, the example
         and the input.
     """
     _check_tables(operations, graph)
-    # Which values there are follows from the number of constants.
+    # Only the numbers of constants matter from here on.
     bare = replace(
         graph, constants=tuple(Table(table.first, ()) for table in graph.constants)
     )
     for first, last in _blocks(graph):
-        whole = last - first == graph.examples
-        part = bare if whole else bare.pick(np.arange(first, last))
+        is_all = last - first == graph.examples
+        part = bare if is_all else bare.pick(np.arange(first, last))
         _check_values(_values(operations, part, first))
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Ranges of examples with not too many nodes, or of a single one."""
+    """Yield ranges of examples of at most `BLOCK` nodes, or of a single one."""
     nodes = np.zeros(graph.examples + 1, np.int64)
     for table in graph.operations:
         nodes += table.first
@@ -110,10 +108,10 @@ def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
-    """Refuses tables and columns other than the operations ask for."""
-    of_types = [[each] for each in operations.types]
-    of_nodes = [[NUMBER] * (1 + len(each.inputs)) for each in operations.operations]
-    of_results = [[NUMBER] * len(each.tensors) for each in operations.results]
+    """Refuse tables or columns that the operations do not have."""
+    of_types = [[type_] for type_ in operations.types]
+    of_nodes = [[NUMBER] * (1 + len(op.inputs)) for op in operations.operations]
+    of_results = [[NUMBER] * len(result.tensors) for result in operations.results]
     for name, tables, columns in (
         ('constants', graph.constants, of_types),
         ('operations', graph.operations, of_nodes),
@@ -136,7 +134,7 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
 def _check_table(
     table: Table, types: Sequence[TensorType], what: str, examples: int
 ) -> None:
-    """Refuses a table whose columns are not of the types."""
+    """Refuse a table whose columns are not of the types."""
     _require(table.first.shape, (examples + 1,), f'the shape of `first` of {what}')
     steps = np.diff(table.first, prepend=0)
     _require(int(steps.min(initial=0)), 0, f'the lowest step of `first` of {what}')
@@ -158,53 +156,54 @@ def _require(got: object, expected: object, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Values(Memoized):
-    """The values of some examples of a graph, and what makes them.
+    """The values of some examples of a graph, and their producers.
 
     Attributes:
       graph: of these examples.
       before: how many examples come before them.
       first: per type [examples + 1], the number of each example's first value.
-      made: per type [values], the number of the result that each is, through all
-        operations; that behind the last for constants.
-      levels: per type [values], that of the node that makes each; 0 for constants.
+      producers: per type [values], the number of each among the outputs of all
+        operations; the number of outputs for constants.
+      levels: per type [values], the level of the node that makes each; 0 for constants.
     """
 
     operations: Operations
     graph: Graph
     before: int
     first: tuple[Array, ...]
-    made: list[Array]
+    producers: list[Array]
     levels: list[Array]
 
     @memoized
     def levels_in(self, c: int, t: int) -> Array:
-        """The levels of the values of a type [values]; 0 of other components'."""
+        """Return the levels [values] of a type; 0 for values of other components."""
         first = first_results(self.operations)
-        own = np.zeros(first[-1] + 1, bool)
+        is_own = np.zeros(first[-1] + 1, bool)
         for o in components(self.operations)[c].operations:
-            own[first[o] : first[o + 1]] = True
-        return np.where(own[self.made[t]], self.levels[t], 0)
+            is_own[first[o] : first[o + 1]] = True
+        return np.where(is_own[self.producers[t]], self.levels[t], 0)
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
+    """Number the values of examples."""
     tables = graph.constants + graph.operations
     numbers, _ = number_values(operations, graph.examples, tables)
     sizes = [int(first[-1]) for first in numbers.first]
     results = itertools.count()
     constants = first_results(operations)[-1]
-    made = [np.full(size, constants, np.int32) for size in sizes]
+    producers = [np.full(size, constants, np.int32) for size in sizes]
     levels = [np.zeros(size, np.int32) for size in sizes]
     for o, operation in enumerate(operations.operations):
         table = graph.operations[o]
         for t, begin in zip(operation.outputs, numbers.outputs[o], strict=True):
             rows = ranges(begin, table.counts)
-            made[t][rows] = next(results)
+            producers[t][rows] = next(results)
             levels[t][rows] = table.columns[0]
-    return _Values(operations, graph, before, numbers.first, made, levels)
+    return _Values(operations, graph, before, numbers.first, producers, levels)
 
 
 def _check_values(values: _Values) -> None:
-    """Refuses numbers of values that there are not, or that must not be read there."""
+    """Refuse numbers of values that do not exist, or that must not be read."""
     operations, graph = values.operations, values.graph
     allowed = sources(operations)
     for o, table in enumerate(graph.operations):
@@ -218,7 +217,7 @@ def _check_values(values: _Values) -> None:
 def _check_nodes(
     values: _Values, o: int, table: Table, allowed: Sequence[ProducerSet]
 ) -> None:
-    """Refuses inputs and levels of an operation's nodes."""
+    """Refuse wrong inputs or levels of the nodes of an operation."""
     operation, c = values.operations.operations[o], component_of(values.operations)[o]
     recurrent = components(values.operations)[c].recurrent
     levels, *inputs = table.columns
@@ -239,23 +238,24 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """The rows [n] among all values of numbers [n] of a type, if they may be read."""
+    """Return the rows [n] in all values of a type, if `makers` made them."""
     operations = values.operations
     limit = np.diff(values.first[t]).astype(np.uint32).repeat(table.counts)
-    # As unsigned numbers, negative ones are above all limits.
+    # Unsigned, negative numbers are above all limits.
     wrong = (column.astype(np.uint32) >= limit).nonzero()[0]
     if len(wrong):
         row = wrong[0]
         expected = f'a number of {limit[row]} values {operations.types[t]}'
         _refuse(values, table, row, what, f'{expected}, got {column[row]}')
     rows = column + values_before(values.first[t], table.counts)
-    may = np.zeros(first_results(operations)[-1] + 1, bool)
-    may[[*results_in(makers), -1]] = True
-    all_ = may[values.made[t]].all()  # as is most often so
-    wrong = wrong if all_ else (~may[values.made[t][rows]]).nonzero()[0]
+    is_allowed = np.zeros(first_results(operations)[-1] + 1, bool)
+    is_allowed[[*results_in(makers), -1]] = True
+    if is_allowed[values.producers[t]].all():  # the common case, and a shorter array
+        return rows
+    wrong = (~is_allowed[values.producers[t][rows]]).nonzero()[0]
     if len(wrong):
         row = wrong[0]
-        number = values.made[t][rows[row]]
+        number = values.producers[t][rows[row]]
         owner = bisect.bisect_right(first_results(operations), number) - 1
         got = operations.operations[owner]
         _refuse(values, table, row, what, f'what `sources` says, got a result of {got}')

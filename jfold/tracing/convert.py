@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values to arrays, strictly: what does not fit is an error, never a guess."""
+"""Python values to arrays, strictly: a value that does not fit is an error."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from jfold.types import TensorType
 Array = np.ndarray[Any, Any]
 
 
-_INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # of Python's own numbers
-_MIXED = (_FLOAT, np.dtype(np.complex128))  # of ints, too, that stand among others
+_INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # dtypes of Python's numbers
+_MIXED = (_FLOAT, np.dtype(np.complex128))  # dtypes of ints among floats too
 
 
 def to_array(items: Sequence[Any], type_: TensorType) -> Array:
-    """A list of values as one array [items, *shape], all converted at once.
+    """Return a list of values as one array [items, *shape].
 
-    Whether a value is accepted, and what it becomes, does not depend on the others.
+    All are converted together. Whether a value is accepted, and what it becomes, does
+    not depend on the others.
 
     Raises:
       BadItem: one has another shape, is no number, or would not survive the cast.
@@ -44,32 +45,33 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
         result = _cast(stacked, type_)
     except Exception:
         return _one_by_one(items, type_, range(len(items)))
+    # NumPy made one dtype of all: items that this may have changed go one by one.
     if alone := _perhaps_rounded(items, stacked, type_):
         result[alone] = _one_by_one(items, type_, alone)
     return result
 
 
 def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
-    """Lengths [n] as numbers of a type.
+    """Return lengths [n] as an array of a type.
 
     Raises:
-      BadItem: it cannot hold one.
+      BadItem: the type cannot hold one.
     """
-    made = _quick_cast(lengths, type_.dtype)
-    if made is None:
+    result = _quick_cast(lengths, type_.dtype)
+    if result is None:
         with np.errstate(all='ignore'):
-            made = lengths.astype(type_.dtype)
-            kept = _kept(lengths, made)
+            result = lengths.astype(type_.dtype)
+            kept = _survived(lengths, result)
         if not kept.all():
             index = int(np.argmin(kept))
             name = type_.dtype.name
             text = f'expected {type_}, got the length {lengths[index]}'
             raise BadItem(index, f'{text}, which {name} cannot hold')
-    return made
+    return result
 
 
 def check_below(values: Array, below: int) -> None:
-    """Refuses ints [items, *shape] that are negative, or not below a number.
+    """Refuse ints [items, *shape] that are not in `range(below)`.
 
     Raises:
       BadItem: there is one.
@@ -83,38 +85,39 @@ def check_below(values: Array, below: int) -> None:
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
-    """The array in another dtype if that surely keeps every number, else `None`."""
-    given = array.dtype
-    if given == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
+    """Return the array in another dtype if surely no number is lost, or `None`."""
+    dtype = array.dtype
+    if dtype == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
         result = array.astype(target)
         return result if result.astype(_INT).tobytes() == array.tobytes() else None
-    if given in (_INT, _FLOAT) and target.kind == 'f':
+    if dtype in (_INT, _FLOAT) and target.kind == 'f':
         small = np.abs(array.astype(_FLOAT, copy=False)) < _exact_below(target)
         return array.astype(target) if np.count_nonzero(small) == small.size else None
-    return array if given == target and given not in _MIXED else None
+    return array if dtype == target and dtype not in _MIXED else None
 
 
 def _one_by_one(
     items: Sequence[Any], type_: TensorType, chosen: Iterable[int]
 ) -> Array:
-    made = []
+    """Return the chosen items as an array, each converted alone."""
+    arrays = []
     for index in chosen:
         try:
-            item = _plain(items[index])
+            item = _as_numpy(items[index])
             if some_masked([item], len(type_.shape)):
                 raise _RefusedError(f', {MASKED}')
-            made.append(_cast(_stack([item], type_), type_))
+            arrays.append(_cast(_stack([item], type_), type_))
         except Exception as error:
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
             text = f'expected {type_}, got {short_repr(items[index])}{why}'
             hint = _advice(items[index], type_)
             raise BadItem(index, text, hint) from None if refused else error
-    return np.concatenate(made)
+    return np.concatenate(arrays)
 
 
 def _advice(item: Any, type_: TensorType) -> str:
-    """What to do about a value that is no tensor of a type."""
+    """Return what to do about a value that is no tensor of a type."""
     if isinstance(item, str):
         return 'make a number of it before, as by `InputTransform(float)`'
     if isinstance(item, list | tuple) and any(x is None for x in item):
@@ -134,19 +137,19 @@ def _advice(item: Any, type_: TensorType) -> str:
     return f'write `Tensor({list(shape)})` for this shape' if shape else ''
 
 
-def _plain(item: object) -> object:
-    """Arrays of JAX as those of NumPy, which cannot read those of its narrow dtypes."""
+def _as_numpy(item: object) -> object:
+    """Return JAX arrays as those of NumPy, which cannot read their narrow dtypes."""
     if isinstance(item, list | tuple):
-        return list(map(_plain, item))
+        return list(map(_as_numpy, item))
     return np.asarray(item) if isinstance(item, jax.Array) else item
 
 
 def _perhaps_rounded(
     items: Sequence[Any], stacked: Array, type_: TensorType
 ) -> list[int]:
-    """The items to convert alone: NumPy may have made floats of large ints in them.
+    """Return the indices of items that NumPy may have rounded to floats.
 
-    It does so with ints that stand among floats, before anyone can see the loss.
+    It does so with large ints that stand among floats. These are to be converted alone.
     """
     if stacked.dtype not in _MIXED:
         return []
@@ -159,7 +162,7 @@ def _perhaps_rounded(
 
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Up to where both `dtype` and float64 hold every whole number."""
+    """Return a bound below which `dtype` and float64 hold all integers."""
     finfo: Any = jnp.finfo
     bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
     return float(2 ** min(bits, 53))
@@ -170,7 +173,7 @@ def _is_float(item: object) -> bool:
 
 
 class _RefusedError(Exception):
-    """What is wrong with a value."""
+    """An error that says what is wrong with a value."""
 
 
 def _stack(items: Sequence[Any], type_: TensorType) -> Array:
@@ -184,33 +187,32 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
         raise _RefusedError('')
     if array.shape != (len(items), *type_.shape):
         raise _RefusedError(f' of shape {array.shape[1:]}')
-    # NumPy reads a number that is masked as NaN, and an array as if nothing were.
-    rank = array.ndim - 1 if _holds_nan(array) else array.ndim - 2
+    # NumPy reads a masked number as NaN, but a masked array as if it had no mask.
+    holds_nan = _is_inexact(array.dtype) and bool(np.isnan(array).any())
+    rank = array.ndim - 1 if holds_nan else array.ndim - 2
     if some_masked(items, rank):
         raise _RefusedError(f', {MASKED}')
     return array
 
 
-def _holds_nan(array: Array) -> bool:
-    return _is_inexact(array.dtype) and bool(np.isnan(array).any())
-
-
 def _cast(array: Array, type_: TensorType) -> Array:
-    """The array in the type's dtype; rounding a float to a float is no loss."""
+    """Return the array in the dtype of a type; floats may be rounded."""
     target = type_.dtype
     if array.dtype == target:
         return array
     with np.errstate(all='ignore'):
         lost = array.dtype.kind == 'c' and target.kind != 'c'
         result = array.real.astype(target) if lost else array.astype(target)
-        kept = not lost and bool(_kept(array, result).all())
+        kept = not lost and bool(_survived(array, result).all())
     if not kept:
-        raise _RefusedError(f', which {target.name} cannot hold{_wider(array, target)}')
+        raise _RefusedError(
+            f', which {target.name} cannot hold{_wider_advice(array, target)}'
+        )
     return result
 
 
-def _wider(array: Array, target: np.dtype[Any]) -> str:
-    """What to do about whole numbers that are too large for all floats of a dtype."""
+def _wider_advice(array: Array, target: np.dtype[Any]) -> str:
+    """Return advice on integers that are too large for a float dtype."""
     if array.dtype.kind not in 'iu' or not _is_inexact(target):
         return ''
     fits = bool(np.all(abs(array.astype(float)) < 2**31))
@@ -218,15 +220,15 @@ def _wider(array: Array, target: np.dtype[Any]) -> str:
     return f'; {exact}write `InputTransform(float)` before to round it'
 
 
-def _kept(array: Array, result: Array) -> Array:
-    """Which numbers survived a cast; read by casting back."""
+def _survived(array: Array, result: Array) -> Array:
+    """Return which numbers survived a cast, as casting back tells."""
     if _is_inexact(array.dtype) and _is_inexact(result.dtype):
         return np.isfinite(result) | ~np.isfinite(array)
     result = result.real if result.dtype.kind == 'c' else result
     kept = (result.astype(array.dtype) == array) & ((result < 0) == (array < 0))
     for floats, ints in ((array, result), (result, array)):
         if _is_inexact(floats.dtype) and ints.dtype.kind in 'iu':
-            # Beyond, a cast to int gives what it likes, which may look the same.
+            # Beyond the largest int a cast is undefined, and may seem to be exact.
             kept &= floats < float(np.iinfo(ints.dtype).max) + 1
     return np.asarray(kept)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source whose calls are yielded, for data deeper than Python's stack."""
+"""The runner of source whose calls are yielded, for data deeper than the stack."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()
 def run(call: Generator[Any, Any, Any]) -> Any:
-    """What a call returns; each call that it yields is run, and sent its result.
+    """Run a call and each call that it yields, which is sent its result.
 
     Raises:
       Endless: a call leads to one on the same objects, or the data are too deep.

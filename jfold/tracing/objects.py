@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of Python objects."""
+"""Questions about the Python objects that examples are made of."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from jfold.base.errors import MASKED, some_masked
 
-# What lacks a field raises one of these; what has none, a `TypeError`.
+# Raised for a missing field; objects without any fields raise `TypeError`.
 ABSENT = KeyError, IndexError, AttributeError
 PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
 
 
 def length_of(item: Any) -> int:
-    """How many items a value has; 0 without a length, and for a mapping."""
+    """Return the number of items; 0 without a length, and for a mapping."""
     try:
         return 0 if isinstance(item, Mapping) else len(item)
     except Exception:
@@ -25,45 +25,45 @@ def length_of(item: Any) -> int:
 
 
 def count_of(number: int) -> str:
-    """So many items, in words."""
+    """Return a number of items in words."""
     return f'{number} item' if number == 1 else f'{number} items'
 
 
-def why_no_sequence(kind: type) -> str:
-    """Why values of a type are no sequences, though one can go through them."""
-    if issubclass(kind, Mapping):
+def why_no_sequence(type_: type) -> str:
+    """Return why values of an iterable type are no sequences; '' if they are."""
+    if issubclass(type_, Mapping):
         return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
-    if issubclass(kind, set | frozenset):
+    if issubclass(type_, set | frozenset):
         return 'it has no order: `InputTransform(sorted)` gives it one'
-    return why_no_value(kind)
+    return why_no_value(type_)
 
 
-# Two blocks may read one value, and whoever comes second would find it empty.
+# Two blocks may read one value, and the second would find it empty.
 READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it is made'
 
 
-def why_no_value(kind: type) -> str:
-    """Why values of a type are given to no function of the data."""
-    return READ_ONCE if hasattr(kind, '__next__') else ''
+def why_no_value(type_: type) -> str:
+    """Return why values of a type are not passed to functions; '' if they are."""
+    return READ_ONCE if hasattr(type_, '__next__') else ''
 
 
 def listed(item: Any) -> list[Any]:
-    """What is in an iterable, also in one without a length.
+    """Return the items of an iterable, which may lack a length.
 
     Raises:
       TypeError: it can be read only once.
     """
-    found = iter(item)
-    if found is iter(item):
+    iterator = iter(item)
+    if iterator is iter(item):  # of an iterator
         raise TypeError(READ_ONCE)
-    return list(found)
+    return list(iterator)
 
 
 def index_of(value: Any) -> int:
-    """A value as an index, as `operator.index` takes it, unless it is masked.
+    """Return a value as an index, as `operator.index` does, unless it is masked.
 
     Raises:
-      TypeError: it is none.
+      TypeError: it is no index.
     """
     if some_masked([value]):
         raise TypeError(MASKED)
@@ -71,7 +71,7 @@ def index_of(value: Any) -> int:
 
 
 def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
-    """A list, an array or another iterable of ints.
+    """Return a list, an array or another iterable of ints as int64.
 
     Raises:
       TypeError: it is something else.
@@ -80,7 +80,7 @@ def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
         numbers = listed(numbers)
     if some_masked([numbers]):
         raise TypeError(MASKED)
-    made = np.asarray(numbers)
-    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
-        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
-    return made.astype(np.int64)
+    array = np.asarray(numbers)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in 'iu'):
+        raise TypeError(f'they are {array.dtype}{list(array.shape)}')
+    return array.astype(np.int64)

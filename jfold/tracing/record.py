@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples → a `Graph`, by a function that records them."""
+"""The recording of examples: generated source → lists → a `Graph`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
 
 @dataclass(frozen=True, eq=False)
 class Source(Memoized):
-    """The text of a function `record(examples)`, and where it puts what it records.
+    """The text of a function `record(examples)`, and the layout of its tapes.
 
     Attributes:
-      text: Python; printed, it can be read.
-      names: what it is given besides: functions of the data, tables.
-      recording: where everything stands on its tapes.
-      where: what wrote a line, or has a name, which prints as its path.
+      text: readable Python.
+      names: the objects that it refers to: users' functions, tables.
+      recording: the layout of its tapes.
+      where: the block that wrote a line or refers to a name; prints as its path.
     """
 
     text: str
@@ -40,15 +40,15 @@ class Source(Memoized):
 
     @functools.cached_property
     def record(self) -> Callable[[Sequence[Any]], Any]:
-        """The function."""
+        """The compiled function."""
         file = f'<jfold source {id(self):x}>'
         lines = self.text.splitlines(keepends=True)
         linecache.cache[file] = len(self.text), None, lines, file
         weakref.finalize(self, linecache.cache.pop, file, None)
         names = {**HELPERS, **self.names, '__name__': 'jfold.source'}
         exec(compile(self.text, file, 'exec'), names)
-        made: Callable[[Sequence[Any]], Any] = names['record']
-        return made
+        function: Callable[[Sequence[Any]], Any] = names['record']
+        return function
 
     def __getstate__(self) -> dict[str, Any]:
         return {x: getattr(self, x) for x in ('text', 'names', 'recording')}
@@ -58,13 +58,13 @@ class Source(Memoized):
 
 
 class Expression(Protocol):
-    """What a source was written for."""
+    """The expression that a source was generated from."""
 
     def deep(self) -> Source:
-        """The same source with calls that are yielded."""
+        """Return the source in the form whose calls are yielded."""
 
     def explain(self, example: object) -> InputError | None:
-        """What is wrong with an example, as example 0; `None` if nothing is."""
+        """Return what is wrong with an example, as example 0; `None` if nothing is."""
 
 
 UNSTEADY = (
@@ -75,56 +75,54 @@ UNSTEADY = (
 
 
 def trace(program: Any, examples: Sequence[Any]) -> Graph:
-    """Records a batch.
+    """Record a batch.
 
     Raises:
-      InputError: an example does not fit the expression. Nothing is kept of the batch.
+      InputError: an example does not fit the expression. No part of the batch is kept.
       RuntimeError: an example did not fit, and did when it was read again.
     """
     source: Source = program.source
     try:
         try:
-            found: Tapes = source.record(examples)
+            recorded: Tapes = source.record(examples)
         except RecursionError:
             source = _deep(program)
-            found = deep.run(source.record(examples))
-        return graph_of(program, source.recording, len(examples), *found)
+            recorded = deep.run(source.record(examples))
+        return graph_of(program, source.recording, len(examples), *recorded)
     except Exception as error:
         failed = error
-    # Not while it is handled: what walking meets would be told as met beside it.
+    # Outside the handler, so that errors of the walk do not name it as their context.
     try:
-        raise _explained(program, source, examples, failed) from _cause(failed)
+        raise _explained(program, source, examples, failed) from getattr(
+            failed, 'explained_cause', None
+        )
     finally:
-        del failed  # whose traceback holds this frame
-
-
-def _cause(error: Exception) -> BaseException | None:
-    return getattr(error, 'explained_cause', None)
+        del failed  # its traceback holds this frame: a reference cycle
 
 
 @memoized
 def _deep(program: Operations) -> Source:
-    made: Source = program.expression.deep()  # type: ignore[attr-defined]
-    return made
+    source: Source = program.expression.deep()  # type: ignore[attr-defined]
+    return source
 
 
 def _explained(
     program: Any, source: Source, examples: Sequence[Any], error: Exception
 ) -> Exception:
-    """What is wrong with which example, and where in it."""
+    """Return the error that says which example is wrong, and where."""
     number = _example_of(source, error)
     for k in [number] if number is not None else range(len(examples)):
-        found: InputError | None = program.expression.explain(examples[k])
-        if found is not None:
-            error.explained_cause = found.__cause__  # type: ignore[attr-defined]
-            return found.renumbered(k)
+        explanation: InputError | None = program.expression.explain(examples[k])
+        if explanation is not None:
+            error.explained_cause = explanation.__cause__  # type: ignore[attr-defined]
+            return explanation.renumbered(k)
     unsteady = RuntimeError(f'{UNSTEADY}; it was {reason(error)}')
     error.explained_cause = error  # type: ignore[attr-defined]
     return unsteady
 
 
 def _example_of(source: Source, error: Exception) -> int | None:
-    """The number of the example that was recorded when an error was raised."""
+    """Return the number of the example that was recorded when an error came."""
     if isinstance(error, BadItem):
         return error.example
     traceback: types.TracebackType | None = error.__traceback__

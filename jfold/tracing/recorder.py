@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lists that a recording function has filled → a `Graph`.
 
-It knows no blocks: any function of examples will do that puts rows on tapes and says,
-per example, how long they are then.
+This part knows no blocks. Any function of examples will do that appends rows to tapes
+and returns their lengths after each example.
 
-    ends [examples] of [tapes]    lengths of all tapes behind each example
+    ends [examples] of [tapes]    lengths of tapes after each example
     tapes                         lists: of objects, for constants and labels; else of
-                                  numbers of rows, so many a row
+                                  numbers of rows, one or more a row
 
-The number of a row is `level << LEVEL | maker << ROW | entries before it`; see
-`jfold.language.lines`.
+The number of a row is `level << LEVEL | maker << ROW | index`; see
+`jfold.language.tapes`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ENTRY = (1 << ROW) - 1
 
 @dataclass(frozen=True)
 class Column:
-    """An input of an operation, or a tensor in rows of a result.
+    """The place of an input of an operation, or of a tensor of a result.
 
     Attributes:
-      tape: where its entries are; -1 if it is made in step.
-      place: in a row of the tape.
-      width: how many entries a row of the tape has.
-      maker: who makes it in step.
+      tape: the tape of its entries; -1 if it is in step, one value of a maker a row.
+      place: the index of its entry in a row of the tape.
+      width: the number of entries in a row of the tape.
+      maker: the maker, if in step.
     """
 
     tape: int = -1
@@ -53,12 +53,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows are.
+    """The place of the rows of an operation or a result.
 
     Attributes:
-      end: which of the ends counts them.
-      unit: how many of these are a row.
-      columns: where each input is.
+      end: the index of the end that counts their entries.
+      unit: the number of entries a row.
+      columns: the place of each input.
     """
 
     end: int
@@ -68,17 +68,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Recording:
-    """Where what is recorded stands on tapes.
+    """The layout of tapes.
 
     Attributes:
-      tapes: how many there are.
-      ends: how many of them are counted behind each example.
-      level: the bit at which levels begin.
-      constants: per type, the tapes of those of examples, with their ends and bounds.
-      makers: per type, the number of each among all, what it is of, 'constants' and an
-        end, or 'operation', its number and the output.
-      operations: where the rows of each are; `None` without any.
-      results: the same.
+      tapes: the number of tapes.
+      ends: the number of tapes whose lengths are recorded after each example.
+      level: the lowest bit of the level in a number.
+      constants: per type, the tapes of constants of examples, with ends and bounds.
+      makers: per type, (number, 'constants', end, 0) or (number, 'operation',
+        operation, output) of each.
+      operations: the place of the rows of each; `None` without any.
+      results: the place of the rows of each; `None` without any.
       labels: per result with labels, their tape; -1 without any.
       shared: the constants of the program in the order in which they are named.
     """
@@ -101,7 +101,7 @@ def graph_of(
     ends: list[tuple[int, ...]],
     tapes: Sequence[list[Any]],
 ) -> Graph:
-    """The graph of what was recorded for a program.
+    """Return the graph of what was recorded for a program.
 
     Raises:
       BadItem: an entry of a tape of constants is none of its type.
@@ -115,28 +115,27 @@ def _reader(program: Operations, recording: Recording) -> Reader:
 
 
 class Reader:
-    """Reads tapes; what can be known before there are any is found once.
+    """A reader of tapes, with what can be prepared before there are any.
 
     Attributes:
-      program: whose operations are applied.
-      recording: where everything stands.
-      numbered: the tapes of numbers of rows, with the rows and how many entries these
-        have each.
-      parts: per maker, which part of the values of an example its rows are, as of
-        `value_parts`; of constants also the end, if others are before them there.
+      program: the program whose operations are applied.
+      recording: the layout of the tapes.
+      numbered: the tapes of numbers of rows, each with the place of the rows and the
+        number of entries in a row.
+      parts: per maker, the part of the values of an example that its rows are; see
+        `value_parts`. For constants also their end, if several tapes share a part.
       levels: per operation, the inputs whose levels count.
-      masks: of those that others of recurrent components may make too, the makers
-        whose levels do count [makers].
+      masks: for inputs that may come from other recurrences too, the makers whose
+        levels count [makers].
     """
 
     def __init__(self, program: Operations, recording: Recording) -> None:
         self.program, self.recording = program, recording
         p, r = program, recording
         places = [x for x in (*r.operations, *r.results) if x is not None]
-        columns = itertools.chain(*(x.columns for x in places))
-        found = {x.tape: x.width for x in columns if x.tape >= 0}
-        of_tapes = {x.tape: y for y in places for x in y.columns if x.tape >= 0}
-        self.numbered = {tape: (of_tapes[tape], w) for tape, w in sorted(found.items())}
+        columns = [(place, column) for place in places for column in place.columns]
+        numbered = {x.tape: (place, x.width) for place, x in columns if x.tape >= 0}
+        self.numbered = dict(sorted(numbered.items()))
         self.parts = self._parts()
         self.recurrent = are_recurrent(p)
         self.levels: list[list[int]] = []
@@ -145,10 +144,11 @@ class Reader:
             self.levels.append([])
             if self.recurrent[o]:
                 self._find_levels(o, operation)
+        # The bits of a maker, once an index is shifted out.
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """By maker its part, and its end if it shares the part with others."""
+        """Return per maker its part, and its end if tapes share the part."""
         p, r = self.program, self.recording
         outputs = itertools.count(len(p.types))
         number = {
@@ -156,44 +156,47 @@ class Reader:
             for o, operation in enumerate(p.operations)
             for k, _ in enumerate(operation.outputs)
         }
-        found: dict[int, tuple[int, int | None]] = {}
-        for t, of in enumerate(r.makers):
-            for maker, kind, which, output in of:
-                if kind == 'operation':
-                    found[maker] = number[which, output], None
+        result: dict[int, tuple[int, int | None]] = {}
+        for t, makers in enumerate(r.makers):
+            for maker, origin, which, output in makers:
+                if origin == 'operation':
+                    result[maker] = number[which, output], None
                 else:
                     shares = len(r.constants[t]) > 1
-                    found[maker] = t, which if shares else None
-        return found
+                    result[maker] = t, which if shares else None
+        return result
 
     def _find_levels(self, o: int, operation: Operation) -> None:
+        """Set the inputs of a recurrent operation whose levels count."""
         p, part = self.program, component_of(self.program)
-        owner = [o for o, each in enumerate(p.operations) for _ in each.outputs]
-        for k, may in enumerate(sources(p).inputs[o]):
-            made = {owner[x] for x in results_in(may)}
-            if part[o] not in {part[x] for x in made}:
-                continue
+        owner = [o for o, op in enumerate(p.operations) for _ in op.outputs]
+        for k, producers in enumerate(sources(p).inputs[o]):
+            owners = {owner[x] for x in results_in(producers)}
+            if part[o] not in {part[x] for x in owners}:
+                continue  # levels are counted within a component
             self.levels[o].append(k)
-            if any(self.recurrent[x] and part[x] != part[o] for x in made):
+            # Numbers from another recurrence have levels too, which are to be ignored.
+            if any(self.recurrent[x] and part[x] != part[o] for x in owners):
                 mask = self.masks[o, k] = np.zeros(1 + max(self.parts), bool)
-                for number, kind, x, *_ in self.recording.makers[operation.inputs[k]]:
-                    mask[number] = kind == 'operation' and part[x] == part[o]
+                for number, origin, x, *_ in self.recording.makers[operation.inputs[k]]:
+                    mask[number] = origin == 'operation' and part[x] == part[o]
 
     # ---- the graph
 
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """See `graph_of`."""
+        """Return the graph of tapes; see `graph_of`."""
         p, r, e = self.program, self.recording, examples
         firsts = np.zeros((r.ends, e + 1), np.int64)
         if e:
             firsts[:, 1:] = np.array(ends, np.int64).reshape(e, r.ends).T
         none = np.zeros(e + 1, np.int64)
         constants, before = self._constants(tapes, firsts, none)
-        begin = [_first(each, firsts, none) for each in r.operations]
+        begin = [_first(place, firsts, none) for place in r.operations]
         tables = [*constants, *(Table(first, ()) for first in begin)]
         numbering, begins = number_values(p, e, tables)
+        # On tapes rows are counted over the batch, in a graph over their example.
         shifts = self._shifts(tables, begins, before, firsts)
         entries = self._entries(tapes, firsts, shifts)
         operations = []
@@ -206,35 +209,40 @@ class Reader:
             if r.labels[k] >= 0:
                 values[:] = tapes[r.labels[k]]
             labels.append(Table(results[n].first, (values,)))
-        made = tuple(constants), tuple(operations), tuple(results)
-        return Graph(e, *made, numbering, tuple(labels), fits=True)
+        rows = tuple(constants), tuple(operations), tuple(results)
+        return Graph(e, *rows, numbering, tuple(labels), fits=True)
 
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Those of examples, by type; by end, how many of its type each example has
-        before its own."""
-        made, before = list[Table](), dict[int, Array]()
-        for type_, of in zip(self.program.types, self.recording.constants, strict=True):
+        """Return tables of the constants of examples by type, and offsets by end.
+
+        The offsets [examples] count the constants of the type before those of the end.
+        """
+        result, before = list[Table](), dict[int, Array]()
+        for type_, parts in zip(
+            self.program.types, self.recording.constants, strict=True
+        ):
             values = [
                 _converted(tapes[tape], type_, below, firsts[end])
-                for tape, end, below in of
+                for tape, end, below in parts
             ]
-            if not of:
+            if not parts:
                 empty = np.zeros((0, *type_.shape), type_.dtype)
-                made.append(Table(none, (empty,)))
-            elif len(of) == 1:
-                made.append(Table(firsts[of[0][1]], (values[0],)))
+                result.append(Table(none, (empty,)))
+            elif len(parts) == 1:
+                result.append(Table(firsts[parts[0][1]], (values[0],)))
             else:
-                counts = [np.diff(firsts[end]) for _, end, _ in of]
+                counts = [np.diff(firsts[end]) for _, end, _ in parts]
                 ahead = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
-                before |= {end: x for (_, end, _), x in zip(of, ahead, strict=False)}
+                before |= {end: x for (_, end, _), x in zip(parts, ahead, strict=False)}
+                # Tape after tape becomes example after example, tape after tape within.
                 joined = np.concatenate(values)
                 if len(none) > 2:
                     whose = [np.arange(len(x)).repeat(x) for x in counts]
                     joined = joined[np.concatenate(whose).argsort(kind='stable')]
-                made.append(Table(first_of(ahead[-1]), (joined,)))
-        return made, before
+                result.append(Table(first_of(ahead[-1]), (joined,)))
+        return result, before
 
     def _shifts(
         self,
@@ -243,12 +251,12 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """What makes rows of makers numbers of values [makers, examples]."""
+        """Return offsets [makers, examples] from indices of rows to value numbers."""
         types = len(self.program.types)
         shifts = np.zeros(
             (1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64
         )
-        shifts[0] = -1  # of the program's constants, which are told from 1
+        shifts[0] = -1  # constants of the program are numbered from 1
         owner = [x for _, x, _ in value_parts(self.program)]
         for maker, (part, end) in self.parts.items():
             if part >= types:
@@ -263,7 +271,7 @@ class Reader:
     def _entries(
         self, tapes: Sequence[list[Any]], firsts: Array, shifts: Array
     ) -> _Entries:
-        """All numbers of rows, decoded at once."""
+        """Return all numbers of rows, decoded together."""
         lists = [tapes[tape] for tape in self.numbered]
         sizes = list(map(len, lists))
         raw = np.fromiter(itertools.chain(*lists), np.int64, sum(sizes))
@@ -274,11 +282,11 @@ class Reader:
                 np.diff(firsts[place.end]) // place.unit * width
                 for place, width in self.numbered.values()
             ]
-            # Makers times examples, flat: of two indices NumPy would make one too.
+            # One flat index of (maker, example): faster than indexing with two arrays.
             which *= examples
             whose = np.tile(np.arange(examples), len(lists))
             which += whose.repeat(np.concatenate(counts))
-        rows = raw.astype(np.int32)  # the lowest bits
+        rows = raw.astype(np.int32)  # keeps the lowest bits
         rows &= ENTRY
         rows += shifts.astype(np.int32).ravel()[which]
         starts = dict(
@@ -287,7 +295,7 @@ class Reader:
         return _Entries(raw, rows, starts, firsts, shifts)
 
     def makers_of(self, raw: Array) -> Array:
-        """The numbers of the makers [n] of numbers of rows [n] int64."""
+        """Return the makers [n] of numbers of rows [n] int64."""
         makers = raw >> ROW
         makers &= self.low
         return makers
@@ -295,7 +303,7 @@ class Reader:
     def _node_columns(
         self, o: int, place: Place | None, entries: _Entries
     ) -> tuple[Array, ...]:
-        """The levels of nodes [rows], and what they read [rows] each."""
+        """Return the levels of nodes [rows], and one column [rows] per input."""
         inputs = len(self.program.operations[o].inputs)
         rows = 0 if place is None else entries.rows(place)
         if place is None or not rows:
@@ -303,10 +311,11 @@ class Reader:
         values = entries.columns(place, entries.numbers, rows)
         if not self.levels[o]:
             return np.ones(rows, np.int32), *values
+        # A row is one level above the highest of its inputs.
         highest = np.zeros(rows, np.int64)
         raw = entries.columns(place, entries.raw, rows, steps=False)
         for k in self.levels[o]:
-            if raw[k] is None:  # made in step, by what takes no turns
+            if raw[k] is None:  # in step, so not of a recurrence
                 continue
             level = raw[k] >> self.recording.level
             if (o, k) in self.masks:
@@ -318,7 +327,9 @@ class Reader:
     def _result(
         self, n: int, place: Place | None, entries: _Entries, firsts: Array
     ) -> Table:
-        tensors, first = self.program.results[n].tensors, entries.none
+        """Return the table of a result."""
+        tensors = self.program.results[n].tensors
+        first = np.zeros(firsts.shape[1], np.int64)
         if n == self.program.value_results[0]:
             first = np.arange(firsts.shape[1])
         elif place is not None:
@@ -331,14 +342,14 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """The entries of tapes of numbers, one tape behind another.
+    """The entries of the tapes of numbers, one tape after another.
 
     Attributes:
-      raw: as they were recorded [entries] int64.
-      numbers: of values in their examples [entries] int32.
-      starts: by tape, its first.
-      firsts: [ends, examples + 1], where what is counted of each example begins.
-      shifts: [makers, examples], between rows and numbers of values.
+      raw: numbers of rows, as recorded [entries] int64.
+      numbers: numbers of values in their examples [entries] int32.
+      starts: the first entry of each tape.
+      firsts: the lengths of tapes before each example [ends, examples + 1].
+      shifts: offsets from indices of rows to value numbers [makers, examples].
     """
 
     raw: Array
@@ -347,31 +358,28 @@ class _Entries:
     firsts: Array
     shifts: Array
 
-    @property
-    def none(self) -> Array:
-        """Where rows begin that there are none of [examples + 1]."""
-        return np.zeros(self.firsts.shape[1], np.int64)
-
     def rows(self, place: Place) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return int(self.firsts[place.end, -1]) // place.unit
 
     def columns(
         self, place: Place, entries: Array, rows: int, steps: bool = True
     ) -> list[Any]:
-        """Each column [rows]; `None` of those made in step, unless `steps`."""
-        made: list[Any] = []
-        for each in place.columns:
-            if each.tape >= 0:
-                start = self.starts[each.tape] + each.place
-                end = self.starts[each.tape] + rows * each.width
-                made.append(entries[start : end : each.width])
+        """Return each column [rows]; `None` for one in step, unless `steps`."""
+        result: list[Any] = []
+        for column in place.columns:
+            if column.tape >= 0:
+                start = self.starts[column.tape] + column.place
+                end = self.starts[column.tape] + rows * column.width
+                result.append(entries[start : end : column.width])
             else:
-                made.append(self._in_step(each.maker, place, rows) if steps else None)
-        return made
+                result.append(
+                    self._in_step(column.maker, place, rows) if steps else None
+                )
+        return result
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """The numbers of values of a maker, one a row [rows]."""
+        """Return the numbers of the values of a maker, one a row [rows]."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
@@ -381,19 +389,19 @@ class _Entries:
 
 
 def _first(place: Place | None, firsts: Array, none: Array) -> Array:
-    """Where the rows of each example begin [examples + 1]."""
+    """Return the first row of each example [examples + 1]."""
     if place is None:
         return none
-    first = firsts[place.end]
-    made: Array = first if place.unit == 1 else first // place.unit
-    return made
+    entries = firsts[place.end]
+    first: Array = entries if place.unit == 1 else entries // place.unit
+    return first
 
 
 def _converted(
     items: list[Any], type_: TensorType, below: int | None, first: Array
 ) -> Array:
-    """Constants as an array [items, *shape]."""
-    if isinstance(type_, KeyType):  # told by their numbers alone
+    """Return constants as an array [items, *shape]."""
+    if isinstance(type_, KeyType):  # a random key depends on its number alone
         return np.zeros((len(items), *type_.shape), type_.dtype)
     try:
         values = to_array(items, type_)
