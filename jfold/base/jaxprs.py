@@ -51,11 +51,7 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return the values of arguments and constants, by variable.
-
-    Args:
-      strict: whether there are all arguments, not only the first ones.
-    """
+    """Return values of constants and arguments, the first ones if not `strict`."""
     jaxpr, constants = opened(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))

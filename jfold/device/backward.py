@@ -116,7 +116,7 @@ def backward(
     for o, pullback in pullbacks.items():
         if pullback.to_weights and o not in grads:
             state, grads[o] = _after_loops(reads, o, state)
-    return {o: _of_weights(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
+    return {o: _gradients(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
 
 
 def _pull_level(
@@ -167,7 +167,7 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     early = dict(zip(pullback.reverse.early_inputs, moving, strict=True))
     edges = _write_edges(reads, tile, edges, early, rows.cotangents)
     if pullback.defers:
-        residuals = _write_crossing(reads, tile, residuals, crossing)
+        residuals = _write_stashes(reads, tile, residuals, crossing)
     return edges, residuals
 
 
@@ -276,7 +276,7 @@ def crossing_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int
     return specs if pullback.defers else {}
 
 
-def _write_crossing(
+def _write_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
 ) -> Residuals:
     """Store what a tile stashes, `crossing` [rows, ...] each.
@@ -305,7 +305,7 @@ def _write_crossing(
     return residuals.replaced(o, saved, buffers)
 
 
-def _crossing(
+def _read_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, real: Array
 ) -> Iterator[Array]:
     """Yield the stashes [rows, ...] of a chunk, given which rows are real [rows]."""
@@ -337,7 +337,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         """Return the edges, and gradients of the weights [*shape each]."""
         rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
-            crossing = list(_crossing(reads, tile, residuals, rows.real))
+            crossing = list(_read_stashes(reads, tile, residuals, rows.real))
             rows, crossing = reads.execution.apart((rows, crossing))
         else:
             rows = reads.execution.apart(rows)
@@ -366,7 +366,7 @@ def _no_grads(reads: Reads, o: int) -> Arrays:
     return [varied(jnp.zeros_like(x), reads.execution.varying) for x in trained]
 
 
-def _of_weights(
+def _gradients(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
     """Return the gradient of each weight of an operation, `None` for zeros.

@@ -97,7 +97,7 @@ class CustomDerivatives:
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Return the second derivatives of the arguments [*shape each]."""
+            """Return cotangents [*shape each], by second derivatives."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 

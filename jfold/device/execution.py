@@ -133,10 +133,8 @@ class Execution:
         Args:
           used: which of the returned tensors have a cotangent.
         """
-        pairs, inputs = (
-            zip(self.tensors, used, strict=True),
-            sources(self.program).inputs,
-        )
+        pairs = zip(self.tensors, used, strict=True)
+        inputs = sources(self.program).inputs
         live, before = union(tensor.makers for tensor, is_used in pairs if is_used), 0
         flows: dict[int, Activity] = {}
         # A result of a recurrence may flow into itself: iterate to a fixed point.

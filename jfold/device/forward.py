@@ -142,12 +142,7 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Values:
-    """Write the outputs of a tile [rows, *shape] each.
-
-    Args:
-      gathered: numbers of the inputs that were gathered.
-      inputs: of the tile, from which the outputs come [rows, *shape] each.
-    """
+    """Write the outputs of a tile [rows, *shape] each, tied to `gathered` inputs."""
     o = tile.operation
     operation, bases = execution.operations[o], execution.layout.value_base[o]
     # An output that does not depend on inputs of its own type could be written before

@@ -206,13 +206,13 @@ class Kernel(Memoized):
         return self.staged(2).run_early(*leaves, reproducible=option)
 
     @functools.cached_property
-    def whole(self) -> bool:
+    def takes_tiles(self) -> bool:
         """Return whether the function is given whole tiles, else row by row."""
         return self.operation.layer.batched and self._of_tile(2).has_linear_rules
 
     def staged(self, rows: int) -> Hoisted:
         """Return the layer's function in two stages, on `rows` rows or on one row."""
-        return self._of_tile(rows) if self.whole else self._of_row
+        return self._of_tile(rows) if self.takes_tiles else self._of_row
 
     @functools.cached_property
     def _of_row(self) -> Hoisted:
@@ -289,7 +289,7 @@ class Kernel(Memoized):
             of_row = functools.partial(outputs, *arguments[:count])
             return list(jax.vmap(of_row, axis_size=rows)(*arguments[count:]))
 
-        return jaxprs.trace(outputs if self.whole else of_rows, many)
+        return jaxprs.trace(outputs if self.takes_tiles else of_rows, many)
 
     @memoized
     def is_defined(self, rows: int) -> bool:
@@ -305,15 +305,10 @@ class Kernel(Memoized):
     def shares(self, rows: int) -> bool:
         """Return whether tiles of `rows` rows share transposed matrices. A function of
         whole tiles may differ with the number of rows, so it shares none."""
-        return xla.shares_transposes(rows) and not self.whole
+        return xla.shares_transposes(rows) and not self.takes_tiles
 
     def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
-        """Return the matrices [n, m] that narrow tiles share, transposed once.
-
-        Args:
-          closed: the jaxpr of a narrow tile.
-          arrays: the weights [*shape each].
-        """
+        """Return the matrices [n, m] that a narrow tile, `closed`, reads transposed."""
         return xla.transposes(closed, arrays) if self.shares(2) else []
 
     def shared(

@@ -84,12 +84,9 @@ class Derivative:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of the arguments [*shape each]. They are those of `push`,
-        given cotangents of the tangents of the live outputs."""
-        along, padded = (
-            spread(tangents, self.moving),
-            spread(cotangents, self.live),
-        )
+        """Return cotangents of the arguments [*shape each], by second derivatives."""
+        along = spread(tangents, self.moving)
+        padded = spread(cotangents, self.live)
         return filled(self.reverse.again(known, along, padded), len(known))
 
 

@@ -145,7 +145,7 @@ class CountedLoops(_Pass):
         for rows, left in zip(widths, left_over(widths, self.batch.empty), strict=True):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)
-        # Zero, since `row` has reached the end, but XLA cannot tell; see `Chained`.
+        # This is zero, but XLA does not know that `row` has reached the end.
         return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(

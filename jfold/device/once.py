@@ -94,7 +94,7 @@ def run_once(
     for c, component in enumerate(execution.components):
         if summed_at_once(execution.spec, c):
             if component.operations and sums_have_rows(execution.spec):
-                _add_up(state, c, component)
+                _apply_sums(state, c, component)
         else:
             for o in component.operations:
                 _apply(state, o, weights[o])
@@ -109,7 +109,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
     real, arrays = None, weights
     if not extent.anything:
         # Without real rows, spare ones could give weights a gradient of NaN.
-        real, arrays = extent.real, [_kept_apart(x, extent.count > 0) for x in weights]
+        real, arrays = extent.real, [_mask_spare(x, extent.count > 0) for x in weights]
 
     def run(arrays: Arrays, inputs: Arrays) -> Arrays:
         return kernel.outputs(Weights(arrays, []), inputs, extent.rows, real)
@@ -151,7 +151,7 @@ def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
     """Return the extent of an operation, or of a result, numbered after these."""
     layout, count = state.execution.layout, _count(state, table, reads)
     rows = [*layout.region, *layout.results][table]
-    anything = _takes_anything(state, table, reads)
+    anything = _allows_any_finite(state, table, reads)
     return Extent(rows, count, anything, state.execution.varying)
 
 
@@ -172,7 +172,7 @@ def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
     return count
 
 
-def _takes_anything(state: State, table: int, reads: Sequence[Read]) -> bool:
+def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
     """Return whether spare rows of an operation may be anything finite. It must be
     defined on that, read nothing else there, and save a mask by it."""
     execution = state.execution
@@ -191,15 +191,14 @@ def _in_place_parts(reads: Iterable[Read]) -> list[int]:
     return [x.part for x in reads if x.part is not None and x.mode is ReadMode.IN_PLACE]
 
 
-def _add_up(state: State, c: int, component: Component) -> None:
+def _apply_sums(state: State, c: int, component: Component) -> None:
     """Compute all sums of a component."""
     execution, operations = state.execution, component.operations
     sections, numbers = state.batch.sections, first_results(execution.program)
     (t,) = execution.operations[operations[0]].outputs
     inside = sum(1 << numbers[o] for o in operations)
-    makers = (
-        union(union(sources(execution.program).inputs[o]) for o in operations) & ~inside
-    )
+    inputs = sources(execution.program).inputs
+    makers = union(union(inputs[o]) for o in operations) & ~inside
     rows = sum(execution.layout.region[o] for o in operations)
     summands = _read(state, t, makers, sections.summands[c])
     sums = _sums(state, summands, sections.sums_of[c], rows)
@@ -207,7 +206,7 @@ def _add_up(state: State, c: int, component: Component) -> None:
     state.produced.update(dict.fromkeys((numbers[o] for o in operations), result))
 
 
-def _kept_apart(x: Array, real: Array, spare: Array | None = None) -> Array:
+def _mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
     """Replace rows that are not real, and stop the gradient through them.
 
     Args:
@@ -306,13 +305,13 @@ def _rows(state: State, read: Read, extent: Extent) -> Array:
     if extent.anything:
         if read.mode is not ReadMode.INDEXED:
             return values
-        return _kept_apart(values, extent.real, lax.full_like(values, 0))
+        return _mask_spare(values, extent.real, lax.full_like(values, 0))
     if read.mode is ReadMode.INDEXED and not read.makers:
         return values  # constants, to which no cotangent flows back anyway
     if read.mode is ReadMode.INDEXED or _repeats(state, read, extent.rows):
-        return _kept_apart(values, extent.real)
+        return _mask_spare(values, extent.real)
     last = slice_rows(values, jnp.maximum(extent.count - 1, 0), 1)
-    return _kept_apart(values, extent.real, jnp.broadcast_to(last, values.shape))
+    return _mask_spare(values, extent.real, jnp.broadcast_to(last, values.shape))
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
@@ -345,11 +344,7 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
 
 
 def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
-    """Add summands [n, *shape] up into rows of sums [rows, *shape].
-
-    Args:
-      section: the row of the sum of each summand [n].
-    """
+    """Add up summands [n, *shape], by the rows of their sums in `section` [n]."""
     wide, to = _wide(summands), state.batch.read(section, 0, *section.shape)
     # The additive identity of floats is -0.0.
     nothing = -0.0 if is_inexact(wide) else 0
