@@ -111,8 +111,7 @@ def backward(
         for o in operations:
             if pullbacks[o].reverse.late_inputs:
                 state, grads[o] = _after_loops(reads, o, state)
-    # Deferred to the end: a chunk takes rows of any level, so there are few large
-    # products instead of many small ones.
+    # Deferred to the end: a chunk takes rows of any level, for few large products.
     for o, pullback in pullbacks.items():
         if pullback.to_weights and o not in grads:
             state, grads[o] = _after_loops(reads, o, state)

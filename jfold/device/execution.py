@@ -74,8 +74,10 @@ class Execution:
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """Return the row offset at which stashed cotangents overwrite products. It is
-        the width of the widest tile where tiles overlap, and zero elsewhere."""
+        """Return the row offset at which stashed cotangents overwrite products.
+
+        It is the width of the widest tile where tiles overlap, and zero elsewhere.
+        """
         # Other operations defer nothing, so they stash nothing.
         recurrent = self.components[self.layout.component[o]].recurrent
         return max(self.layout.widths[o]) if recurrent else 0

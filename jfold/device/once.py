@@ -292,8 +292,11 @@ def _results(state: State) -> Iterator[Array]:
 
 
 def _rows(state: State, read: Read, extent: Extent) -> Array:
-    """Return the rows that a slot reads [rows, *shape]. Spare rows repeat the last real
-    one, and no cotangent flows back from them; or are finite, if that is enough."""
+    """Return the rows that a slot reads [rows, *shape].
+
+    Spare rows repeat the last real one, and no cotangent flows back from them; or are
+    finite, if that is enough.
+    """
     if read.mode is ReadMode.IN_PLACE:
         values = _in_place(state, read, extent.rows)
     else:

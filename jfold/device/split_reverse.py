@@ -53,8 +53,11 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def crossing(self) -> list[Stash]:
-        """The stashes. Each takes the place of a product of the same shape that has
-        been read by then, if there is one left."""
+        """The stashes, from the loop to the gradients of weights.
+
+        Each takes the place of a product of the same shape that has been read by then,
+        if there is one left.
+        """
         halves, rows = self._split(2), self.residuals()
         places = list(map(self._place, self.products_read))
         stashes, taken = list[Stash](), set[int | None]()
