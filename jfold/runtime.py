@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime: a schedule and parameters to values, differentiable in the parameters.
 
-What depends on parameters alone is computed first, by JAX as it stands. `while_loop`
-has no reverse mode, so both passes over what is left are written out; forward mode is
-that of JAX, see `derivatives`. The schedule is data.
+Functions of parameters alone run first, in plain JAX. `while_loop` has no reverse mode,
+so both passes over the schedule are written out; forward mode is that of JAX, see
+`derivatives`. The schedule is data.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
     Params: TypeAlias = Mapping[str, ArrayTree]
     Execute: TypeAlias = Callable[[Params, Schedule], Results]
     # Weights [*shape each]; the index array [size]; constants per type [rows, *shape].
-    Given: TypeAlias = tuple[ByOperation, Array, tuple[Array, ...]]
+    Arguments: TypeAlias = tuple[ByOperation, Array, tuple[Array, ...]]
 
 
 def make_execute() -> Execute:
-    """`run` as a function of its own for each model.
+    """Return `run` as a function of its own for each model, freed with that model.
 
-    JAX keeps what it has traced of a function, and so a model's data, until that
-    function is freed.
+    JAX caches traces of a function, and with them a model's data, until then.
     """
 
     def execute(
@@ -60,12 +59,12 @@ def make_execute() -> Execute:
 
 
 def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Results:
-    """The tensors of each result [rows, ...], shard by shard.
+    """Return the tensors of each result [rows, ...], shard by shard.
 
     Spare rows repeat a real one; in results with any number of rows they are zero.
     Differentiable with respect to `params`; the schedule is data.
     """
-    # Whatever mapping the user keeps parameters in, and whatever else is in it.
+    # `params` may be any mapping, with more layers in it than are used.
     layers = [x for x in schedule.spec.program.layers if x.params is not None]
     used = {layer.name: params[layer.name] for layer in layers}
     shards = schedule.spec.shards
@@ -77,8 +76,9 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 def _run_shard(
     shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
 ) -> Results:
-    """As `run`, of the schedule of one of the shards and the parameters it uses."""
+    """Run the schedule of one shard, given the parameters that it uses."""
     schedule = with_keys(schedule, draws, shards)
+    # Gradients flow to parameters alone, not into the data.
     indices, constants = jax.tree.map(
         lax.stop_gradient, (schedule.indices, schedule.constants)
     )
@@ -88,13 +88,14 @@ def _run_shard(
     )
     spec = schedule.spec
     execution = make_execution(spec, used, varying)
-    given = _weights(execution, used), indices, constants
+    arguments = _weights(execution, used), indices, constants
     tensors = (
-        run_once(execution, *given)
+        run_once(execution, *arguments)
         if spec.strategy == ONCE
-        else _in_loops(execution, given)
+        else _in_loops(execution, arguments)
     )
     results = grouped(execution.program, tensors)
+    # Results with any number of rows have zeros behind the real ones.
     for r in execution.program.observed:
         count = schedule.sections.header.rows[r].of(schedule.indices)
         real = jnp.arange(execution.layout.results[r], dtype=jnp.int32) < count
@@ -102,25 +103,23 @@ def _run_shard(
     return results
 
 
-def _in_loops(execution: Execution, given: Given) -> Arrays:
-    """The tensors of all results [rows, *shape] each, and both passes written out."""
-    leaves, structure = jax.tree.flatten(given)
+def _in_loops(execution: Execution, arguments: Arguments) -> Arrays:
+    """Return the tensors of all results [rows, *shape], both passes written out."""
+    leaves, structure = jax.tree.flatten(arguments)
     parts = functools.partial(jax.tree.unflatten, structure)
     return CustomDerivatives(
-        lambda given: _run(execution, *parts(given)),
-        lambda given: _save(execution, *parts(given)),
-        lambda given, saved, cotangents: _pull(
-            execution, parts(given), saved, cotangents
+        lambda arguments: _run(execution, *parts(arguments)),
+        lambda arguments: _save(execution, *parts(arguments)),
+        lambda arguments, saved, cotangents: _pull(
+            execution, parts(arguments), saved, cotangents
         ),
         lambda tangents: _check_traced(execution, parts(tangents)[0]),
     )(leaves)
 
 
 def _packed(results: Results, schedule: Schedule) -> Results:
-    """The results of shards, with the items of sequences one after another.
-
-    Each shard has spare rows behind its items, but `Ragged` has them all at the end.
-    """
+    """Return the results of shards, with the items of sequences joined. Each shard has
+    spare rows behind its items, but `Ragged` has them all at the end."""
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
     counts = shards.whole(shard_mapped(_counts, schedule))
@@ -131,13 +130,17 @@ def _packed(results: Results, schedule: Schedule) -> Results:
 
 
 def _counts(schedule: Schedule) -> Array:
-    """How many rows there are of each result [1, results]."""
+    """Return the number of rows of each result [1, results]."""
     return jnp.asarray(schedule.sections.header.rows.of(schedule.indices))[None]
 
 
 def _one_after_another(x: Array, counts: Array) -> Array:
-    """Parts of `x` [parts * rows, ...], of which the first `counts` [parts] are there,
-    one after another [parts * rows, ...]; zero behind them."""
+    """Move the real rows of the parts of `x` to the front, zeros behind them.
+
+    Args:
+      x: [parts * rows, ...].
+      counts: number of real rows, the first ones, of each part [parts].
+    """
     rows, ends = jnp.arange(len(x)), jnp.cumsum(counts)
     part = jnp.searchsorted(ends, rows, side='right').clip(max=len(counts) - 1)
     before = (ends - counts)[part]
@@ -146,7 +149,7 @@ def _one_after_another(x: Array, counts: Array) -> Array:
 
 
 def _weights(execution: Execution, params: Params) -> ByOperation:
-    """The weights [*shape each] by operation, from parameters by layer."""
+    """Return the weights [*shape each] by operation, from parameters by layer."""
     return execution.apart(
         {
             o: kernel.weights_of(kernel.operation.layer.own(params))
@@ -172,7 +175,7 @@ def _save(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """As `_run`, and what the reverse reads."""
+    """Return the tensors, and what the reverse reads."""
     batch = Batch(execution.layout, indices, constants)
     carry = forward(execution, execution.policies, weights, batch)
     return gathered(execution.tensors, batch, carry[0]), carry
@@ -180,10 +183,10 @@ def _save(
 
 @api_boundary
 def _pull(
-    execution: Execution, given: Given, stored: Carry, cotangents: MaybeZeros
+    execution: Execution, arguments: Arguments, stored: Carry, cotangents: MaybeZeros
 ) -> MaybeZeros:
-    """Cotangents of all arrays that are given, of those of the tensors."""
-    weights, indices, constants = given
+    """Return cotangents of all arguments, given those of the tensors."""
+    weights, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
     batch = Batch(execution.layout, indices, constants)
     grads = backward(execution, pullbacks, weights, batch, *stored, cotangents)
@@ -192,9 +195,9 @@ def _pull(
 
 
 def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> None:
-    """Refuses to drop the gradient of what functions without parameters close over."""
-    for o, found in tangents.items():
-        if any(x is not None for x in found) and not execution.is_trained(o):
+    """Refuse to drop the gradient of a value closed over without parameters."""
+    for o, of_weights in tangents.items():
+        if any(x is not None for x in of_weights) and not execution.is_trained(o):
             raise TypeError(
                 f'{execution.operations[o]!r}: expected a function that is '
                 'differentiated with respect to its parameters and inputs alone, got '
@@ -204,10 +207,8 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
 
 
 def residual_bytes(spec: Spec) -> int:
-    """What the forward pass keeps for the reverse, and what that adds, in bytes.
-
-    Raises whatever a user's function does that has no gradient.
-    """
+    """Return the bytes stored for the reverse, and by it. Raises whatever a user's
+    function does that has no gradient."""
     layers = spec.program.layers
     execution = make_execution(spec, {layer.name: layer.params for layer in layers})
     if spec.strategy == ONCE:
@@ -216,4 +217,4 @@ def residual_bytes(spec: Spec) -> int:
     specs = list(itertools.chain(*saved_specs(execution, execution.policies).values()))
     for o, pullback in pullbacks.items():
         specs += crossing_specs(execution, o, pullback).values()
-    return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)
+    return sum(int(np.prod(buffer.shape)) * buffer.dtype.itemsize for buffer in specs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as the device half names them, and the axes of a mesh that they vary over."""
+"""Arrays as the device half names them, and the mesh axes that they vary over."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ByOperation: TypeAlias = Mapping[int, Arrays]
 
 @dataclass(frozen=True)
 class Varying:
-    """Over which axes of an enclosing `jax.shard_map` arrays vary.
+    """The axes of an enclosing `jax.shard_map` that arrays vary over.
 
     Attributes:
-      sharding, type_: of specs of such arrays.
+      sharding, type_: those of specs of such arrays.
     """
 
     sharding: jax.sharding.NamedSharding
@@ -35,21 +35,19 @@ class Varying:
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
-    """Over which axes some of the arrays vary."""
+    """Return the axes that some of the arrays vary over."""
     types = list(map(jax.typeof, jax.tree.leaves(arrays)))
-    found = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
-    if found is None or not found.manual_axis_type.varying:
+    widest = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
+    if widest is None or not widest.manual_axis_type.varying:
         return None
     everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
-    sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere)
-    return Varying(sharding, found.manual_axis_type)
+    sharding = jax.sharding.NamedSharding(widest.sharding.mesh, everywhere)
+    return Varying(sharding, widest.manual_axis_type)
 
 
 def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """`x` [*shape], of a type that may vary over the given axes.
-
-    Loops need what they carry to be of one type from the start.
-    """
+    """Return `x` [*shape], of a type that may vary over the given axes. Loops need what
+    they carry to be of one type from the start."""
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
     axes = varying.type_.varying
@@ -60,7 +58,7 @@ def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
 def array_spec(
     shape: tuple[int, ...], dtype: DTypeLike, varying: Varying | None = None
 ) -> Spec:
-    """Stands for an array while only shapes are looked at."""
+    """Return a spec, which stands for an array while only shapes matter."""
     if varying is None:
         return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
@@ -69,12 +67,12 @@ def array_spec(
 
 
 def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
-    """The spec of an array [*shape], or of what stands for one."""
+    """Return the spec of an array [*shape], or of what stands for one."""
     return array_spec(np.shape(x), x.dtype)
 
 
 def masked(x: jax.Array, real: jax.Array) -> jax.Array:
-    """`x`, zero where it is not real.
+    """Return `x`, zero where it is not real.
 
     Args:
       x: [rows, ...], or anything if `real` is one bool.
@@ -84,12 +82,12 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
     return jnp.where(real, x, jnp.zeros((), x.dtype))
 
 
-# An array has rows if its shape at three rows differs from that at two, in one axis
-# alone, which has as many places as there are rows.
+# An array has rows if its shape at three rows differs from that at two in one axis
+# alone, whose length is the number of rows.
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """The axis of rows of an array whose specs at two and at three rows are given."""
+    """Return the axis of rows, given an array's specs at two and at three rows."""
     pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
     axes = [axis for axis, (a, b) in pairs if a != b]
     clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
@@ -97,5 +95,5 @@ def row_axis(two: Spec, three: Spec) -> int | None:
 
 
 def one_row(two: Spec, axis: int) -> Spec:
-    """The spec of one row, from that of two."""
+    """Return the spec of one row, from that of two."""
     return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)

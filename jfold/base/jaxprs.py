@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading jaxprs: running one, and what in it depends on what.
+"""Reading jaxprs: running one, and the dependence between its variables.
 
 Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
 jax 0.11 a closed jaxpr is a jaxpr; `opened` hides the difference.
@@ -25,7 +25,7 @@ Rules: TypeAlias = Mapping[str, Rule]
 
 
 def opened(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """A jaxpr and the values of its constants [*shape each]."""
+    """Return a jaxpr and the values of its constants [*shape each]."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
 
@@ -35,12 +35,12 @@ def evaluate(
     rules: Rules | None = None,
     known: Environment | None = None,
 ) -> Arrays:
-    """Runs a jaxpr on arguments [*shape each], nested `jit`s inlined.
+    """Run a jaxpr on arguments [*shape each], nested `jit`s inlined.
 
     Args:
-      rules: called as `rule(equation, operands)` for every equation, by the name of its
-        primitive, in place of it; not within other control flow. Gives a list if the
-        primitive has several results.
+      rules: by the name of a primitive; run as `rule(equation, operands)` in place of
+        its equations, but not within control flow. Returns a list if the primitive has
+        several results.
       known: variables that need not be computed.
     """
     jaxpr, _ = opened(closed)
@@ -51,7 +51,7 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """What arguments, only the first ones unless `strict`, and constants stand for."""
+    """Return values of constants and arguments, the first ones if not `strict`."""
     jaxpr, constants = opened(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))
@@ -63,26 +63,25 @@ def run(
     outputs: Iterable[Atom],
     rules: Rules | None = None,
 ) -> Arrays:
-    """The values of `outputs`: runs equations over an environment, but for those whose
-    results it has."""
+    """Run equations over an environment; return the values of `outputs`. Equations
+    whose results the environment has are skipped."""
     env = dict(env)
 
     def read(atom: Atom) -> jax.Array:
         return atom.val if isinstance(atom, core.Literal) else env[atom]
 
     for equation in equations:
-        # Without results there are effects, as of a `jax.debug.print`.
+        # An equation without results has an effect, as `jax.debug.print` has.
         if equation.outvars and all(v in env for v in equation.outvars):
             continue
         values = list(map(read, equation.invars))
-        env |= zip(
-            equation.outvars, _result(equation, values, rules or {}), strict=True
-        )
+        results = _result(equation, values, rules or {})
+        env |= zip(equation.outvars, results, strict=True)
     return list(map(read, outputs))
 
 
 def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
-    """The results of an equation [*shape each], of values [*shape each]."""
+    """Return the results of an equation [*shape each], of values [*shape each]."""
     name = equation.primitive.name
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
@@ -92,12 +91,12 @@ def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
 
 
 def apply(equation: core.JaxprEqn, operands: Sequence[jax.Array]) -> jax.Array:
-    """The one result [*shape] of an equation, of other operands [*shape each]."""
+    """Return the one result [*shape] of an equation, of other operands."""
     return bind(equation, operands)[0]
 
 
 def bind(equation: core.JaxprEqn, values: Sequence[jax.Array]) -> Arrays:
-    """The results of an equation [*shape each], of other operands [*shape each]."""
+    """Return the results of an equation [*shape each], of other operands."""
     primitive: Any = equation.primitive
     params = primitive.get_bind_params(equation.params)
     return _listed(equation, primitive.bind(*values, **params))
@@ -108,13 +107,13 @@ def _listed(equation: core.JaxprEqn, result: Any) -> Arrays:
 
 
 def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
-    """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
+    """Return the jaxpr of `fn(*specs)`, a list of arrays, with `jit`s inlined."""
     return inlined(jax.make_jaxpr(fn)(*specs))
 
 
 def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """A jaxpr without nested `jit`s: as one equation it would depend on all that any
-    equation within depends on."""
+    """Inline nested `jit`s of a jaxpr. As one equation, a `jit` would depend on all
+    that any equation in it depends on."""
     jaxpr, _ = opened(closed)
     if not any(equation.primitive.name == 'jit' for equation in jaxpr.eqns):
         return closed
@@ -123,10 +122,10 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def check_rules(closed: core.ClosedJaxpr) -> None:
-    """Refuses a reverse that reads what an enclosing transformation traces.
+    """Refuse a reverse that reads what an enclosing transformation traces.
 
-    What a function closes over is an argument here; what a rule of its own closes over
-    is seen only now, and JAX compiles no loop with it.
+    Values that a function closes over are arguments here. Those that a rule of its own
+    closes over are seen only now, and JAX compiles no loop with them.
 
     Raises:
       TypeError: it does.
@@ -141,15 +140,15 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
             )
 
 
-# ---- equations that say the same -----------------------------------------------------
+# ---- repeated equations --------------------------------------------------------------
 
-# None has a size among its parameters, by which two could be the same by chance, for
-# one number of rows.
+# Primitives without a size among their parameters. Two equations with sizes could be
+# equal by chance, for one number of rows.
 _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """A jaxpr in which what several simple equations say of the same, one does."""
+    """Return a jaxpr in which simple equations of equal operands run once."""
     jaxpr, _ = opened(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
@@ -160,6 +159,7 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
             )
             key = equation.primitive, str(equation.params), *read
             (result,) = equation.outvars
+            # Of equal equations, the first computes the result of all.
             same[result] = first.setdefault(key, result)
 
     def rewritten(*leaves: jax.Array) -> Arrays:
@@ -177,67 +177,67 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
-    """The arguments that each output of a jaxpr depends on; looks into `jit`s."""
+    """Return the arguments that each output of a jaxpr depends on, through `jit`s."""
     jaxpr, _ = opened(closed)
-    found = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
+    sources = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
 
     def read(atom: Atom) -> set[int]:
-        return set() if isinstance(atom, core.Literal) else found.get(atom, set())
+        return set() if isinstance(atom, core.Literal) else sources.get(atom, set())
 
     for equation in jaxpr.eqns:
-        given = list(map(read, equation.invars))
+        operands = list(map(read, equation.invars))
         if equation.primitive.name == 'jit':
             used = depends(equation.params['jaxpr'])
         else:
-            used = [set(range(len(given)))] * len(equation.outvars)
+            used = [set(range(len(operands)))] * len(equation.outvars)
         for variable, places in zip(equation.outvars, used, strict=True):
-            found[variable] = set().union(*(given[place] for place in places))
+            sources[variable] = set().union(*(operands[place] for place in places))
     return list(map(read, jaxpr.outvars))
 
 
 def passed(closed: core.ClosedJaxpr) -> list[int | None]:
-    """Of each output of a jaxpr, the argument that it is, if it is one; looks into
-    `jit`s."""
+    """Return, for each output of a jaxpr, the argument that it is, or `None`. Nested
+    `jit`s are looked into."""
     jaxpr, _ = opened(closed)
-    found = {variable: place for place, variable in enumerate(jaxpr.invars)}
+    sources = {variable: place for place, variable in enumerate(jaxpr.invars)}
 
     def read(atom: Atom) -> int | None:
-        return None if isinstance(atom, core.Literal) else found.get(atom)
+        return None if isinstance(atom, core.Literal) else sources.get(atom)
 
     for equation in jaxpr.eqns:
         if equation.primitive.name == 'jit':
-            given = list(map(read, equation.invars))
+            operands = list(map(read, equation.invars))
             places = passed(equation.params['jaxpr'])
             for variable, place in zip(equation.outvars, places, strict=True):
-                if place is not None and (argument := given[place]) is not None:
-                    found[variable] = argument
+                if place is not None and (argument := operands[place]) is not None:
+                    sources[variable] = argument
     return list(map(read, jaxpr.outvars))
 
 
 def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
-    """An output of a jaxpr [*shape] that depends on no argument; `None` if it does on
-    what an enclosing transformation traces."""
+    """Return an output of a jaxpr [*shape] that depends on no argument. It is `None` if
+    it depends on what an enclosing transformation traces."""
     jaxpr, constants = opened(inlined(closed))
-    known = zip(jaxpr.constvars, constants, strict=True)
-    env = {v: x for v, x in known if not isinstance(x, jax.core.Tracer)}
+    pairs = zip(jaxpr.constvars, constants, strict=True)
+    env = {v: x for v, x in pairs if not isinstance(x, jax.core.Tracer)}
     wanted = jaxpr.outvars[output : output + 1]
     steps = needed(jaxpr.eqns, wanted)
-    made = {v for each in steps for v in each.outvars} | env.keys()
-    read = variables([*wanted, *(v for each in steps for v in each.invars)])
-    if not made.issuperset(read):
+    known = {v for step in steps for v in step.outvars} | env.keys()
+    read = variables([*wanted, *(v for step in steps for v in step.invars)])
+    if not known.issuperset(read):
         return None
     with jax.ensure_compile_time_eval():  # also where a model is made inside of a trace
         return run(steps, env, wanted)[0]
 
 
 def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
-    """The products of matrices and vectors in a jaxpr, in their order."""
+    """Return the products of matrices and vectors in a jaxpr, in order."""
     return [e for e in opened(closed)[0].eqns if e.primitive.name == 'dot_general']
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:
-    """Whether each equation runs once, and its reverse is JAX's own: there are no
-    loops, cases, checkpoints or reverse rules of a user's inside, and no effects."""
+    """Return whether equations run once, and have no reverse but JAX's own. Then there
+    are no loops, cases, checkpoints, reverse rules of a user's, or effects."""
     return all(
         not equation.effects
         and (equation.primitive.name in _INLINED or not inside(equation))
@@ -250,9 +250,9 @@ _INLINED = 'jit', 'custom_jvp_call'
 
 
 def inside(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
-    """The jaxprs that an equation has inside."""
-    found = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
-    return list(filter(_is_jaxpr, found))
+    """Return the jaxprs that an equation has inside."""
+    leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
+    return list(filter(_is_jaxpr, leaves))
 
 
 def _is_jaxpr(value: object) -> bool:
@@ -262,13 +262,13 @@ def _is_jaxpr(value: object) -> bool:
 def dependent(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """The equations that depend on some variables or make them, and the variables."""
-    found, equations = set(sources), set()
+    """Return equations that depend on some variables or make them, and results."""
+    reached, equations = set(sources), set()
     for equation in jaxpr.eqns:
-        if found.intersection((*variables(equation.invars), *equation.outvars)):
-            found.update(equation.outvars)
+        if reached.intersection((*variables(equation.invars), *equation.outvars)):
+            reached.update(equation.outvars)
             equations.add(equation)
-    return equations, found
+    return equations, reached
 
 
 # Functions that move data, and compute nothing.
@@ -279,12 +279,12 @@ MOVES = frozenset(
 
 
 def spec(atom: Atom) -> Spec:
-    """Shape and dtype of a variable or a literal."""
+    """Return the shape and dtype of a variable or a literal."""
     return cast(Spec, atom.aval)
 
 
 def is_inexact(x: jax.Array | Spec) -> bool:
-    """Whether something of a dtype has a gradient; integers have none."""
+    """Return whether a dtype has gradients; integers have none."""
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
@@ -294,8 +294,9 @@ def needed(
     known: Container[core.Var] = (),
     keep: Container[core.JaxprEqn] = (),
 ) -> list[core.JaxprEqn]:
-    """The equations that lead to `outputs` or are to be kept, in their order."""
+    """Return the equations that lead to `outputs` or are to be kept, in order."""
     live, kept = {v for v in variables(outputs) if v not in known}, []
+    # Backwards: readers come after what they read.
     for equation in reversed(equations):
         if equation in keep or live.intersection(equation.outvars):
             kept.append(equation)
@@ -304,5 +305,5 @@ def needed(
 
 
 def variables(atoms: Iterable[Atom]) -> list[core.Var]:
-    """Those of the atoms that are no literals."""
+    """Return the atoms that are no literals."""
     return [v for v in atoms if not isinstance(v, core.Literal)]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a compiled program: tiles, loops, and their reverse."""
+"""The compiled half of jfold: kernels, loops over tiles, and their reverse."""

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reverse of a kernel is given: rows, and where cotangents flow; what crosses
-in it."""
+"""The arguments of a kernel's reverse, where cotangents flow, and what is stashed."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ T = TypeVar('T')
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rows:
-    """What the reverse of a tile or chunk is given.
+    """The arguments of the reverse of a tile or chunk.
 
     Attributes:
       weights: for both passes.
       inputs: [rows, *shape] each.
-      residuals: what was saved of these rows [rows, ...] each.
+      residuals: saved by the forward pass [rows, ...] each.
       cotangents: of the live outputs [rows, *shape] each.
-      real: [rows] bool, whose contribution to gradients of weights counts.
+      real: [rows] bool, the rows that contribute to gradients of weights.
     """
 
     weights: Weights
@@ -37,16 +36,16 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.real.shape[0])
 
 
 @dataclass(frozen=True)
 class Activity:
-    """How cotangents flow through an operation.
+    """The inputs and outputs of an operation that cotangents flow through.
 
     Attributes:
-      live: the outputs that have a cotangent.
+      live: numbers of the outputs that have a cotangent.
       active: per input, whether it gets one.
     """
 
@@ -59,26 +58,26 @@ class Activity:
         return [a for a, is_active in enumerate(self.active) if is_active]
 
     def chosen(self, inputs: Sequence[T]) -> list[T]:
-        """The active ones, of what there is of each input."""
+        """Return the items of the active inputs, given one item for each input."""
         pairs = zip(inputs, self.active, strict=True)
         return [x for x, is_active in pairs if is_active]
 
     def merged(self, inputs: Sequence[T], new: Iterable[T]) -> list[T]:
-        """What there is of each input, of the active ones from `new`."""
-        rest = iter(new)
+        """Return `inputs` with those of active ones replaced, in order, by `new`."""
+        replacements = iter(new)
         pairs = zip(inputs, self.active, strict=True)
-        return [next(rest) if is_active else x for x, is_active in pairs]
+        return [next(replacements) if is_active else x for x, is_active in pairs]
 
 
 @dataclass(frozen=True)
 class Stash:
-    """What the reverse in the loops hands on to the gradients of weights.
+    """A value that the loops of the reverse keep for the gradients of weights.
 
     Attributes:
-      row: one of the array.
-      is_linear: whether it depends on the cotangents, as a norm that crosses does not.
-      replaces: a residual that `pull_to_inputs` alone reads, whose place it takes;
-        `None` if it needs its own.
+      row: the spec of one row.
+      is_linear: whether it depends on the cotangents, as a norm does not.
+      replaces: number of a residual that `pull_to_inputs` alone reads, whose place it
+        takes; `None` if it needs a buffer of its own.
     """
 
     row: Spec

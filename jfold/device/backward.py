@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reverse pass: gradients of the parameters, given cotangents of the results.
+"""The reverse pass: gradients of the weights, given cotangents of the results.
 
 The loops of the forward pass, backwards. A tile *gathers* the cotangents of its outputs
-from where the consumers left them and writes those of its inputs to edge rows of its
+from where the consumers left them, and writes those of its inputs to edge rows of its
 own, so nothing is scattered and sums have a fixed order:
 
     edges of a type    one input | another input | ... | results | sums | zero
@@ -10,11 +10,12 @@ own, so nothing is scattered and sums have a fixed order:
                            │              └─ gathered: cotangents of outputs
                            └─ written: cotangents of inputs ◀─ tile
 
-Matrix products of the forward pass are kept, or computed again like elementwise values.
-Gradients of weights are taken over all rows of an operation in large chunks: of
-recurrent operations after all loops, from what these left in the place of the products,
-or right after their own where cotangents of inputs from outside are taken with them; of
-others at once, with the cotangents of their inputs.
+Matrix products of the forward pass are stored; elementwise values are computed again.
+Gradients of weights are taken over all rows of an operation, in large chunks. Those of
+recurrent operations are deferred until after all loops, and computed from stashes that
+these left in the place of the products. They come right after their own loop where
+cotangents of inputs from outside are taken with them. Other operations get theirs at
+once, with the cotangents of their inputs.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ State: TypeAlias = Chained[Carry]
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """What the reverse pass reads and never writes.
+    """The data that the reverse pass reads and never writes.
 
     Attributes:
       pullbacks: by operation, of those through which cotangents flow.
@@ -81,15 +82,15 @@ def backward(
     saved: Residuals,
     cotangents: MaybeZeros,
 ) -> dict[int, list[Array | None]]:
-    """By operation, gradients of its weights; `None` for what is known to be zero.
+    """Return the gradients of weights by operation, `None` if known to be zero.
 
     Args:
       pullbacks: by operation, of those through which cotangents flow.
       arrays: by operation, its weights [*shape each].
       saved: by the forward pass.
-      cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
+      cotangents: of `execution.tensors`, in their order [rows, *shape] each.
     """
-    weights = {o: each.reverse.weights(arrays[o]) for o, each in pullbacks.items()}
+    weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
     loops = make_loops(execution.spec, batch, down=True)
     reads = Reads(execution, pullbacks, weights, batch, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
@@ -97,7 +98,7 @@ def backward(
     state = Chained(varied(jnp.zeros((), jnp.int32), execution.varying), carry)
     grads: dict[int, Arrays] = {}
     for c in reversed(range(len(execution.components))):
-        # What no cotangent reaches does not run, be it in the middle of a component.
+        # Operations that no cotangent reaches do not run, even within a component.
         operations = [o for o in execution.components[c].operations if o in pullbacks]
         if operations and pullbacks[first := operations[0]].runs_at_once:
             state, grads[first] = _pull_at_once(reads, c, first, state)
@@ -106,28 +107,26 @@ def backward(
         ):
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
-        # Cotangents that no loop of this component waits for, but those of others do.
+        # No loop of this component waits for late cotangents, but those of others do.
         for o in operations:
             if pullbacks[o].reverse.late_inputs:
                 state, grads[o] = _after_loops(reads, o, state)
-    # Of recurrent operations a chunk takes rows of any level: few large products.
+    # Deferred to the end: a chunk takes rows of any level, for few large products.
     for o, pullback in pullbacks.items():
         if pullback.to_weights and o not in grads:
             state, grads[o] = _after_loops(reads, o, state)
-    return {o: _of_weights(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
+    return {o: _gradients(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
 
 
 def _pull_level(
     reads: Reads, c: int, operations: Sequence[int], level: Level, state: State
 ) -> State:
-    """The reverse of one level of a component."""
-    # Whoever reads what this level made is of a later level, or a later component.
+    """Run the reverse of one level of a component."""
+    # All consumers of this level are in later levels or components, so have run.
     state = _sum_uses(reads, c, level.number, state)
-    # All that reads can come before an only write.
-    several = (
-        has_sums(reads.execution, operations) + _edge_writes(reads, operations) > 1
-    )
-    tile = functools.partial(_pull_tile, reads, several)
+    # A single write can come after all reads; with more, see `xla.materialized`.
+    writes = has_sums(reads.execution, operations) + _edge_writes(reads, operations)
+    tile = functools.partial(_pull_tile, reads, writes > 1)
     for o in operations:
         if reads.pullbacks[o].to_inputs:
             state = reads.loops.tiles(o, level, tile, state)
@@ -135,11 +134,9 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """How often operations write, each in a tile, to edges that they read too."""
-    execution, running = (
-        reads.execution,
-        [o for o in operations if reads.pullbacks[o].to_inputs],
-    )
+    """Return the number of writes, per tile, to edge buffers that are read too."""
+    execution = reads.execution
+    running = [o for o in operations if reads.pullbacks[o].to_inputs]
     flows = {o: reads.pullbacks[o].reverse.flow for o in running}
     read = {execution.operations[o].outputs[k] for o in running for k in flows[o].live}
     return sum(
@@ -151,30 +148,31 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """The reverse of a tile, rows and all that are done before.
+    """Run the reverse of a tile, maybe with rows that earlier tiles have finished.
 
-    These are of its level, or past its end; from the same edges and residuals they give
-    the same again, and are written to the same places.
+    Such rows are of this level, or past its end. They read the same edges and residuals
+    as before, so the same numbers are written to the same places.
 
     Args:
-      several: whether edges are written more than once in a level.
+      several: whether edge buffers are written more than once in a level.
     """
     edges, residuals = carry
     pullback = reads.pullbacks[tile.operation]
-    given = reads.execution.apart(_rows(reads, tile, edges, residuals))
+    rows = reads.execution.apart(_rows(reads, tile, edges, residuals))
+    # Else XLA might gather again after the first write, and copy the buffer for that.
     if several:
-        given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
-    moving, crossing = reads.execution.apart(pullback.reverse.pull_to_inputs(given))
+        rows = replace(rows, cotangents=reads.loops.read_once(rows.cotangents))
+    moving, crossing = reads.execution.apart(pullback.reverse.pull_to_inputs(rows))
     early = dict(zip(pullback.reverse.early_inputs, moving, strict=True))
-    edges = _write_edges(reads, tile, edges, early, given.cotangents)
+    edges = _write_edges(reads, tile, edges, early, rows.cotangents)
     if pullback.defers:
-        residuals = _write_crossing(reads, tile, residuals, crossing)
+        residuals = _write_stashes(reads, tile, residuals, crossing)
     return edges, residuals
 
 
 def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Arrays]:
-    """The reverse of a component that is one operation and runs once, and gradients of
-    its trained weights [*shape each]."""
+    """Run the reverse of an operation that is not recurrent, on all its rows. Returns
+    the gradients of its trained weights [*shape each], too."""
     # Sums are filed under the last step that runs, as of any level.
     last = jnp.maximum(reads.batch.levels(c) - 1, 0)
     return _after_loops(reads, o, _sum_uses(reads, c, last, state))
@@ -190,7 +188,7 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 
 
 def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
-    """What the reverse of a tile or chunk is given.
+    """Return the arguments of the reverse of a tile or chunk.
 
     Spare rows of a chunk repeat the first, with a cotangent of zero: on zeros an
     operation may give NaN, and zero times NaN is NaN.
@@ -214,19 +212,17 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
 
 
 def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
-    """Of each live output [rows, *shape], summed over the uses of its values."""
+    """Yield the cotangent [rows, *shape] of each live output, summed over its uses."""
     o, capacity = tile.operation, reads.execution.spec.capacity
-    outputs, bases = (
-        reads.execution.operations[o].outputs,
-        reads.execution.layout.value_base[o],
-    )
+    outputs = reads.execution.operations[o].outputs
+    bases = reads.execution.layout.value_base[o]
     for k in reads.pullbacks[o].reverse.flow.live:
         t = outputs[k]
-        # The section begins behind the constants, which have no cotangents. Of values
-        # with fewer uses the rest of the indices point to the row of zeros.
+        # The section begins behind the constants, which have no cotangents. Values
+        # with fewer uses have indices of the row of zeros for the others.
         at = bases[k] - capacity.constants[t] + tile.first
         uses = reads.batch.sections.consumers[t].rows
-        indices = [reads.batch.read(each, at, tile.rows) for each in uses]
+        indices = [reads.batch.read(section, at, tile.rows) for section in uses]
         yield added(reads.loops.gather(edges.buffers[t], indices))
 
 
@@ -237,119 +233,120 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Edges:
-    """The edges, with the cotangents of inputs of a tile [rows, *shape] each, by input,
-    made from those of its outputs [rows, *shape] each."""
+    """Write the cotangents of a tile's inputs to their edge rows.
+
+    Args:
+      moving: cotangents of inputs, by input [rows, *shape] each.
+      cotangents: of the live outputs, from which they come [rows, *shape] each.
+    """
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.flow.live]
-    made: dict[int, Array] = {}
+    tied: dict[int, Array] = {}
     for a, x in moving.items():
         t = operation.inputs[a]
         read = xla.others(t, live, cotangents, reverse.cotangents_read[a])
-        made[a] = xla.after(read, x.astype(edges.buffers[t].dtype), tile.first)
-    # Each use of a value has edge rows of its own, as many as the operation has rows:
-    # what is written is dense, and no two uses write to one place.
+        tied[a] = xla.after(read, x.astype(edges.buffers[t].dtype), tile.first)
+    # Each input of an operation has edge rows of its own, as many as the operation has
+    # rows: writes are dense, and no two uses of a value write to the same place.
     for group in reads.execution.layout.together[tile.operation]:
-        if chosen := [a for a in group if a in made]:
+        if chosen := [a for a in group if a in tied]:
             t = operation.inputs[group[0]]
             base, step = reads.execution.layout.edges[tile.operation][group[0]]
-            first, none = base + step * tile.first, jnp.zeros_like(made[chosen[0]])
+            first, none = base + step * tile.first, jnp.zeros_like(tied[chosen[0]])
             old = [none for _ in group]
-            if any(a in reverse.early_inputs and a not in made for a in group):
-                # What the loop has written between these.
+            if any(a in reverse.early_inputs and a not in tied for a in group):
+                # The loop has written the cotangents of the other inputs in between.
                 rows = slice_rows(edges.buffers[t], first, step * tile.rows)
                 old = [rows[k::step] for k in range(step)]
             pairs = zip(group, old, strict=True)
-            rows = beside([made.get(a, x) for a, x in pairs])
+            rows = beside([tied.get(a, x) for a, x in pairs])
             edges = edges.written(t, rows, first)
     return edges
 
 
-# ---- what crosses from the loops to the gradients of weights -------------------------
+# ---- stashes: from the loops to the gradients of weights -----------------------------
 
 
 def crossing_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
-    """Buffers for what crosses, but for what takes the place of something."""
+    """Return the specs of stash buffers, for each stash that has its own."""
     rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
-    own = {
-        k: buffer_of(rows, each.row) for k, each in crossing if each.replaces is None
-    }
-    return own if pullback.defers else {}
+    specs = {k: buffer_of(rows, x.row) for k, x in crossing if x.replaces is None}
+    return specs if pullback.defers else {}
 
 
-def _write_crossing(
+def _write_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
 ) -> Residuals:
-    """What is stored, with what crosses from a tile [rows, ...] each.
+    """Store what a tile stashes, `crossing` [rows, ...] each.
 
-    It takes the place of products a widest tile further on, where they have been read,
-    since tiles run from the last rows to the first:
+    A stash may take the place of products. It lies one widest tile further on, where
+    products have been read already, since tiles run from the last rows to the first:
 
         products   p0 p1 p2 p3 p4 p5 __ __      a tile of two rows, p4 and p5, is
         then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
         then       p0 p1 p2 p3 c2 c3 c4 c5
 
-    Rows that are done again, past the end of a level, still find their own: what could
-    have been written there comes from rows that have not been done yet. So the distance
-    is for the numbers, and the place of the products for the memory; that XLA copies
-    nothing for it, `xla.is_read_before` sees to.
+    Rows that run again, past the end of a level, still find their own products: only
+    rows that have not run yet would write over those. So the offset keeps results
+    right, and the shared place saves memory. `xla.is_read_before` decides which places
+    can be shared without XLA copying the buffer.
     """
     o = tile.operation
     shift = reads.execution.shift(o)
-    saved, own = list(residuals.saved[o]), dict(residuals.crossing[o])
+    saved, buffers = list(residuals.saved[o]), dict(residuals.crossing[o])
     pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
-    for k, (x, of) in enumerate(pairs):
-        if of.replaces is None:
-            own[k] = write(own[k], x, tile.first)
+    for k, (x, stash) in enumerate(pairs):
+        if stash.replaces is None:
+            buffers[k] = write(buffers[k], x, tile.first)
         else:
-            saved[of.replaces] = write(saved[of.replaces], x, tile.first + shift)
-    return residuals.replaced(o, saved, own)
+            saved[stash.replaces] = write(saved[stash.replaces], x, tile.first + shift)
+    return residuals.replaced(o, saved, buffers)
 
 
-def _crossing(
+def _read_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, real: Array
 ) -> Iterator[Array]:
-    """What crossed from the rows of a chunk [rows, ...] each, `real` ones [rows]."""
+    """Yield the stashes [rows, ...] of a chunk, given which rows are real [rows]."""
     o = tile.operation
     shift = reads.execution.shift(o)
-    for k, of in enumerate(reads.pullbacks[o].reverse.crossing):
-        if of.replaces is None:
+    for k, stash in enumerate(reads.pullbacks[o].reverse.crossing):
+        if stash.replaces is None:
             x = slice_rows(residuals.crossing[o][k], tile.first, tile.rows)
         else:
-            saved = residuals.saved[o][of.replaces]
+            saved = residuals.saved[o][stash.replaces]
             x = slice_rows(saved, tile.first + shift, tile.rows)
-        # A norm or the sum of a softmax may cross too: zero would give NaN there.
-        yield masked(x, real) if of.is_linear else repeated(x, real)
+        # A norm or the sum of a softmax may be stashed too: zero would give NaN there.
+        yield masked(x, real) if stash.is_linear else repeated(x, real)
 
 
 # ---- gradients of weights ------------------------------------------------------------
 
 
 def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
-    """Gradients of an operation's trained weights [*shape each], taken from all rows;
-    and cotangents of inputs that no loop has taken before.
+    """Return gradients [*shape each] of an operation's weights, from all its rows.
 
-    They are taken from what crossed, or by the whole reverse: then what crosses need
-    not be stored, and what is not used is dead code to XLA.
+    They come from stashes, or from both halves of the reverse, run here: then nothing
+    is stored in between, and results that nobody uses are dead code to XLA.
     """
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
-        """And gradients of the weights [*shape each]."""
-        given, moving = _rows(reads, tile, edges, residuals), list[Array]()
+        """Return the edges, and gradients of the weights [*shape each]."""
+        rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
-            crossing = list(_crossing(reads, tile, residuals, given.real))
-            given, crossing = reads.execution.apart((given, crossing))
+            crossing = list(_read_stashes(reads, tile, residuals, rows.real))
+            rows, crossing = reads.execution.apart((rows, crossing))
         else:
-            given = reads.execution.apart(given)
-            moving, crossing = reverse.pull_to_inputs(given)
-        grads, late = reverse.pull_to_weights(given, crossing)
+            rows = reads.execution.apart(rows)
+            moving, crossing = reverse.pull_to_inputs(rows)
+        grads, late = reverse.pull_to_weights(rows, crossing)
         grads, late = reads.execution.apart((grads[:count], late))
         written = dict(zip(reverse.late_inputs, late, strict=True))
         if pullback.to_inputs and pullback.runs_at_once:
             written |= zip(reverse.early_inputs, moving, strict=True)
-        return _write_edges(reads, tile, edges, written, given.cotangents), grads
+        return _write_edges(reads, tile, edges, written, rows.cotangents), grads
 
     if pullback.defers and not reverse.late_inputs:
         # All edges are there, and only read: there is no loop to wait for.
@@ -362,31 +359,36 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
-    """Zeros for the trained weights of an operation [*shape each]."""
+    """Return zeros for the trained weights of an operation [*shape each]."""
     # Integers come last among weights, and have no gradient.
     trained = reads.weights[o].arrays[: reads.execution.kernels[o].trained_count]
     return [varied(jnp.zeros_like(x), reads.execution.varying) for x in trained]
 
 
-def _of_weights(
+def _gradients(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
-    """The gradients of all weights of an operation [*shape each], given those of the
-    trained ones [*shape each]; `None`, which is known to be zero whatever the values,
-    for those that nothing reads that has a cotangent."""
-    found: list[Array | None] = [None for _ in range(count)]
+    """Return the gradient of each weight of an operation, `None` for zeros.
+
+    A weight that no live output reads has a gradient of zero, whatever the values.
+
+    Args:
+      grads: gradients of the trained weights [*shape each].
+      count: number of all weights.
+    """
+    result: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
         live = reads.pullbacks[o].reverse.flow.live
         if any(reads.execution.kernels[o].reads_weight(k, w) for k in live):
-            found[w] = grad
-    return found
+            result[w] = grad
+    return result
 
 
 # ---- new buffers ---------------------------------------------------------------------
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Carry:
-    """The edges, with the cotangents of the results; room for what crosses."""
+    """Return edges with the cotangents of results, and empty stash buffers."""
     execution, extra = reads.execution, xla.extra_rows(even=False)
     buffers: dict[int, Array] = {}
     for t in sorted(_types(reads)):
@@ -407,10 +409,10 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Ca
 
 
 def _types(reads: Reads) -> set[int]:
-    """The types of values that have cotangents."""
-    found: set[int] = set()
+    """Return the types of values that have cotangents."""
+    types: set[int] = set()
     for o, pullback in reads.pullbacks.items():
         operation, flow = reads.execution.operations[o], pullback.reverse.flow
-        found.update(operation.outputs[k] for k in flow.live)
-        found.update(flow.chosen(operation.inputs))
-    return found
+        types.update(operation.outputs[k] for k in flow.live)
+        types.update(flow.chosen(operation.inputs))
+    return types

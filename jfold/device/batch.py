@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch on the device; all reading of its index array, section by section."""
+"""A batch on the device, and all reads of its index array, by section."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Number: TypeAlias = 'Array | int'
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What the device is told of a batch.
+    """The data of a batch on the device.
 
     Attributes:
       layout: where everything lies.
@@ -30,42 +30,42 @@ class Batch:
 
     @property
     def sections(self) -> Sections:
-        """The parts of `indices`."""
+        """The sections of `indices`."""
         return self.layout.sections
 
     def levels(self, component: int) -> Array:
-        """How many levels of a component run [], or steps if their number is fixed."""
+        """Return the number of levels [] of a component; of steps if that is fixed."""
         return self._number(self.sections.header.depths, component)
 
     def nodes(self, operation: int) -> Array:
-        """How many rows of an operation stand for nodes []."""
+        """Return the number of real rows of an operation []."""
         return self._number(self.sections.header.counts, operation)
 
     def rows(self, result: int) -> Array:
-        """How many rows of a result are real []."""
+        """Return the number of real rows of a result []."""
         return self._number(self.sections.header.rows, result)
 
     @property
     def empty(self) -> Array:
-        """The part of a wide tile [] that may be empty: one of so many."""
+        """The part of a wide tile that may be empty, as a divisor []."""
         return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
-        """Of an operation on a level: first row, end [] each."""
+        """Return the first row and the end [] of an operation on a level."""
         component = self.layout.component[operation]
         columns = self.layout.tables[component][1]
         first = level * columns + self.layout.column[operation]
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """First row and number of tiles of the sums that one round makes [] each."""
+        """Return the first row and the number of tiles [] of one round of sums."""
         section = self.sections.steps[type_]
         _, stages, numbers = section.shape
         place = numbers * (step * stages + stage)
         return list(self.read(section, place, numbers))
 
     def read(self, section: Section, first: Number, size: int) -> Array:
-        """Numbers of a section [rows], from the first on [size]."""
+        """Return `size` numbers of a section, from number `first` on [size]."""
         begin = section.start + first
         if isinstance(begin, int):
             return lax.slice(self.indices, (begin,), (begin + size,))
@@ -74,5 +74,5 @@ class Batch:
         )
 
     def _number(self, section: Section, place: int) -> Array:
-        """One number of a section []."""
+        """Return one number of a section []."""
         return lax.squeeze(self.read(section, place, 1), (0,))

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions within `jax.checkpoint`, without what their parameters alone decide.
+"""Hoisting out of `jax.checkpoint`: what parameters alone decide leaves it.
 
-As one equation such a function depends on rows altogether, so the weights in it that
-are made of parameters would be made in every tile. They are taken out:
+A checkpoint is one equation, which depends on rows, so weights that it derives from
+parameters would be computed in every tile. They are hoisted out of it:
 
     checkpoint(parameters, rows)   ->   weights = early(parameters)
                                         checkpoint(weights, rows)
 
-Nothing is kept for them that is not kept anyway, since weights are kept for a step.
+This stores nothing more, since weights are stored for a whole step anyway.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -25,10 +24,10 @@ NAMES = 'checkpoint', 'remat', 'remat2'  # of the primitive, by versions of JAX
 
 
 def taken_out(closed: core.ClosedJaxpr, of_rows: Sequence[bool]) -> core.ClosedJaxpr:
-    """A jaxpr in which what does not depend on rows is outside of `jax.checkpoint`.
+    """Move equations that do not depend on rows out of `jax.checkpoint`.
 
     Args:
-      of_rows: of each argument, whether it does.
+      of_rows: whether each argument depends on rows.
     """
     jaxpr, _ = jaxprs.opened(closed)
     if not any(e.primitive.name in NAMES for e in jaxpr.eqns):
@@ -47,19 +46,20 @@ def taken_out(closed: core.ClosedJaxpr, of_rows: Sequence[bool]) -> core.ClosedJ
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """The results [*shape each] of a checkpoint, what depends on no rows before it."""
+    """Run a checkpoint [*shape each], with what depends on no rows before it."""
     inner, constants = _traced(equation, of_rows)
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]
     depend, varying = jaxprs.dependent(inner, rows)
-    # What prints or checks something is there for its effect: nothing reads it.
+    # An equation with an effect, as a print, stays though nothing reads its results.
     late = [e for e in inner.eqns if e in depend or e.effects]
     read = jaxprs.variables([v for e in late for v in e.invars] + inner.outvars)
-    made = varying.union(v for e in late for v in e.outvars)
-    frontier = [v for v in dict.fromkeys(read) if v not in made]
+    computed = varying.union(v for e in late for v in e.outvars)
+    # Variables that late equations read, computed outside: the new operands.
+    frontier = [v for v in dict.fromkeys(read) if v not in computed]
     env = dict(zip(inner.constvars, constants, strict=True))
     env |= zip(inner.invars, operands, strict=True)
-    rest = [e for e in inner.eqns if e not in late]
-    outside = jaxprs.run(jaxprs.needed(rest, frontier), env, frontier)
+    hoisted = [e for e in inner.eqns if e not in late]
+    outside = jaxprs.run(jaxprs.needed(hoisted, frontier), env, frontier)
 
     def inside(*values: jax.Array) -> Arrays:
         known = dict(zip([*frontier, *rows], values, strict=True))
@@ -72,13 +72,13 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
 def _traced(
     equation: core.JaxprEqn, of_rows: Sequence[bool]
 ) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """The jaxpr in a checkpoint and its constants [*shape each], without nested `jit`s,
-    and itself cut inside."""
-    whole = functools.partial(_run, equation.params['jaxpr'])
-    closed = jaxprs.trace(whole, list(map(jaxprs.spec, equation.invars)))
+    """Return the jaxpr in a checkpoint and its constants [*shape each]. It has no
+    nested `jit`s, and checkpoints inside it are cut too."""
+    inner: core.Jaxpr = equation.params['jaxpr']
+
+    def body(*operands: jax.Array) -> Arrays:
+        env = dict(zip(inner.invars, operands, strict=True))
+        return jaxprs.run(inner.eqns, env, inner.outvars)
+
+    closed = jaxprs.trace(body, list(map(jaxprs.spec, equation.invars)))
     return jaxprs.opened(taken_out(closed, of_rows))
-
-
-def _run(inner: core.Jaxpr, *operands: jax.Array) -> Arrays:
-    env = dict(zip(inner.invars, operands, strict=True))
-    return jaxprs.run(inner.eqns, env, inner.outvars)

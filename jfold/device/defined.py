@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a function is defined everywhere, as far as is plain to see.
+"""Functions that are plainly defined everywhere.
 
-It is finite then, and so is its derivative, wherever its arguments are finite, but for
-numbers too large for their type. On rows that stand for nothing a cotangent of zero is
-enough for it: nothing gets from there to any gradient.
+Such a function and its derivative are finite wherever the arguments are finite, but for
+overflow. On spare rows a cotangent of zero is enough then: nothing of them gets into
+any gradient.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DEFINED = jaxprs.MOVES | frozenset(
 
 
 def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
-    """Whether a jaxpr is a function that is defined everywhere.
+    """Return whether a jaxpr is a function that is plainly defined everywhere.
 
     Args:
-      own_rules: whether derivatives are looked at that a user gives by `custom_jvp`; of
-        such a derivative itself they are not.
+      own_rules: whether to check derivatives that a user gives by `custom_jvp`; not
+        within such a derivative.
     """
     jaxpr, constants = jaxprs.opened(closed)
     equations = all(_is_defined(equation, own_rules) for equation in jaxpr.eqns)
@@ -38,7 +38,7 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
     name, params = equation.primitive.name, equation.params
-    # Whole numbers have no gradient, and none of them is no number.
+    # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
         return True
     literals = [v.val for v in equation.invars if isinstance(v, core.Literal)]
@@ -59,7 +59,7 @@ def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
 
 
 def _is_finite(constant: object) -> bool:
-    """Whether all of a constant [*shape] is known to be finite."""
+    """Return whether all of a constant [*shape] is known to be finite."""
     if not jaxprs.is_inexact(jax.typeof(constant)):
         return True
     is_known = not isinstance(constant, jax.core.Tracer)
@@ -67,8 +67,7 @@ def _is_finite(constant: object) -> bool:
 
 
 def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
-    """The jaxpr of an equation's results and their tangents, from its operands and the
-    tangents of those that have any."""
+    """Return the jaxpr of an equation with tangents, from operands and tangents."""
     specs = list(map(jaxprs.spec, equation.invars))
     moving = [i for i, x in enumerate(specs) if jaxprs.is_inexact(x)]
 
@@ -78,7 +77,7 @@ def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
             return jaxprs.bind(equation, list(known.values()))
 
         values = [operands[i] for i in moving]
-        made: tuple[Arrays, Arrays] = jax.jvp(of_moving, values, tangents)
-        return made
+        result: tuple[Arrays, Arrays] = jax.jvp(of_moving, values, tangents)
+        return result
 
     return jax.make_jaxpr(pushed)(specs, [specs[i] for i in moving])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an execution does, apart from arrays: kernels, loops and results.
+"""An execution, apart from its arrays: kernels, layout, residual policies.
 
-Cotangents flow from the results that the loss uses, and nowhere else: what is not used
-in the expression, or not by the loss, has no reverse, so that neither a zero times
-infinity nor a function without a gradient can harm there.
+Cotangents flow from the results that the loss uses, and nowhere else. An operation that
+the loss does not use has no reverse, so neither zero times infinity nor a function
+without a gradient does harm there.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Execution:
     """One way to run a program.
 
     Attributes:
-      layout: where everything lies.
+      layout: the rows of everything in its buffers.
       components: in their order, with the operations that there is room for.
-      kernels: by operation, of those that there is room for; of no sums that are taken
-        at once.
-      tensors: what is returned.
-      varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
+      kernels: by operation, of those that there is room for; not of sums that are
+        computed in one go.
+      tensors: the tensors to return.
+      varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
     """
 
     spec: Spec
@@ -65,41 +65,43 @@ class Execution:
 
     @property
     def program(self) -> Operations:
-        """What is run."""
+        """The program that is run."""
         return self.spec.program
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Of the program, whether there is room for them or not."""
+        """The operations of the program, including those without room."""
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """How many rows further on what crosses takes the place of products: as many as
-        the widest tile has, where tiles overlap."""
+        """Return the row offset at which stashed cotangents overwrite products.
+
+        It is the width of the widest tile where tiles overlap, and zero elsewhere.
+        """
+        # Other operations defer nothing, so they stash nothing.
         recurrent = self.components[self.layout.component[o]].recurrent
         return max(self.layout.widths[o]) if recurrent else 0
 
     def apart(self, tree: T) -> T:
-        """Arrays, of which XLA does not see how they were made, if that is to make no
-        difference to what is made of them."""
+        """Put an optimization barrier behind arrays of reproducible programs."""
         leaves, structure = jax.tree.flatten(tree)
         if not (self.spec.reproducible and leaves):
             return tree
-        made: T = jax.tree.unflatten(structure, xla.materialized(leaves))
-        return made
+        result: T = jax.tree.unflatten(structure, xla.materialized(leaves))
+        return result
 
     def is_trained(self, o: int) -> bool:
-        """Whether the weights of an operation get gradients, if its outputs have."""
+        """Return whether an operation's weights get gradients, if its outputs do."""
         if o not in self.kernels or not self.kernels[o].trained_count:
             return False
-        # A value that a function closes over, traced outside, is a weight as well.
+        # A value that a function closes over, traced outside, is also a weight.
         operation = self.operations[o]
         active = active_types(self.program).intersection(operation.inputs)
         return bool(active) or has_gradient(operation)
 
     @functools.cached_property
     def forward_alone(self) -> dict[int, RecomputeAll]:
-        """By operation, the policy that stores nothing for the reverse."""
+        """The policies, by operation, that store nothing for the reverse."""
         return {o: self._recompute(o) for o in self.kernels}
 
     def _recompute(self, o: int) -> RecomputeAll:
@@ -111,10 +113,8 @@ class Execution:
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
-        """By operation, what the forward pass stores if the loss uses all results.
-
-        Nothing of functions without a gradient: who asks for one is told then.
-        """
+        """The policies, by operation, if the loss uses all results. A function without
+        a gradient stores nothing: taking its gradient raises later."""
         if self.spec.residuals == RECOMPUTE_ALL:
             return dict(self.forward_alone)
         flows = self.flows([True for _ in self.tensors])
@@ -130,29 +130,28 @@ class Execution:
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """By operation, how cotangents flow through those that they reach.
+        """Return the activity of each operation that cotangents reach.
 
         Args:
           used: which of the returned tensors have a cotangent.
         """
-        made, inputs = (
-            zip(self.tensors, used, strict=True),
-            sources(self.program).inputs,
-        )
-        live, before = union(tensor.makers for tensor, yes in made if yes), 0
+        pairs = zip(self.tensors, used, strict=True)
+        inputs = sources(self.program).inputs
+        live, before = union(tensor.makers for tensor, is_used in pairs if is_used), 0
         flows: dict[int, Activity] = {}
-        # A result of a recurrence may flow into itself: until nothing changes.
+        # A result of a recurrence may flow into itself: iterate to a fixed point.
         while live != before:
-            before, found = live, ((o, self._flow(o, live)) for o in self.kernels)
-            flows = {o: flow for o, flow in found if flow is not None}
+            before, candidates = live, ((o, self._flow(o, live)) for o in self.kernels)
+            flows = {o: flow for o, flow in candidates if flow is not None}
             for o, flow in flows.items():
                 live |= union(flow.chosen(inputs[o]))
         return flows
 
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:
-        """What flows through an operation, given all results with a cotangent."""
+        """Return the activity of an operation, given all results with a cotangent."""
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
+        # `live` is a bit set: bit `first + k` stands for output k.
         outputs = tuple(
             k
             for k, t in enumerate(operation.outputs)
@@ -163,12 +162,12 @@ class Execution:
         # An input that no live output depends on has a cotangent of zero, not worth an
         # edge; without inputs there may still be weights to train.
         read = set().union(*(self.kernels[o].reads[k] for k in outputs))
-        given = enumerate(operation.inputs)
-        inputs = tuple(a in read and t in active for a, t in given)
+        pairs = enumerate(operation.inputs)
+        inputs = tuple(a in read and t in active for a, t in pairs)
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """By operation, what the reverse pass does with those that cotangents reach.
+        """Return, by operation, the reverse of those that cotangents reach.
 
         Args:
           used: which of the returned tensors have a cotangent.
@@ -181,7 +180,7 @@ class Execution:
     def _pullback(self, o: int, flow: Activity) -> Pullback:
         reverse, policy = self._reverse(o, flow), self.policies[o]
         if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
-            # What was saved is for more cotangents than there are.
+            # The residuals saved are for more cotangents than there are.
             policy = self._recompute(o)
         recurrent = self.components[self.layout.component[o]].recurrent
         return Pullback(reverse, policy, self.is_trained(o), recurrent)
@@ -193,12 +192,12 @@ class Execution:
 
 @dataclass(frozen=True, eq=False)
 class Pullback:
-    """What the reverse pass does with an operation.
+    """The reverse of an operation, and where it runs.
 
     Attributes:
-      policy: where residuals come from.
+      policy: stores residuals, or recomputes them.
       to_weights: whether the weights get gradients.
-      is_recurrent: whether the operation is of a recurrent component.
+      is_recurrent: whether the operation belongs to a recurrent component.
     """
 
     reverse: Reverse
@@ -208,19 +207,18 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Whether inputs get cotangents of their own, in loops if there are any; those
-        of a sum have its own."""
+        """Return whether inputs get their own cotangents, unlike inputs of a sum."""
         is_sum = self.reverse.kernel.operation.is_sum
         return bool(self.reverse.early_inputs) and not is_sum
 
     @property
     def runs_at_once(self) -> bool:
-        """Whether weights and inputs get theirs together, from all rows."""
+        """Return whether gradients and cotangents come together, from all rows."""
         return self.to_weights and not self.is_recurrent
 
     @property
     def defers(self) -> bool:
-        """Whether something waits for what crosses from the loops."""
+        """Return whether gradients or late cotangents wait for stashes of the loops."""
         waits = self.to_weights or bool(self.reverse.late_inputs)
         return waits and self.is_recurrent and self.policy.stores
 
@@ -228,9 +226,9 @@ class Pullback:
 def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Execution:
-    """The plan for parameters, or what looks like them, by layer."""
+    """Return the execution of a spec, for parameters or specs of them, by layer."""
     program, sums = spec.program, sum_operations(spec.program)
-    # What leaves a loop is stored, and that is not wanted.
+    # Products hoisted from a loop are stored, which `recompute all` forbids.
     stores = spec.residuals != RECOMPUTE_ALL
     external = external_inputs(program) if stores else [()] * len(program.operations)
     kernels = {

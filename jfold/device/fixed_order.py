@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Equations in forms that add up in one order, for `reproducible=True`.
 
-What XLA makes of an equation must depend on its shapes alone: not on what is around it,
-nor on the number of threads. Four things are known not to:
+The order in which an equation adds up must depend on its shapes alone, not on the
+equations around it or the number of threads. Four things are known to break that:
 
     products that sum over the rows of their left operand, as gradients of matrices do.
-        For a CPU each thread takes a part of the sum. With the axis that is summed over
-        last, one thread makes a number from its first summand to its last.
-    sums over rows, as gradients of biases. Those of a CPU go by whether there are
-        several threads; products with ones do not.
+        On a CPU each thread takes a part of the sum. With the summed axis last, one
+        thread adds up each number from its first summand to its last.
+    sums over rows, as gradients of biases. On a CPU their order depends on whether
+        there are several threads; that of products with ones does not.
     rows added to those of a table, as gradients of embeddings do. A GPU adds them as
-        they come. Sorted by their places, each place has a run of neighbours, of which
-        the sum is a tree, and then at most one row to add.
+        they come. Sorted by place, the rows of each place are neighbours, are added up
+        in a tree, and leave at most one row to add.
     equations around: XLA fuses them where it pleases, and then multiplies and adds
-        without rounding in between. So tiles have a barrier on either side. For a CPU
-        that is gone by then: there each tile is a round of a loop, which nothing is
-        fused with.
+        without rounding in between. So tiles have a barrier on either side. On a CPU
+        the barrier is gone before fusion, but there each tile is a round of a loop,
+        with which nothing is fused.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -40,23 +41,23 @@ Tree = TypeVar('Tree')
 
 
 def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """A product, with what it sums over on the last axes of the left operand."""
+    """Compute a product whose sum runs over the last axes of the left operand."""
     left, right = operands
     (summed, others), (batch, batch_right) = equation.params['dimension_numbers']
     free = [i for i in range(left.ndim) if i not in summed and i not in batch]
     order = [*batch, *free, *summed]
-    # Else XLA would put a transpose, this one or another, back into the product.
+    # Without a barrier XLA would fold the transpose back into the product.
     (left,) = xla.materialized([jnp.transpose(left, order)])
     places = range(left.ndim)
     first, last = len(batch), left.ndim - len(summed)
     numbers = (tuple(places[last:]), others), (tuple(places[:first]), batch_right)
     moved = equation.replace(params={**equation.params, 'dimension_numbers': numbers})
-    (made,) = xla.materialized([jaxprs.apply(moved, [left, right])])
-    return made
+    (result,) = xla.materialized([jaxprs.apply(moved, [left, right])])
+    return result
 
 
 def total(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """A sum over some axes, on a CPU as a product with ones."""
+    """Compute a sum over some axes, on a CPU as a product with ones."""
     (x,), axes = operands, equation.params['axes']
     if not axes or not x.size or not jnp.issubdtype(x.dtype, jnp.floating):
         return jaxprs.apply(equation, operands)
@@ -64,29 +65,28 @@ def total(equation: core.JaxprEqn, operands: Arrays) -> Array:
     def as_it_is(x: Array) -> Array:
         return jaxprs.apply(equation, [x])
 
-    made: Array = lax.platform_dependent(
-        x, cpu=lambda x: _times_ones(x, axes), default=as_it_is
-    )
-    return made
+    on_cpu = functools.partial(_times_ones, axes=axes)
+    result: Array = lax.platform_dependent(x, cpu=on_cpu, default=as_it_is)
+    return result
 
 
 def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
-    """The sum of an array over some axes."""
-    rest = [i for i in range(x.ndim) if i not in axes]
-    shape = [x.shape[i] for i in rest]
+    """Return the sum of an array over some axes, by a product with ones."""
+    free = [i for i in range(x.ndim) if i not in axes]
+    shape = [x.shape[i] for i in free]
     count = math.prod(x.shape[i] for i in axes)
     highest = lax.Precision.HIGHEST
-    # XLA would make a sum of it, if it knew that these are ones.
+    # If XLA knew that these are ones, it would turn the product into a sum.
     (ones,) = xla.materialized([jnp.ones((1, count), x.dtype)])
     if axes == tuple(range(len(axes))):
         return jnp.matmul(ones, x.reshape(count, -1), precision=highest).reshape(shape)
-    (x,) = xla.materialized([jnp.transpose(x, (*rest, *axes)).reshape(-1, count)])
+    (x,) = xla.materialized([jnp.transpose(x, (*free, *axes)).reshape(-1, count)])
     return jnp.matmul(x, ones.T, precision=highest).reshape(shape)
 
 
 def added_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """A table [n, *shape] to which rows [rows, *shape] are added at places [rows, 1];
-    any other form of `scatter-add` as it is."""
+    """Add rows [rows, *shape] to a table [n, *shape] at places [rows, 1]. Any other
+    form of `scatter-add` runs as it is."""
     if not _adds_rows(equation):
         return jaxprs.apply(equation, operands)
 
@@ -97,38 +97,39 @@ def added_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
         inside = _inside(equation.params['mode'], places[:, 0], len(table))
         return add_sorted(table, inside, rows)
 
-    # A CPU adds one after another already, which takes a fraction of the time of
-    # sorting them.
-    made: Array = lax.platform_dependent(*operands, cpu=as_it_is, default=sorted_first)
-    return made
+    # A CPU adds rows one after another already, much faster than it sorts them.
+    sums: Array = lax.platform_dependent(*operands, cpu=as_it_is, default=sorted_first)
+    return sums
 
 
 def add_sorted(table: Array, places: Array, rows: Array) -> Array:
-    """A table [n, *shape], with rows [rows, *shape] added at places [rows], of which
-    those outside of it are left out: first the rows of each place, in a tree of sums
-    that their order decides."""
+    """Add rows [rows, *shape] to a table [n, *shape], sorted by places [rows].
+
+    Rows of one place are first added up in a tree, whose shape their order decides.
+    Places outside the table are left out."""
     order = jnp.argsort(places, stable=True)
     places, rows = places[order], rows[order]
     changes = places[1:] != places[:-1]
     begins = jnp.concatenate([jnp.ones(1, bool), changes])
     ends = jnp.concatenate([changes, jnp.ones(1, bool)])
     _, sums = lax.associative_scan(_joined, (begins, rows))
-    # The last row of a run has its sum. The others go nowhere, each to its own place.
+    # The last row of a run has its sum. The others go to places outside the table,
+    # one each, since places must be unique.
     nowhere = len(table) + jnp.arange(len(places), dtype=places.dtype)
     targets = jnp.where(ends & (places < len(table)), places, nowhere)
     return table.at[targets].add(sums, mode='drop', unique_indices=True)
 
 
 def _joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Whether a run begins in either of two parts [rows] each, and the sum of what is
-    of the last run in them [rows, *shape] each."""
+    """Combine two parts of a segmented sum: flags [rows] and sums [rows, *shape]. The
+    flag says whether a run begins in either part; the sum is of the last run."""
     (begins, before), (begins_again, rows) = one, two
     is_new = begins_again.reshape(begins_again.shape + (1,) * (rows.ndim - 1))
     return begins | begins_again, jnp.where(is_new, rows, before + rows)
 
 
 def _adds_rows(equation: core.JaxprEqn) -> bool:
-    """Whether an equation adds whole rows to those of a table."""
+    """Return whether an equation adds whole rows to those of a table."""
     params, (table, places, rows) = equation.params, map(jaxprs.spec, equation.invars)
     numbers = params['dimension_numbers']
     return (
@@ -143,7 +144,7 @@ def _adds_rows(equation: core.JaxprEqn) -> bool:
 
 
 def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
-    """Places [rows] from 0 on; `count` or more for what a scatter leaves out."""
+    """Return places [rows] from 0 on; `count` or more for what a scatter drops."""
     if mode == lax.GatherScatterMode.CLIP:
         return jnp.clip(places, 0, count - 1)
     return jnp.where((places >= 0) & (places < count), places, count)
@@ -157,9 +158,9 @@ RULES: Rules = {
 }
 
 
-def in_order(function: Callable[[Tree], Arrays], given: Tree) -> Arrays:
-    """`function(given)` [*shape] each, with its equations in these forms."""
-    leaves, structure = jax.tree.flatten(given)
+def in_order(function: Callable[[Tree], Arrays], argument: Tree) -> Arrays:
+    """Return `function(argument)` [*shape each], its equations in these forms."""
+    leaves, structure = jax.tree.flatten(argument)
 
     def of_leaves(*leaves: Array) -> Arrays:
         return function(jax.tree.unflatten(structure, leaves))

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass: a batch and weights to values.
 
-Component after component; before it what `hoisting` takes out of it, then one loop over
-its levels, in that, per operation and tile width, an inner loop over tiles. A tile
-gathers its inputs from the value buffers, runs the kernel and writes its rows in place:
+Components run one after another: first the products that `hoisting` takes out of the
+loop, then a loop over levels, with an inner loop over tiles for each operation and tile
+width. A tile gathers its inputs from the value buffers, runs the kernel and writes its
+rows in place:
 
     values of a type    constants | rows of one output | rows of another | ...
                             │              ▲
-                            └─ gathered ─▶ tile: rows of one level, or of its end
-                                           and spare ones, which the next level
-                                           writes again
+                            └─ gathered ─▶ tile: rows of one level; past its end,
+                                           spare rows, which the next level
+                                           overwrites
 """
 
 from __future__ import annotations
@@ -24,13 +25,7 @@ from jax import Array
 from jfold.base.arrays import Arrays, ByOperation, Specs, array_spec, varied
 from jfold.device import xla
 from jfold.device.batch import Batch
-from jfold.device.buffers import (
-    Residuals,
-    Values,
-    buffer_of,
-    new_buffer,
-    write,
-)
+from jfold.device.buffers import Residuals, Values, buffer_of, new_buffer, write
 from jfold.device.execution import Execution
 from jfold.device.hoisting import inputs_inside, inputs_outside
 from jfold.device.kernel import Weights
@@ -47,31 +42,31 @@ def forward(
     arrays: ByOperation,
     batch: Batch,
 ) -> Carry:
-    """All values, and what the reverse pass needs.
+    """Return all values, and the residuals that the reverse pass reads.
 
     Args:
-      policies: by operation, what is stored.
+      policies: by operation, which decide what is stored.
       arrays: by operation, its weights [*shape each].
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in execution.kernels.items()}
     loops = make_loops(execution.spec, batch, down=False)
     hoisted: dict[int, dict[int, Array]] = {}
 
-    # All of the batch, the weights and what is hoisted is constant to the loops, which
-    # carry what they write alone.
+    # The batch, the weights and hoisted products are constant to the loops; these carry
+    # only what they write.
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, residuals = carry
         o = tile.operation
         kernel = execution.kernels[o]
-        # Those of spare rows are some numbers: nobody reads what is made of them.
+        # Hoisted products of spare rows are arbitrary: nobody reads their results.
         known = {k: loops.slice(x, tile) for k, x in hoisted[o].items()}
         read = (
             inputs_inside(kernel, tuple(known)) if known else range(len(kernel.types))
         )
         inputs = gather_inputs(execution, loops, values, tile, read)
         inputs, known = execution.apart((inputs, known))
-        made = policies[o].run(kernel, weights[o], inputs, tile.rows, known)
-        outputs, saved = execution.apart(made)
+        result = policies[o].run(kernel, weights[o], inputs, tile.rows, known)
+        outputs, saved = execution.apart(result)
         residuals = residuals.with_saved(o, saved, tile.first)
         return _write_outputs(execution, values, tile, read, inputs, outputs), residuals
 
@@ -81,13 +76,11 @@ def forward(
         return state
 
     extra = xla.extra_rows(even=True)
-    carry = (
-        _new_values(execution, batch, extra),
-        _new_residuals(execution, policies, extra),
-    )
+    values = _new_values(execution, batch, extra)
+    carry = values, _new_residuals(execution, policies, extra)
     state = Chained(varied(jnp.zeros((), jnp.int32), execution.varying), carry)
-    # No operation of a component reads what one of a later component gives, so each has
-    # its own loop over levels, which then is as long as its own nodes are deep.
+    # No operation reads results of a later component, so each component has a loop of
+    # its own, with no more levels than its own nodes are deep.
     for c, component in enumerate(execution.components):
         if component.operations:
             for o in component.operations:
@@ -109,31 +102,31 @@ def gather_inputs(
     tile: Tile,
     read: Collection[int] | None = None,
 ) -> Arrays:
-    """The inputs of a tile [rows, *shape] each; zeros in place of those not read.
+    """Return the inputs of a tile [rows, *shape] each; zeros for those not read.
 
-    Spare rows, if they are told from others, repeat the first: what they read may not
-    be there yet.
+    Spare rows, if the tile counts its real ones, repeat the first: the values that they
+    point to may not be there yet.
 
     Args:
       read: numbers of inputs; all if left out.
     """
     batch, types = loops.batch, execution.operations[tile.operation].inputs
-    found: dict[int, Array] = {}
+    gathered: dict[int, Array] = {}
     for group in execution.layout.together[tile.operation]:
         chosen = [place for place in group if read is None or place in read]
         if chosen:
             rows = [_input_rows(batch, tile, place) for place in chosen]
-            made = loops.gather(values.of(batch, types[group[0]]), rows)
-            found |= dict(zip(chosen, made, strict=True))
+            arrays = loops.gather(values.of(batch, types[group[0]]), rows)
+            gathered |= dict(zip(chosen, arrays, strict=True))
     specs = execution.kernels[tile.operation].inputs(tile.rows)
     return [
-        found[a] if a in found else jnp.zeros(x.shape, x.dtype)
+        gathered[a] if a in gathered else jnp.zeros(x.shape, x.dtype)
         for a, x in enumerate(specs)
     ]
 
 
 def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
-    """Where one input of a tile is in the buffer of its type [rows]."""
+    """Return the rows [rows] of the value buffer that one input of a tile reads."""
     section = batch.sections.inputs[tile.operation][place]
     index = batch.read(section, tile.first, tile.rows)
     if tile.count is None:
@@ -149,12 +142,11 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Values:
-    """The values, with the outputs of a tile [rows, *shape] each, made from its inputs
-    [rows, *shape] each, of which some are gathered."""
+    """Write the outputs of a tile [rows, *shape] each, tied to `gathered` inputs."""
     o = tile.operation
     operation, bases = execution.operations[o], execution.layout.value_base[o]
-    # A row that does not depend on the buffer it goes to could be written before that
-    # is read, for which XLA would copy it: so the row is tied to what was read.
+    # An output that does not depend on inputs of its own type could be written before
+    # these are read, and XLA would copy the buffer for that: so it is tied to them.
     reads = execution.kernels[o].reads
     unread = set(range(len(inputs))).difference(gathered)
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
@@ -163,7 +155,7 @@ def _write_outputs(
     return values
 
 
-# ---- products that no loop repeats ---------------------------------------------------
+# ---- hoisted products ----------------------------------------------------------------
 
 
 def _hoist(
@@ -174,8 +166,9 @@ def _hoist(
     state: Chained[Carry],
     new: dict[int, Array],
 ) -> tuple[Chained[Carry], dict[int, Array]]:
-    """Products of an operation's inputs from outside of its recurrence, by number
-    [rows, ...] each in the order of its rows.
+    """Compute an operation's products of inputs from outside of its recurrence.
+
+    Returns them by number [rows, ...] each, in the order of the operation's rows.
 
     Args:
       new: buffers for them.
@@ -187,10 +180,11 @@ def _hoist(
 
     def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
         inputs = execution.apart(gather_inputs(execution, loops, values, tile, read))
-        made = kernel.products_of(weights, inputs, tile.rows, numbers)
-        pairs = zip(buffers, execution.apart(made), strict=True)
+        products = kernel.products_of(weights, inputs, tile.rows, numbers)
+        pairs = zip(buffers, execution.apart(products), strict=True)
         return [write(buffer, x, tile.first) for buffer, x in pairs], []
 
+    # Chained, so that XLA runs this loop between those before and after it.
     done = loops.chunks(o, chunk, Chained(state.zero, (list(new.values()), [])))
     buffers = dict(zip(numbers, done.carry[0], strict=True))
     return Chained(done.zero, state.carry), buffers
@@ -200,9 +194,9 @@ def _hoist(
 
 
 def _new_values(execution: Execution, batch: Batch, extra: Iterator[int]) -> Values:
-    """Zeros, behind the constants of each type."""
+    """Return value buffers of zeros, which begin with the constants of each type."""
     buffers = {}
-    for t in sorted({t for each in execution.operations for t in each.outputs}):
+    for t in sorted({t for x in execution.operations for t in x.outputs}):
         type_, rows = execution.program.types[t], execution.layout.value_rows[t]
         spec = array_spec((rows, *type_.shape), type_.dtype)
         buffers[t] = new_buffer(spec, extra, execution.varying)
@@ -214,7 +208,7 @@ def _new_values(execution: Execution, batch: Batch, extra: Iterator[int]) -> Val
 def _new_residuals(
     execution: Execution, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Residuals:
-    """For what the loops write."""
+    """Return buffers for the residuals that the loops write."""
     saved = {}
     for o, policy in policies.items():
         sizes = execution.layout.region[o], execution.shift(o)
@@ -226,7 +220,7 @@ def _new_residuals(
 def _new_hoisted(
     execution: Execution, policy: Policy, o: int, extra: Iterator[int]
 ) -> dict[int, Array]:
-    """For products that are hoisted, by number, with room as for those stored."""
+    """Return buffers for hoisted products by number, as long as stored ones."""
     kernel, rows = execution.kernels[o], execution.layout.region[o] + execution.shift(o)
     return {
         k: new_buffer(buffer_of(rows, kernel.product_row(k)), extra, execution.varying)
@@ -237,6 +231,6 @@ def _new_hoisted(
 def saved_specs(
     execution: Execution, policies: Mapping[int, Policy]
 ) -> dict[int, Specs]:
-    """By operation, the buffers for what the forward pass stores."""
+    """Return, by operation, the specs of the residuals of the forward pass."""
     region = execution.layout.region
     return {o: x.buffers(region[o], execution.shift(o)) for o, x in policies.items()}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of an operation: any function of the user, on a number of rows.
 
-A kernel takes *weights*, what the function reads of its parameters: what depends on
-these alone is computed once, before all tiles. Its jaxpr depends on shapes alone, so
-one kernel serves all batches and both passes.
+A kernel takes *weights* in place of parameters: functions of parameters alone are
+computed once, before all tiles. Its jaxpr depends on shapes alone, so one kernel serves
+all batches and both passes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
     from jfold.base.jaxprs import Atom, Environment, Rules
 
-# Products, by their numbers in the jaxpr of an operation [rows, ...] each.
+# Products [rows, ...] each, by number: their order in the jaxpr of an operation.
 Products: TypeAlias = Mapping[int, jax.Array]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Weights:
-    """Weights as kernels take them.
+    """The weights of a kernel.
 
     Attributes:
       arrays: the trained ones, then the others [*shape each].
@@ -75,7 +75,7 @@ class Kernel(Memoized):
       types: of its inputs.
       varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
       reproducible: whether sums have a fixed order.
-      external: per input, whether it comes from outside of the recurrence alone.
+      external: per input, whether it only comes from outside of the recurrence.
     """
 
     operation: Operation
@@ -88,11 +88,11 @@ class Kernel(Memoized):
     def outputs(
         self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
     ) -> Arrays:
-        """Runs the operation on rows; gives [rows, *shape] each.
+        """Run the operation on rows; return outputs [rows, *shape] each.
 
         Args:
           inputs: [rows, *shape] each.
-          real: which rows stand for nodes [rows] bool; all if left out.
+          real: the rows that are real [rows] bool; all if left out.
         """
         closed = self.forward(rows)
         known = self.shared(closed, weights.forward, rows)
@@ -108,7 +108,7 @@ class Kernel(Memoized):
         wanted: Sequence[int],
         known: Products,
     ) -> tuple[Arrays, Arrays]:
-        """Runs the operation on rows that are all real.
+        """Run the operation on rows that are all real.
 
         Args:
           inputs: [rows, *shape] each; those that only known products read are not read.
@@ -120,15 +120,14 @@ class Kernel(Memoized):
         """
         jaxpr, _ = jaxprs.opened(self.forward(rows))
         variables = [*jaxpr.outvars, *(self.products(rows)[k] for k in wanted)]
-        made = self._run(weights, inputs, rows, variables, known)
-        outputs, products = made[: len(jaxpr.outvars)], made[len(jaxpr.outvars) :]
+        values = self._run(weights, inputs, rows, variables, known)
+        outputs, products = values[: len(jaxpr.outvars)], values[len(jaxpr.outvars) :]
         return outputs, self._rows_first(wanted, products)
 
     def products_of(
         self, weights: Weights, inputs: Arrays, rows: int, wanted: Sequence[int]
     ) -> Arrays:
-        """Products [rows, ...] each, by number, of inputs [rows, *shape] each that are
-        all real; those that they do not depend on are not read."""
+        """Return products [rows, ...]; inputs that none of these reads are not read."""
         variables = [self.products(rows)[k] for k in wanted]
         return self._rows_first(wanted, self._run(weights, inputs, rows, variables, {}))
 
@@ -140,27 +139,28 @@ class Kernel(Memoized):
         wanted: Sequence[Atom],
         known: Products,
     ) -> Arrays:
-        """Variables of the jaxpr on so many rows, as it has them."""
+        """Return variables of the jaxpr on `rows` rows, with axes as it has them."""
         closed, products = self.forward(rows), self.products(rows)
         arguments = [*weights.arrays, *inputs, self.all_real(rows)]
         env = jaxprs.environment(closed, arguments)
         env |= self.shared(closed, weights.forward, rows)
         axes = self.row_axes
+        # Products are stored rows first; the jaxpr may have rows on another axis.
         env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in known.items()}
         equations = jaxprs.opened(closed)[0].eqns
-        # What is there for its effect is read by nothing.
+        # Nothing reads the results of equations that are there for their effects.
         effects = {e for e in equations if e.effects}
         steps = jaxprs.needed(equations, wanted, env, keep=effects)
         return jaxprs.run(steps, env, wanted, self.rules)
 
     def _rows_first(self, numbers: Sequence[int], products: Arrays) -> Arrays:
-        """Products [rows, ...] each, as the jaxpr has them."""
+        """Move the axis of rows of products to the front [rows, ...] each."""
         pairs = zip(numbers, products, strict=True)
         return [jnp.moveaxis(x, self.row_axes[k], 0) for k, x in pairs]
 
     @memoized
     def products(self, rows: int) -> list[core.Var]:
-        """The results of products on `rows` rows, in their order, whatever the rows."""
+        """Return the results of products on `rows` rows, in a fixed order."""
         return [e.outvars[0] for e in jaxprs.products(self.forward(rows))]
 
     @functools.cached_property
@@ -171,50 +171,48 @@ class Kernel(Memoized):
         return {k: axis for k, axis in enumerate(axes) if axis is not None}
 
     def product_row(self, number: int) -> Spec:
-        """A row of a product."""
+        """Return the spec of a row of a product."""
         return one_row(jaxprs.spec(self.products(2)[number]), self.row_axes[number])
 
     @property
     def rules(self) -> Rules:
-        """How equations are run that have a rule."""
+        """The rules by which some equations are run."""
         return fixed_order.RULES if self.reproducible else {}
 
-    # The jaxprs here and of the reverse depend on shapes alone. Their arguments are
-    # flat: trained weights, other weights, inputs, which rows are real; then products,
-    # then cotangents.
+    # Arguments of the jaxprs here and in the reverse are flat: trained weights, other
+    # weights, inputs, mask of real rows; in the reverse then products and cotangents.
 
     @functools.cached_property
     def weight_specs(self) -> Specs:
-        """The weights, the trained ones first."""
-        # Two rows stand for any number. One would not: an axis of one row could be any
-        # axis of one.
+        """The specs of the weights, the trained ones first."""
+        # Two rows stand for any number. One would not: an axis of length 1 need not be
+        # one of rows.
         specs = map(jaxprs.spec, self.staged(2).frontier)
         return [self.spec(x.shape, x.dtype) for x in specs]
 
     @property
     def weight_count(self) -> int:
-        """How many weights there are."""
+        """The number of weights."""
         return len(self.weight_specs)
 
     @functools.cached_property
     def trained_count(self) -> int:
-        """How many of the weights are trained."""
+        """The number of trained weights."""
         return sum(map(is_inexact, self.weight_specs))
 
     def weights_of(self, params: ArrayTree) -> Arrays:
-        """The weights [*shape] each: parameters, and what is computed of them alone."""
+        """Return the weights [*shape] each: parameters, and functions of them alone."""
         leaves, option = jax.tree.leaves(params), self.reproducible
         return self.staged(2).run_early(*leaves, reproducible=option)
 
     @functools.cached_property
-    def whole(self) -> bool:
-        """Whether the function is given whole tiles, else row by row."""
+    def takes_tiles(self) -> bool:
+        """Return whether the function is given whole tiles, else row by row."""
         return self.operation.layer.batched and self._of_tile(2).has_linear_rules
 
     def staged(self, rows: int) -> Hoisted:
-        """The layer's function in two stages, on `rows` rows if it is given whole
-        tiles, else on a row."""
-        return self._of_tile(rows) if self.whole else self._of_row
+        """Return the layer's function in two stages, on `rows` rows or on one row."""
+        return self._of_tile(rows) if self.takes_tiles else self._of_row
 
     @functools.cached_property
     def _of_row(self) -> Hoisted:
@@ -224,36 +222,38 @@ class Kernel(Memoized):
     @memoized
     def _of_tile(self, rows: int) -> Hoisted:
         count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
+        # Two numbers of rows show which equations depend on it.
         other = PROBES[rows == PROBES[0]]
         staged = stage(self._trace(rows), count, name, self._trace(other))
-        if rows != 2:  # weights are those of two rows, computed once for all widths
+        if rows != 2:  # the weights for two rows serve all widths
             self._check_weights(staged, rows)
         return staged
 
     @memoized
     def _trace(self, rows: int | None) -> core.ClosedJaxpr:
-        """The jaxpr of the layer's function, of parameters and a tile, or one row."""
+        """Return the jaxpr of the layer's function, of parameters and a tile or row."""
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
         alone = layer.batched and rows is None
 
-        def outputs(*given: jax.Array) -> Arrays:
-            """Outputs [rows, *shape] or [*shape] each, as the inputs are."""
-            params = jax.tree.unflatten(structure, given[: len(leaves)])
-            inputs = given[len(leaves) :]
+        def outputs(*arguments: jax.Array) -> Arrays:
+            """Return outputs [rows, *shape] or [*shape] each, as the inputs are."""
+            params = jax.tree.unflatten(structure, arguments[: len(leaves)])
+            inputs = arguments[len(leaves) :]
+            # A function of whole tiles runs on a row as on a tile of one row.
             tile = [x[None] for x in inputs] if alone else inputs
             packed = pack(TupleType(self.operation.arguments), tile)
-            made = jax.tree.leaves(self.operation.call(params, *packed))
+            results = jax.tree.leaves(self.operation.call(params, *packed))
             if layer.batched and not alone:
-                self._check_rows(made, rows)
-            return [x[0] for x in made] if alone else list(made)
+                self._check_rows(results, rows)
+            return [x[0] for x in results] if alone else list(results)
 
         inputs = self.inputs(rows)
         closed = jaxprs.trace(outputs, [*leaves, *inputs])
         return taken_out(closed, [False] * len(leaves) + [True] * len(inputs))
 
-    def _check_rows(self, made: Arrays, rows: int | None) -> None:
-        """Refuses what is not [rows, *shape] each, which types were not found to be."""
-        for x in made:
+    def _check_rows(self, outputs: Arrays, rows: int | None) -> None:
+        """Refuse outputs that are not [rows, *shape] each."""
+        for x in outputs:
             if x.shape[:1] != (rows,):
                 raise TypeError(
                     f'expected {self.operation!r}, a function of whole tiles, to give '
@@ -274,48 +274,47 @@ class Kernel(Memoized):
 
     @memoized
     def forward(self, rows: int) -> core.ClosedJaxpr:
-        """The jaxpr of the operation on `rows` rows."""
+        """Return the jaxpr of the operation on `rows` rows."""
         count, staged, many = self.weight_count, self.staged(rows), self.row_specs(rows)
-        # Products are put in order on one row: `vmap` would hide which are of rows.
+        # Products are rewritten on one row: `vmap` would hide which operands have rows.
         in_order = xla.row_rules(staged.varying, self.shares(rows))
 
-        def outputs(*given: jax.Array) -> Arrays:
-            """Outputs of weights, a row and whether that is real [*shape each]."""
-            rules = {**in_order, **staged.dropping(given[-1])}
-            return staged.run_late(given[:count], given[count:-1], rules)
+        def outputs(*arguments: jax.Array) -> Arrays:
+            """Return outputs [*shape each] of weights, a row and whether it is real."""
+            rules = {**in_order, **staged.dropping(arguments[-1])}
+            return staged.run_late(arguments[:count], arguments[count:-1], rules)
 
-        def of_rows(*given: jax.Array) -> Arrays:
-            """The outputs [rows, *shape] each."""
-            of_row = functools.partial(outputs, *given[:count])
-            return list(jax.vmap(of_row, axis_size=rows)(*given[count:]))
+        def of_rows(*arguments: jax.Array) -> Arrays:
+            """Return the outputs [rows, *shape] each."""
+            of_row = functools.partial(outputs, *arguments[:count])
+            return list(jax.vmap(of_row, axis_size=rows)(*arguments[count:]))
 
-        return jaxprs.trace(outputs if self.whole else of_rows, many)
+        return jaxprs.trace(outputs if self.takes_tiles else of_rows, many)
 
     @memoized
     def is_defined(self, rows: int) -> bool:
-        """Whether the operation on `rows` rows is plainly defined on any numbers."""
+        """Return whether the operation on `rows` rows is plainly defined everywhere."""
         return is_defined(self.forward(rows))
 
     # ---- transposed matrices that narrow tiles share
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Weights [*shape each] for tiles of all widths, in the forward pass."""
+        """Return weights for the forward pass, from arrays [*shape each]."""
         return Weights(arrays, self.transposes(self.forward(2), arrays))
 
     def shares(self, rows: int) -> bool:
-        """Whether tiles of so many rows share transposed matrices; functions of whole
-        tiles may do something else for each number of rows."""
-        return xla.shares_transposes(rows) and not self.whole
+        """Return whether tiles of `rows` rows share transposed matrices. A function of
+        whole tiles may differ with the number of rows, so it shares none."""
+        return xla.shares_transposes(rows) and not self.takes_tiles
 
     def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
-        """What narrow tiles share [n, m] each, of the jaxpr of one of them, given the
-        weights [*shape each]."""
+        """Return the matrices [n, m] that a narrow tile, `closed`, reads transposed."""
         return xla.transposes(closed, arrays) if self.shares(2) else []
 
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """What a jaxpr of so many rows need not compute: transposes [n, m] each."""
+        """Return the variables that need not be computed, given `transposes` [n, m]."""
         if not self.shares(rows):
             return {}
         return xla.shared(closed, self.weight_count, transposes)
@@ -323,20 +322,20 @@ class Kernel(Memoized):
     # ---- specs
 
     def all_real(self, rows: int) -> jax.Array:
-        """A mask of rows that are all real [rows] bool."""
+        """Return a mask of rows that are all real [rows] bool."""
         return varied(jnp.ones(rows, bool), self.varying)
 
     def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
-        """Stands for an array in a tile."""
+        """Return the spec of an array in a tile."""
         return array_spec(shape, dtype, self.varying)
 
     def inputs(self, rows: int | None) -> Specs:
-        """The inputs of a tile, or of one row, as specs."""
+        """Return the specs of the inputs of a tile, or of one row."""
         leading = () if rows is None else (rows,)
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
 
     def row_specs(self, rows: int | None) -> Specs:
-        """Weights, inputs, and which rows are real, or whether the one is."""
+        """Return specs of weights, inputs and the mask of real rows."""
         real = self.spec(() if rows is None else (rows,), np.dtype(bool))
         return [*self.weight_specs, *self.inputs(rows), real]
 
@@ -352,7 +351,7 @@ class Kernel(Memoized):
         ]
 
     def reads_weight(self, output: int, weight: int) -> bool:
-        """Whether an output depends on a weight."""
+        """Return whether an output depends on a weight."""
         return weight in self._depends[output]
 
     @functools.cached_property
@@ -368,7 +367,7 @@ def make_kernel(
     reproducible: bool = False,
     external: tuple[bool, ...] = (),
 ) -> Kernel:
-    """The kernel of an operation whose parameters look like `params`; made once.
+    """Return the kernel of an operation for parameters like `params`, memoized.
 
     Args:
       external: per input, whether it comes from outside of the recurrence alone; none
@@ -376,8 +375,7 @@ def make_kernel(
     """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
-    # Settings of JAX on which a trace depends: a kernel is kept, and would be of those
-    # that were set when it was made.
+    # Kernels are memoized; settings of JAX that a trace depends on are in the key.
     context = (
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]

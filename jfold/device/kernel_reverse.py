@@ -9,30 +9,31 @@ cotangents of inputs that no loop waits for, since they come from outside of it 
     forward   inputs ─▶ products ─▶ elementwise ─▶ outputs
                            │ residuals, stored        │
     reverse   inputs ◀─ pull_to_inputs ◀──────────── cotangents of outputs
-                           │ what crosses, stored
+                           │ stashes, stored
               weights ◀─ pull_to_weights
 
 Two forms give the same gradients: a `SplitReverse` runs nothing in both places, and a
-`WholeReverse` all in either, for functions whose reverse cannot be split. Either says
+`WholeReverse` runs all in each, for functions whose reverse cannot be split. Both have
+the attributes
 
-    hoists             whether products of the forward pass may be known before
-    products_read      those that it reads, by number, as far as that is known
+    hoists             whether it can take products that are hoisted from the loop
+    products_read      the products that it reads, by number, as far as that is known
     residuals          one row of each array that `save_residuals` returns
-    crossing           the arrays that cross between the two places
+    crossing           the stashes, arrays that cross between the two places
     early_inputs       the active inputs whose cotangents the loop takes
     late_inputs        those whose cotangents are taken with the gradients of weights
-    cotangents_read    of each active input's cotangent, the outputs' it depends on, as
-                       far as that is known
+    cotangents_read    for each active input, the live outputs whose cotangents its own
+                       depends on, as far as that is known
 
-and does, with what is of a weight [*shape] each and all else [rows, ...] each,
+and the methods, where arrays of weights are [*shape] and all others [rows, ...] each,
 
     weights            adds to the weights what tiles of both passes share
     save_residuals     inputs and known products to outputs and the other residuals, in
                        the forward pass
     joined             known products and the other residuals to all residuals
-    pull_to_inputs     to cotangents of the early inputs, and what crosses
-    pull_to_weights    what crosses to gradients of the trained weights, and cotangents
-                       of the late inputs
+    pull_to_inputs     rows to cotangents of the early inputs, and stashes
+    pull_to_weights    rows and stashes to gradients of the trained weights, and
+                       cotangents of the late inputs
 """
 
 from __future__ import annotations
@@ -50,9 +51,7 @@ Reverse: TypeAlias = SplitReverse | WholeReverse
 
 @memoized
 def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
-    """The split form where it is possible, the whole form elsewhere.
-
-    Looked for only when a gradient is taken: some functions have none.
-    """
+    """Return the split reverse where it is possible, the whole one elsewhere. Call it
+    only when a gradient is taken: some functions have none."""
     split = SplitReverse(kernel, flow)
     return split if split.is_possible else WholeReverse(kernel, flow)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives as a primitive of JAX, of which both directions are given.
+"""A primitive of JAX for derivatives, given in both directions.
 
-What it makes of tangents is `push`, its transpose is `pull`. Rules of `jax.custom_jvp`
-bind it, so that one rule serves both modes: forward mode runs `push`; reverse mode,
-which transposes the primitive and never runs it, `pull`.
+It maps tangents by `push`, and its transpose is `pull`. Rules of `jax.custom_jvp` bind
+it, so that one rule serves both modes: forward mode runs `push`; reverse mode, which
+transposes the primitive and never runs it, runs `pull`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.device import xla
 
-# `None` stands for what is known to be zero, whatever the values.
+# `None` stands for an array that is known to be zero, whatever the values.
 MaybeZeros: TypeAlias = list[Array | None]
 Function: TypeAlias = Callable[[Arrays], Arrays]
-Avals: TypeAlias = Sequence[Any]  # what JAX knows of arrays before they are there
+Avals: TypeAlias = Sequence[Any]  # JAX's abstract values of arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Reverse:
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """The derivative of a function at arguments that are known.
+    """The derivative of a function at known arguments.
 
     Attributes:
       function: arguments to outputs; its forward mode is JAX's.
@@ -62,10 +62,9 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Tangents of the live outputs [*shape each], of those of what moves."""
+        """Return tangents of the live outputs [*shape each], of those of what moves."""
 
-        # Of the arguments that move alone: JAX would make zeros for the others, and
-        # compute with them.
+        # Only of the arguments that move: for others JAX would compute with zeros.
         def of_moving(moving: Arrays) -> Arrays:
             outputs = self.function(combine(known, spread(moving, self.moving)))
             return partition(outputs, self.live)
@@ -75,28 +74,28 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Cotangents of the tangents [*shape each], of those of the live outputs."""
-        # Integers among the outputs have no cotangents, and a reverse gives some for
-        # all arguments, of which those that do not move are dropped.
-        whole = spread(cotangents, self.live)
-        pulled = self.reverse.pull(known, whole)
+        """Return cotangents of the tangents [*shape each], of those of live outputs."""
+        # Integers among the outputs have no cotangents. The reverse returns cotangents
+        # of all arguments; those of arguments that do not move are dropped.
+        padded = spread(cotangents, self.live)
+        pulled = self.reverse.pull(known, padded)
         return partition(filled(pulled, len(known)), self.moving)
 
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Cotangents of the arguments [*shape each], of those of the live outputs'
-        tangents."""
-        along, whole = spread(tangents, self.moving), spread(cotangents, self.live)
-        return filled(self.reverse.again(known, along, whole), len(known))
+        """Return cotangents of the arguments [*shape each], by second derivatives."""
+        along = spread(tangents, self.moving)
+        padded = spread(cotangents, self.live)
+        return filled(self.reverse.again(known, along, padded), len(known))
 
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """A linear map of many, within `jax.vmap`.
+    """A linear map of a batch, within `jax.vmap`.
 
     Attributes:
-      axis: what JAX tells of the axis.
+      axis: JAX's data of the batch axis.
       known_in, moving_in: the axes of arguments and tangents, 0 or none.
     """
 
@@ -106,22 +105,22 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """As of one [many, *shape each]."""
+        """Return tangents of the outputs [many, *shape each]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """As of one [many, *shape each]; summed [*shape] for what all share."""
-        # The transpose of giving one to many is their sum.
-        made = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
-        return _summed(made, self.moving_in)
+        """Return cotangents [many, *shape each]; summed [*shape] if not batched."""
+        # The transpose of a broadcast is a sum.
+        pulled = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
+        return _summed(pulled, self.moving_in)
 
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """As of one [many, *shape each]; summed [*shape] for what all share."""
+        """Return cotangents [many, *shape each]; summed [*shape] if not batched."""
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
 
@@ -148,54 +147,54 @@ def tangents_of(
     tangents: MaybeZeros,
     outputs: Arrays,
 ) -> MaybeZeros:
-    """The tangents of the outputs of a function, differentiable in both modes.
+    """Return the tangents of a function's outputs, differentiable in both modes.
 
     Args:
       known: the arguments [*shape each].
       tangents: of the first of these [*shape each], the others have none.
       outputs: [*shape each].
     """
-    # To bind nothing where nothing moves keeps programs that only run free of it.
-    given = filled(tangents, len(known))
-    moving = tuple(x is not None for x in given)
+    # Where nothing moves nothing is bound: so programs without derivatives lack it.
+    all_tangents = filled(tangents, len(known))
+    moving = tuple(x is not None for x in all_tangents)
     live = tuple(map(is_inexact, outputs))
     if not any(moving) or not any(live):
         return [None for _ in outputs]
     linear = Derivative(function, reverse, moving, live)
     avals = [jax.typeof(x).to_tangent_aval() for x in partition(outputs, live)]
-    return spread(_bind(linear, known, partition(given, moving), avals), live)
+    return spread(_bind(linear, known, partition(all_tangents, moving), avals), live)
 
 
 def sparse(tangent: Any) -> Array | None:
-    """A tangent or cotangent [*shape], `None` if JAX writes it as a zero."""
+    """Return a tangent or cotangent [*shape], `None` if JAX writes it as a zero."""
     zero = tangent is None or isinstance(tangent, SymbolicZero | ad.Zero)
     return None if zero or tangent.dtype == jax.dtypes.float0 else tangent
 
 
 def spread(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """Values at the places that hold, `None` at the others."""
-    rest = iter(values)
-    return [next(rest) if here else None for here in places]
+    """Return values at the places that hold, `None` at the others."""
+    remaining = iter(values)
+    return [next(remaining) if here else None for here in places]
 
 
 def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """The values at the places that hold."""
+    """Return the values at the places that hold."""
     return [x for x, here in zip(values, places, strict=True) if here]
 
 
 def combine(values: Arrays, others: MaybeZeros) -> Arrays:
-    """Values [*shape each], with others in the places of those that are known."""
+    """Return values [*shape each], replaced by `others` where those are known."""
     pairs = zip(values, others, strict=True)
     return [x if other is None else other for x, other in pairs]
 
 
 def filled(values: MaybeZeros, count: int) -> MaybeZeros:
-    """So many of them, the last ones zero."""
+    """Return `count` values, the last ones zero."""
     return [*values, *(None for _ in range(count - len(values)))]
 
 
 def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
-    """Values with a leading axis each, or without where there is to be none."""
+    """Sum values over a leading axis where `axes` has none."""
     return [
         x.sum(0) if x is not None and axis is None else x
         for x, axis in zip(values, axes, strict=True)
@@ -218,8 +217,8 @@ linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
-    """Of arguments and tangents [*shape each] what is linear in these [*shape each]."""
-    made: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
+    """Bind the primitive: return the linear map of tangents [*shape each]."""
+    result: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,
         linear=linear,
@@ -227,7 +226,7 @@ def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arra
         avals=tuple(avals),
         owner=xla.mortal(),
     )
-    return made
+    return result
 
 
 @api_boundary
@@ -248,11 +247,11 @@ def _transpose(
     **_: object,
 ) -> list[Any]:
     moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
-    # JAX marks what it wants cotangents of: some of the tangents, never what is known.
+    # JAX marks the operands that it wants cotangents of: only tangents are among them.
     pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
     pairs = zip(pulled, operands[count:], strict=True)
-    found = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
-    return spread(partition(found, moving[count:]), moving)
+    wanted = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
+    return spread(partition(wanted, moving[count:]), moving)
 
 
 @api_boundary
@@ -265,36 +264,36 @@ def _jvp(
     avals: Avals,
     **_: object,
 ) -> tuple[Arrays, list[Any]]:
-    known, given = list(primals[:count]), list(primals[count:])
-    outputs = _bind(linear, known, given, avals)
-    # Linear in the tangents, so where these alone move, it is its own derivative;
-    # second derivatives are asked for only where arguments move as well.
+    known, directions = list(primals[:count]), list(primals[count:])
+    outputs = _bind(linear, known, directions, avals)
+    # It is linear in the tangents: where only these move it is its own derivative.
+    # Second derivatives are needed only where arguments move as well.
     if all(sparse(x) is None for x in tangents[:count]):
         moved = list(map(ad.instantiate_zeros, tangents[count:]))
         return outputs, _bind(linear, known, moved, avals)
 
     def push(arguments: Arrays) -> Arrays:
-        """Tangents of the outputs [*shape each]."""
+        """Return tangents of the outputs [*shape each]."""
         return linear.push(arguments[:count], arguments[count:])
 
     def pull(arguments: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Cotangents of arguments and tangents [*shape each]."""
-        known, given = arguments[:count], arguments[count:]
+        """Return cotangents of arguments and tangents [*shape each]."""
+        known, directions = arguments[:count], arguments[count:]
         return [
-            *linear.again(known, given, cotangents),
+            *linear.again(known, directions, cotangents),
             *linear.pull(known, cotangents),
         ]
 
     moving = list(map(sparse, tangents))
-    found = tangents_of(push, Reverse(pull, refuse), list(primals), moving, outputs)
-    pairs = zip(found, outputs, strict=True)
+    pushed = tangents_of(push, Reverse(pull, refuse), list(primals), moving, outputs)
+    pairs = zip(pushed, outputs, strict=True)
     return outputs, [
         ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t for t, x in pairs
     ]
 
 
 def refuse(*_: object) -> MaybeZeros:
-    """The reverse of what has none: second derivatives."""
+    """Refuse the reverse of second derivatives."""
     raise TypeError(
         'expected reverse mode of values or of first derivatives, got a reverse of '
         'second derivatives: take the outer derivatives in forward mode, by '
@@ -313,11 +312,11 @@ def _batch(
     **_: object,
 ) -> tuple[Arrays, list[int | None]]:
     if all(d is None for d in dims):
-        # JAX asks also where nothing varies; then neither does what is made of it, nor
-        # is a cotangent of it one of many.
-        made = _bind(linear, list(operands[:count]), list(operands[count:]), avals)
-        return made, [None] * len(avals)
-    # The map of many is one equation again, so that its transpose is `pull` of many.
+        # JAX also calls this where no operand is batched; then no result is batched,
+        # nor is any cotangent.
+        result = _bind(linear, list(operands[:count]), list(operands[count:]), avals)
+        return result, [None] * len(avals)
+    # The batched map is one equation again, so that its transpose is a batched `pull`.
     pairs = zip(operands, dims, strict=True)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
     axes = [None if d is None else 0 for d in dims]

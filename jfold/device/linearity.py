@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a jaxpr is linear in some of its arguments, as far as is plain to see.
+"""Linearity of a jaxpr in some of its arguments, where it is plain to see.
 
-What is linear may be computed of many rows at once and added up; of what is not, each
-row has to be computed by itself.
+A function that is linear in cotangents may run on many rows at once; of one that is
+not, each row has to be computed by itself.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from jfold.base import jaxprs
 
 
 class Form(enum.Enum):
-    """What a value is in the arguments in question."""
+    """The dependence of a value on the arguments in question."""
 
     ZERO = enum.auto()
-    FIXED = enum.auto()  # the same, whatever they are
+    FIXED = enum.auto()  # independent of them
     LINEAR = enum.auto()
-    OTHER = enum.auto()  # or not known to be any of these
+    OTHER = enum.auto()  # none of these, or not known
 
 
 Forms: TypeAlias = Sequence[Form]
 
-# Of operands that are linear together; what a kernel of the user's own makes of
-# cotangents is taken to be linear, since nobody can look into it.
+# Linear in all operands together. A user's own kernel is taken to be linear in
+# cotangents, since nobody can look into it.
 _SUMS = frozenset(
     'add add_any broadcast_in_dim concatenate convert_element_type copy cumsum '
     'expand_dims ffi_call neg pad pallas_call pure_callback real reduce_sum reshape '
     'rev slice split squeeze sub transpose'.split()
 )
 _PRODUCTS = frozenset('conv_general_dilated dot_general mul ragged_dot'.split())
-# By the places of the operands that are linear together, the others fixed.
-_CHOSEN = {
+# Linear in the operands at these places together, where the others are fixed.
+_LINEAR_OPERANDS = {
     'div': (0,),
     'dynamic_slice': (0,),
     'dynamic_update_slice': (0, 1),
@@ -44,7 +44,7 @@ _CHOSEN = {
     'scatter-add': (0, 2),
     'scatter_add': (0, 2),
 }
-# Calls of a jaxpr, and where they hold it.
+# Primitives that call a jaxpr, and the parameter that holds it.
 _CALLS = {
     'jit': 'jaxpr',
     'checkpoint': 'jaxpr',
@@ -57,69 +57,69 @@ _CALLS = {
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
-    """Whether all results are linear in the arguments behind the first `fixed`."""
+    """Return whether all results are linear in the arguments after `fixed` ones."""
     count = len(jaxprs.opened(closed)[0].invars)
-    given = [Form.FIXED] * fixed + [Form.LINEAR] * (count - fixed)
-    return {Form.ZERO, Form.LINEAR}.issuperset(_results(closed, given))
+    forms = [Form.FIXED] * fixed + [Form.LINEAR] * (count - fixed)
+    return {Form.ZERO, Form.LINEAR}.issuperset(_results(closed, forms))
 
 
-def _results(closed: core.ClosedJaxpr, given: Forms) -> list[Form]:
-    """The forms of the results, given those of the arguments."""
+def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
+    """Return the forms of the results, given those of the arguments."""
     jaxpr, _ = jaxprs.opened(closed)
-    found = dict(zip(jaxpr.invars, given, strict=True))
+    forms = dict(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: jaxprs.Atom) -> Form:
         if isinstance(atom, core.Literal):
             return Form.FIXED if atom.val else Form.ZERO
-        return found.get(atom, Form.FIXED)
+        return forms.get(atom, Form.FIXED)
 
     for equation in jaxpr.eqns:
-        made = _made(equation, list(map(read, equation.invars)))
-        found |= zip(equation.outvars, made, strict=True)
+        results = _equation_forms(equation, list(map(read, equation.invars)))
+        forms |= zip(equation.outvars, results, strict=True)
     return list(map(read, jaxpr.outvars))
 
 
-def _made(equation: core.JaxprEqn, given: Forms) -> Forms:
-    """The forms of what an equation makes of operands."""
-    name, kinds = equation.primitive.name, set(given)
+def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
+    """Return the forms of an equation's results, given those of its operands."""
+    name, forms = equation.primitive.name, set(operands)
     if name in _CALLS and _CALLS[name] in equation.params:
-        return _results(equation.params[_CALLS[name]], given)
+        return _results(equation.params[_CALLS[name]], operands)
     if name in _PRODUCTS:
-        form = _product(given)
+        form = _product(operands)
     elif name in _SUMS:
-        form = _sum(kinds)
+        form = _sum(forms)
     elif name == 'select_n':
-        form = _part(given, range(1, len(given)))
-    elif name in _CHOSEN:
-        form = _part(given, _CHOSEN[name])
+        form = _part(operands, range(1, len(operands)))
+    elif name in _LINEAR_OPERANDS:
+        form = _part(operands, _LINEAR_OPERANDS[name])
     else:
-        form = Form.FIXED if kinds <= {Form.ZERO, Form.FIXED} else Form.OTHER
+        form = Form.FIXED if forms <= {Form.ZERO, Form.FIXED} else Form.OTHER
     rounded = Form.OTHER if form is Form.LINEAR else form
     specs = map(jaxprs.spec, equation.outvars)
     return [form if jaxprs.is_inexact(spec) else rounded for spec in specs]
 
 
-def _sum(kinds: set[Form]) -> Form:
-    """Of operands that are linear together."""
-    if kinds <= {Form.ZERO}:
-        return Form.ZERO if kinds else Form.FIXED
-    if kinds <= {Form.ZERO, Form.FIXED}:
+def _sum(forms: set[Form]) -> Form:
+    """Return the form of a function that is linear in its operands together."""
+    if forms <= {Form.ZERO}:
+        return Form.ZERO if forms else Form.FIXED
+    if forms <= {Form.ZERO, Form.FIXED}:
         return Form.FIXED
-    return Form.LINEAR if kinds <= {Form.ZERO, Form.LINEAR} else Form.OTHER
+    return Form.LINEAR if forms <= {Form.ZERO, Form.LINEAR} else Form.OTHER
 
 
-def _product(given: Forms) -> Form:
-    """Of operands that are linear one by one."""
-    if Form.ZERO in given:
+def _product(operands: Forms) -> Form:
+    """Return the form of a function that is linear in each operand by itself."""
+    if Form.ZERO in operands:
         return Form.ZERO
-    others = [form for form in given if form is not Form.FIXED]
+    others = [form for form in operands if form is not Form.FIXED]
     return others[0] if len(others) == 1 else Form.OTHER if others else Form.FIXED
 
 
-def _part(given: Forms, places: Sequence[int]) -> Form:
-    """Of operands at some places that are linear together, if the others are fixed."""
-    rest = {form for place, form in enumerate(given) if place not in places}
-    made = _sum({given[place] for place in places})
-    if rest <= {Form.ZERO, Form.FIXED} or made is Form.ZERO:
-        return made
+def _part(operands: Forms, places: Sequence[int]) -> Form:
+    """Return the form where operands at `places` are linear together, others fixed."""
+    others = {form for place, form in enumerate(operands) if place not in places}
+    result = _sum({operands[place] for place in places})
+    if others <= {Form.ZERO, Form.FIXED} or result is Form.ZERO:
+        return result
     return Form.OTHER

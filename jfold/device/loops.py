@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loops of both passes, in two strategies.
 
-The passes say what happens to a tile; a strategy says how often, and in which order.
+The passes define what runs on a tile; a strategy defines how often, and in which order.
 Both have seven methods:
 
-    levels     of a component: `step(level, state)`, of steps if they are fixed
-    tiles      of an operation on a level: `step(tile, carry)`
-    chunks     of an operation, outside of loops over levels: `step(chunk, carry)`, what
-               it gives besides summed
-    sums       tiles of a round of sums: `step(i, carry)`
-    gather     rows of a buffer at several places
-    slice      rows of a buffer that are those of a tile
-    read_once  rows of a buffer that a tile goes on to write to
+    levels     runs `step(level, state)` for the levels, or steps, of a component
+    tiles      runs `step(tile, carry)` for an operation's tiles on a level
+    chunks     runs `step(chunk, carry)` for an operation's chunks, outside of level
+               loops, and adds up its second result
+    sums       runs `step(i, carry)` for the tiles of a round of sums
+    gather     reads rows of a buffer at several places
+    slice      reads the rows of a tile from a buffer
+    read_once  fixes rows of a buffer that the tile then writes to
 
-In the reverse pass levels run from the last to the first, and so do the tiles of each,
-and a tile takes rows past the end of its level as they are.
+In the reverse pass levels run from the last to the first, and so do the tiles of each;
+a tile runs rows past the end of its level again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ State = TypeVar('State')
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of an operation that run together, in a loop or as a chunk.
+    """The rows of an operation that run together, in a loop or as a chunk.
 
     Attributes:
       first: [] int32, the first row.
-      rows: how many there are.
-      count: [] int32, how many of them stand for nodes; `None` if all are taken as
-        they are.
+      rows: number of rows.
+      count: [] int32, how many of them, the first ones, stand for nodes; `None` if
+        the tile does not tell these from others.
     """
 
     operation: int
@@ -61,11 +61,11 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Which level, or step if their number is fixed.
+    """A level of a component, or a step if the number of steps is fixed.
 
     Attributes:
-      number: [] int32, of its component.
-      loop: which of the loops over steps runs it.
+      number: [] int32, counted in its component.
+      loop: number of the loop over steps that runs it.
     """
 
     number: Number
@@ -75,7 +75,7 @@ class Level:
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 SumStep: TypeAlias = Callable[[Number, Carry], Carry]
-Summed: TypeAlias = tuple[Carry, Arrays]  # what changes; sums [*shape], of gradients
+Summed: TypeAlias = tuple[Carry, Arrays]  # a carry; sums of gradients [*shape] each
 ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
 
@@ -94,7 +94,7 @@ class _Pass:
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
     ) -> Summed[Carry]:
-        """What a chunk has changed, and the sums with its own."""
+        """Run a chunk; return what changes, and the sums with those of the chunk."""
         changing, total = carry
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
         changing, new = step(Tile(o, first, rows, count), changing)
@@ -102,10 +102,10 @@ class _Pass:
 
 
 class CountedLoops(_Pass):
-    """As often as the batch says, level by level, with tiles of several widths."""
+    """Loops with trip counts from the batch, and tiles of several widths."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """As many as the batch has; one where nothing is recurrent."""
+        """Run the levels of the batch; one where nothing is recurrent."""
         if not running(self.spec)[c].recurrent:
             return step(Level(0, 0), state)
         count = self.batch.levels(c)
@@ -119,16 +119,19 @@ class CountedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Wide ones, then narrow ones for what is left; in reverse from the last row to
-        the first, so that what crosses may be written over rows that have been read."""
+        """Run wide tiles, then narrow ones for the rows left over.
+
+        In reverse they run from the last row to the first, so that stashes may be
+        written over rows that have been read.
+        """
         first, end = self.batch.tiles(o, level.number)
 
         def up(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
             return row + rows, step(Tile(o, row, rows, end - row), carry)
 
         def down(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
-            # A tile has no row of the levels before; past its end are rows that are
-            # done, which it takes as they are.
+            # A tile has no rows of levels before its own. Past its end are rows of
+            # finished levels: to run them again writes the same numbers.
             begin = jnp.maximum(row - rows, first)
             return begin, step(Tile(o, begin, rows, None), carry)
 
@@ -142,12 +145,13 @@ class CountedLoops(_Pass):
         for rows, left in zip(widths, left_over(widths, self.batch.empty), strict=True):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)
+        # This is zero, but XLA does not know that `row` has reached the end.
         return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """As many as there are nodes for."""
+        """Run the chunks that have nodes."""
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(row: Array, carry: Summed[Carry]) -> tuple[Array, Summed[Carry]]:
@@ -158,30 +162,30 @@ class CountedLoops(_Pass):
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """As many [] as the batch has."""
+        """Run the tiles of sums that the batch has, `count` []."""
         done: Carry = lax.fori_loop(0, count, step, carry)
         return done
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each: a CPU
-        reads them where they are needed."""
-        return [take(buffer, each) for each in places]
+        """Return rows [n, *shape] of a buffer [size, *shape], at `places` [n] each. A
+        CPU reads them where they are needed."""
+        return [take(buffer, rows) for rows in places]
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
-        """The rows of a tile [rows, ...] in a buffer [region, ...], read at once."""
+        """Return a tile's rows [rows, ...] of a buffer [region, ...], read at once."""
         return xla.sliced(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """As they are [rows, *shape] each: what XLA does for a CPU copies nothing."""
+        """Return the rows [rows, *shape] as they are: XLA copies nothing on a CPU."""
         return rows
 
 
 class FixedLoops(_Pass):
-    """As often as the capacity says, with one tile of each operation a step."""
+    """Loops with trip counts from the capacity, and one tile an operation and step."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """The steps of a component, however many its batch needs, in a loop for each
-        width."""
+        """Run the steps of a component's capacity, in a loop for each width."""
+        # One loop for each width, one behind the other: the number of trips of each.
         trips = self.batch.layout.trips[c]
         before = itertools.accumulate(trips, initial=0)
         runs = list(enumerate(zip(trips, before, strict=False)))
@@ -199,7 +203,7 @@ class FixedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """One; a step that has none repeats the one before."""
+        """Run one tile; a step that has none repeats the one before."""
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
         tile = Tile(o, first, rows, None if self.down else end - first)
@@ -208,13 +212,13 @@ class FixedLoops(_Pass):
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """As many as the capacity has room for."""
+        """Run the chunks that there is room for."""
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(i: Number, carry: Summed[Carry]) -> Summed[Carry]:
             first = state.zero + i * rows
             changing, new = self._add_chunk(o, first, step, carry)
-            # What rows give that are all spare may be no number.
+            # A chunk without real rows may give NaN: its sums are not added.
             pairs = zip(new, carry[1], strict=True)
             return changing, [jnp.where(first < count, x, y) for x, y in pairs]
 
@@ -222,28 +226,28 @@ class FixedLoops(_Pass):
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """As many as there is room for, mostly one; what is too many is made again."""
+        """Run the tiles that there is room for; surplus ones are computed again."""
         room, rows = self.spec.capacity.sums[t], self.batch.layout.sum_width[t]
         return _repeated(-(-room // rows), step, carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each."""
+        """Return rows [n, *shape] of a buffer [size, *shape], at `places` [n] each."""
         return xla.gathered(buffer, places)
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
-        """The rows of a tile [rows, ...] in a buffer [region, ...], read where they are
-        needed: each kernel costs its start."""
+        """Return a tile's rows [rows, ...] of a buffer [region, ...]. They are read
+        where they are needed: each kernel costs its start."""
         return slice_rows(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Made [rows, *shape] each, before anything that depends on them."""
+        """Return the rows [rows, *shape], computed before all that depends on them."""
         return xla.materialized(rows)
 
 
 def _repeated(
     count: int, step: Callable[[Number, Carry], Carry], carry: Carry
 ) -> Carry:
-    """`step(i, carry)` for i [] from 0 on; once is no loop."""
+    """Run `step(i, carry)` for i [] from 0 on; one step needs no loop."""
     if count == 1:
         return step(0, carry)
     done: Carry = lax.fori_loop(0, count, step, carry)
@@ -254,6 +258,6 @@ Loops: TypeAlias = CountedLoops | FixedLoops
 
 
 def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
-    """The loops of a pass, by the strategy of a spec."""
+    """Return the loops of a pass, by the strategy of a spec."""
     strategy = FixedLoops if strategy_of(spec).fixed else CountedLoops
     return strategy(spec, batch, down)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is drawn in a batch: a key for every node that asks for one.
+"""Random keys of a batch: one for every node that asks for one.
 
-A key follows from the seed of its stream, the identity of its example, and its number
-among the keys of that stream in the example, which the data of the example alone
-decides. So what is drawn depends on nothing else in the batch, nor on how it is run.
+A key is derived from the seed of its stream, the identity of its example, and its
+number among the keys of that stream in the example, which the example alone decides. So
+no draw depends on other examples of the batch, nor on how the batch is run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jfold.types import KeyType
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Draws:
-    """What keys are made of.
+    """The seeds and identities that keys are derived from.
 
     Attributes:
       seeds: by stream [2] uint32.
@@ -52,18 +52,18 @@ def make_draws(
     ids: ArrayLike | None = None,
     deterministic: bool = False,
 ) -> Draws | None:
-    """What a batch of so many rows draws; `None` if no layer does.
+    """Return the seeds of a batch of so many rows; `None` if no layer draws.
 
     Raises:
       TypeError: a stream has no key, `rngs` holds something else, `ids` are no
         integers, or `deterministic` no bool; ValueError: `ids` are of another number.
     """
-    # All are checked, whoever needs them: a mistake is one before there is dropout too.
+    # All are checked even if no layer draws: a mistake shows before dropout is added.
     layers = [layer for layer in layers if layer.rngs]
     for key in rngs.values() if isinstance(rngs, Mapping) else (rngs,):
         if key is not None:
             check_key('rngs', key, 'a PRNG key, or a dict of keys')
-    given = None if ids is None else _identities(ids, examples)
+    known_ids = None if ids is None else _identities(ids, examples)
     is_known = isinstance(deterministic, bool | np.bool_)
     unread = not layers and isinstance(deterministic, jax.core.Tracer)
     hint = 'pass `functools.partial(model.apply, deterministic=True)`'
@@ -76,11 +76,13 @@ def make_draws(
         return Draws({}, None, evaluates=True)
     seeds = {name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs}
     # Those of 64 bits, which JAX may not have, are taken modulo 2**32.
-    return Draws(seeds, None if given is None else jnp.asarray(given.astype('uint32')))
+    return Draws(
+        seeds, None if known_ids is None else jnp.asarray(known_ids.astype('uint32'))
+    )
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
-    """The seed [2] uint32 of a stream."""
+    """Return the seed [2] uint32 of a stream."""
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:
         got = 'none' if rngs is None else f'those of {list(rngs)}'
@@ -91,28 +93,28 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
         )
     if not isinstance(rngs, Mapping):  # so that streams differ
         key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    # Numbers, not a key: kinds of keys differ in size, and buffers hold one kind.
+    # Numbers, not a key: implementations of keys differ in size, and buffers hold one.
     return jax.random.bits(key, (2,), 'uint32')
 
 
 def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
-    """`ids` [examples], integers."""
-    given = ids if isinstance(ids, jax.Array) else np.asarray(ids)
-    if not jnp.issubdtype(given.dtype, np.integer):
-        got = f'{given.dtype}{list(given.shape)}'
+    """Check `ids`, and return them as integers [examples]."""
+    identities = ids if isinstance(ids, jax.Array) else np.asarray(ids)
+    if not jnp.issubdtype(identities.dtype, np.integer):
+        got = f'{identities.dtype}{list(identities.shape)}'
         raise TypeError(f'expected `ids` as integers, got {got}')
-    if given.shape != (examples,):
+    if identities.shape != (examples,):
         raise ValueError(
             f'expected `ids` of {examples} rows, spare ones too, got '
-            f'{list(given.shape)}: pass `batch.indices`'
+            f'{list(identities.shape)}: pass `batch.indices`'
         )
-    return given
+    return identities
 
 
 def with_keys(
     schedule: Schedule, draws: Draws | None, shards: Shards | None
 ) -> Schedule:
-    """The schedule of a shard, with keys for all places; or one that draws nothing."""
+    """Return a shard's schedule with keys for all places, or one that draws nothing."""
     if draws is None:
         return schedule
     if draws.evaluates:
@@ -131,7 +133,7 @@ def with_keys(
 def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
-    """Keys [n, 2] for places [n, 2]: rows of examples in their shard, and numbers."""
+    """Return keys [n, 2] for places [n, 2]: rows of examples, and numbers."""
     #     places [row, number]        key
     #     0 0   0 1   0 2             seed + id of row 0 + 0, 1, 2
     #     1 0   1 1                   seed + id of row 1 + 0, 1
@@ -145,17 +147,19 @@ def _keys(
 
 @memoized
 def evaluating(spec: Spec) -> Spec:
-    """The same shapes, of a program that draws nothing."""
+    """Return a spec of the same shapes, of a program that draws nothing."""
     return spec.replaced(program=drawing_nothing(spec.program))
 
 
 @memoized
 def drawing_nothing(program: Operations) -> Operations:
-    """The same operations, of layers that draw nothing."""
+    """Return the same operations, of layers that draw nothing."""
     operations = tuple(
-        replace(each, layer=replace(each.layer, call=each.layer.evaluating))
-        if each.layer.evaluating is not None
-        else each
-        for each in program.operations
+        replace(
+            operation, layer=replace(operation.layer, call=operation.layer.evaluating)
+        )
+        if operation.layer.evaluating is not None
+        else operation
+        for operation in program.operations
     )
     return replace(program, operations=operations)

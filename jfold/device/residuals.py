@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the forward pass stores of an operation for its reverse: two policies.
+"""Residuals of the forward pass: a policy that stores products, one that recomputes.
 
-Matrix products are stored, unless they are wanted to be, or have to be, computed again.
-Elementwise values are computed again in any case. A policy knows the buffers that it
-needs, runs the kernel of a tile in the forward pass, and gives the reverse of a tile or
-chunk what was, or would have been, stored.
+Matrix products are stored, unless a user wants them recomputed, or they have to be.
+Elementwise values are recomputed in any case. A policy knows the buffers that it needs,
+runs the kernel of a tile in the forward pass, and provides the residuals of a tile or
+chunk to the reverse.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from jfold.device.loops import Tile
 
 @dataclass(frozen=True, eq=False)
 class SaveProducts:
-    """Products are stored; what crosses in the reverse may take their place."""
+    """A policy that stores products; stashes of the reverse may take their place."""
 
     stores: ClassVar[bool] = True
     reverse: Reverse
 
     def hoisted(self, kernel: Kernel) -> tuple[int, ...]:
-        """External products that the loop or the reverse reads, by number."""
+        """Return the numbers of external products that the loop or reverse reads."""
         if not self.reverse.hoists:
             return ()
         read = {*hoisted_products(kernel), *self.reverse.products_read}
         return tuple(k for k in external_products(kernel) if k in read)
 
     def buffers(self, region: int, shift: int, known: Collection[int] = ()) -> Specs:
-        """Besides known products, with room for what crosses, so many rows further on;
-        see `backward`."""
+        """Return specs of residuals but `known` ones, with `shift` rows for stashes."""
         rows = self.reverse.residuals(known)
         return [buffer_of(region + shift, row) for row in rows]
 
-    def joined(self, known: Products, own: Arrays) -> Arrays:
-        """All buffers [rows, ...], given those of known products and the others."""
-        return self.reverse.joined(known, own)
+    def joined(self, known: Products, others: Arrays) -> Arrays:
+        """Return all residuals [rows, ...], from known products and the others."""
+        return self.reverse.joined(known, others)
 
     def run(
         self,
@@ -55,24 +54,22 @@ class SaveProducts:
         rows: int,
         known: Products,
     ) -> tuple[Arrays, Arrays]:
-        """Outputs and products [rows, ...] each, of inputs [rows, *shape] each and
-        hoisted products [rows, ...] each."""
+        """Return outputs and products [rows, ...] each, given hoisted ones, `known`."""
         return self.reverse.save_residuals(weights, inputs, rows, known)
 
     def residuals(
         self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
     ) -> Arrays:
-        """Of a tile [rows, ...] each, given buffers [region, ...] each, and which rows
-        are real [rows]."""
-        found = [slice_rows(buffer, tile.first, tile.rows) for buffer in saved]
-        # Like the inputs: a product of one row beside an input of another is no value
-        # of the function, and may be where it is not defined.
-        return found if tile.count is None else [repeated(x, real) for x in found]
+        """Return the residuals of a tile [rows, ...], of buffers [region, ...] each."""
+        rows = [slice_rows(buffer, tile.first, tile.rows) for buffer in saved]
+        # Spare rows repeat the first, like inputs: an input of one row with a product
+        # of another might lie where the function is not defined.
+        return rows if tile.count is None else [repeated(x, real) for x in rows]
 
 
 @dataclass(frozen=True, eq=False)
 class RecomputeAll:
-    """Nothing is stored; the reverse begins with the forward pass of its rows.
+    """A policy that stores nothing: the reverse runs the forward pass of its rows.
 
     Attributes:
       hoists: whether external products may be stored for the forward pass.
@@ -82,16 +79,16 @@ class RecomputeAll:
     hoists: bool
 
     def hoisted(self, kernel: Kernel) -> tuple[int, ...]:
-        """External products that the loop reads, by number, if they may be stored."""
+        """Return the numbers of external products that the loop reads."""
         return hoisted_products(kernel) if self.hoists else ()
 
     def buffers(self, region: int, shift: int, known: Collection[int] = ()) -> Specs:
-        """None."""
+        """Return no specs."""
         return []
 
-    def joined(self, known: Products, own: Arrays) -> Arrays:
-        """None."""
-        return own
+    def joined(self, known: Products, others: Arrays) -> Arrays:
+        """Return no residuals."""
+        return others
 
     def run(
         self,
@@ -101,14 +98,13 @@ class RecomputeAll:
         rows: int,
         known: Products,
     ) -> tuple[Arrays, Arrays]:
-        """Outputs alone [rows, ...] each, of inputs [rows, *shape] each and hoisted
-        products [rows, ...] each."""
+        """Return outputs alone [rows, ...] each, given hoisted products, `known`."""
         return kernel.with_products(weights, inputs, rows, (), known)
 
     def residuals(
         self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
     ) -> Arrays:
-        """From inputs [rows, ...] each, which repeat a row themselves."""
+        """Return residuals of a tile [rows, ...], recomputed from its inputs."""
         return recomputed()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that an execution returns, those of all results in one row."""
+"""The tensors that an execution returns, those of all results in one list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Returned:
       type: number of its type.
       section: of the index array [rows].
       edge: its first row in the edge buffer.
-      makers: the operations' results that it may consist of.
+      makers: the operations' results that it may read.
     """
 
     type: int
@@ -36,7 +36,7 @@ class Returned:
 
 
 def returned(spec: Spec) -> tuple[Returned, ...]:
-    """All tensors of the results of a program, one after another."""
+    """Return all tensors of the results of a program, in order."""
     places = layout(spec)
     tables = zip(
         spec.program.results,
@@ -47,22 +47,22 @@ def returned(spec: Spec) -> tuple[Returned, ...]:
     )
     return tuple(
         Returned(*tensor)
-        for result, sections, edges, made in tables
-        for tensor in zip(result.tensors, sections, edges, made, strict=True)
+        for result, sections, edges, producers in tables
+        for tensor in zip(result.tensors, sections, edges, producers, strict=True)
     )
 
 
 def grouped(program: Operations, tensors: Arrays) -> list[Arrays]:
-    """What `returned` has in one row, per result [rows, *shape] each."""
-    rest = iter(tensors)
-    return [[next(rest) for _ in result.tensors] for result in program.results]
+    """Group tensors, as `returned` lists them, by result [rows, *shape] each."""
+    remaining = iter(tensors)
+    return [[next(remaining) for _ in result.tensors] for result in program.results]
 
 
 def gathered(tensors: Sequence[Returned], batch: Batch, values: Values) -> Arrays:
-    """The tensors [rows, *shape] each; spare rows repeat a real one."""
+    """Return the tensors [rows, *shape] each; spare rows repeat a real one."""
 
     def rows(section: Section) -> Array:
-        """The rows of a buffer that a tensor consists of [rows]."""
+        """Return the rows of a value buffer that a tensor reads [rows]."""
         return batch.read(section, 0, *section.shape)
 
     return [take(values.of(batch, x.type), rows(x.section)) for x in tensors]

@@ -3,12 +3,12 @@
 
     cotangents ──▶ early half ──▶ early outputs: cotangents of inputs, in the loop
     rows, weights ──▶  │
-                       ▼ what crosses: stored, one row a node
+                       ▼ stashes: stored, one row a node
     rows, weights ──▶ late half ──▶ late outputs: gradients of weights, and cotangents
                                     of inputs that no loop waits for, after the loop
 
-An equation that both halves need runs in the early one, and its result crosses, unless
-it is cheaper to run it twice.
+An equation that both halves need runs in the early one, and its result is stashed,
+unless it is cheaper to run it twice.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A jaxpr in two: what its early outputs need, and what only the late ones need.
+    """A jaxpr split into what its early outputs need and the rest.
 
     Attributes:
-      crossing: variables that the early part makes and the late part reads.
+      crossing: stashes, variables that the early half computes and the late one reads.
       linear: those of them that depend on the last arguments, the cotangents.
     """
 
@@ -48,76 +48,75 @@ class Split:
     def run_early(
         self, arguments: Arrays, known: Environment, rules: Rules
     ) -> tuple[Arrays, Arrays]:
-        """The early outputs, and the values that cross [*shape] each.
+        """Return the early outputs, and the values that cross [*shape] each.
 
         Args:
           arguments: of the jaxpr [*shape] each.
           known: variables that need not be computed.
-          rules: as of `jaxprs.evaluate`.
+          rules: see `jaxprs.evaluate`.
         """
         wanted = self.early_outputs + self.crossing
         env = jaxprs.environment(self.closed, arguments) | dict(known)
-        made = jaxprs.run(self.early, env, wanted, rules)
+        values = jaxprs.run(self.early, env, wanted, rules)
         count = len(self.early_outputs)
-        return made[:count], made[count:]
+        return values[:count], values[count:]
 
     def run_late(self, arguments: Arrays, crossing: Arrays, rules: Rules) -> Arrays:
-        """The late outputs, from arguments and what crossed [*shape] each."""
+        """Return the late outputs, from arguments and what crossed [*shape] each."""
         env = jaxprs.environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return jaxprs.run(self.late, env, self.late_outputs, rules)
 
     def reads(self, index: int) -> bool:
-        """Whether anything reads argument `index`."""
+        """Return whether anything reads argument `index`."""
         variable = jaxprs.opened(self.closed)[0].invars[index]
         early = _is_read(variable, self.early, self.early_outputs)
         return early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
-        """Whether the late part reads argument `index`."""
+        """Return whether the late half reads argument `index`."""
         variable = jaxprs.opened(self.closed)[0].invars[index]
         return _is_read(variable, self.late, self.late_outputs)
 
-    def is_read_before(self, index: int, made: core.Var) -> bool:
-        """Whether all that reads argument `index` has run when a variable is made."""
+    def is_read_before(self, index: int, variable: core.Var) -> bool:
+        """Return whether all that reads argument `index` runs before `variable`."""
         argument = jaxprs.opened(self.closed)[0].invars[index]
         outputs = *self.early_outputs, *self.crossing
-        return xla.is_read_before(argument, made, self.early, outputs)
+        return xla.is_read_before(argument, variable, self.early, outputs)
 
 
 def split(
     closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
 ) -> Split:
-    """Splits a jaxpr by dependence.
+    """Split a jaxpr by dependence.
 
     Args:
-      late: which of its outputs are late.
-      fixed: how many of its arguments, the first ones, have no rows; what depends on
-        nothing else is computed in both parts, and so is what costs less than to be
-        stored.
-      cotangents: how many of its arguments, the last ones, are cotangents.
+      late: numbers of the late outputs.
+      fixed: number of arguments, the first ones, without rows. Equations on these alone
+        run in both halves, and so do those that cost less than storing results.
+      cotangents: number of arguments, the last ones, that are cotangents.
     """
     jaxpr, _ = jaxprs.opened(closed)
     first = len(jaxpr.invars) - cotangents
     _, pulled = jaxprs.dependent(jaxpr, jaxpr.invars[first:])
     late_outputs = [jaxpr.outvars[i] for i in late]
     early_outputs = [v for i, v in enumerate(jaxpr.outvars) if i not in late]
-    # What is wanted in the loop is early, with all that it needs.
+    # Outputs that the loop wants are early, with all equations that they need.
     early = jaxprs.needed(jaxpr.eqns, early_outputs)
-    # What of it has rows, and is not cheaper to run twice, may cross.
+    # Of these equations, those on rows that are not cheaper to run twice may cross.
     varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
-    rest = [e for e in jaxprs.needed(jaxpr.eqns, late_outputs) if e not in shared]
-    made = {v for e in shared for v in e.outvars}
-    read = [v for e in rest for v in e.invars] + late_outputs
-    crossing = dict.fromkeys(v for v in jaxprs.variables(read) if v in made)
-    # What `rest` needs only through values that cross is not needed any more.
-    rest = jaxprs.needed(rest, late_outputs, known=made)
+    late_steps = [e for e in jaxprs.needed(jaxpr.eqns, late_outputs) if e not in shared]
+    computed = {v for e in shared for v in e.outvars}
+    read = [v for e in late_steps for v in e.invars] + late_outputs
+    crossing = dict.fromkeys(v for v in jaxprs.variables(read) if v in computed)
+    # Equations that `late_steps` need only through stashes drop out.
+    late_steps = jaxprs.needed(late_steps, late_outputs, known=computed)
     return Split(
         closed,
         tuple(early),
-        tuple(rest),
+        tuple(late_steps),
         tuple(early_outputs),
         tuple(late_outputs),
         tuple(crossing),
@@ -125,7 +124,7 @@ def split(
     )
 
 
-# What costs less than to be stored and read again.
+# Functions that cost less than storing and reading their results.
 _CHEAP = xla.REPEATED | frozenset(
     'acos acosh asin asinh atan atan2 atanh cbrt cos cosh div erf erf_inv erfc exp '
     'exp2 expm1 log log1p logistic pow reduce_and reduce_max reduce_min reduce_or '
@@ -134,13 +133,15 @@ _CHEAP = xla.REPEATED | frozenset(
 
 
 def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
-    """Equations on what is at hand in both parts that are better computed twice than
-    stored: those that move data about, and such elementwise ones and reductions as no
-    cotangents are needed for, `pulled` being what they lead to."""
+    """Return equations that are better computed in both halves than stored.
+
+    They read nothing but arguments and each other: those that move data, and cheap
+    ones that depend on no variable of `pulled`, those that cotangents lead to.
+    """
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:
         inputs = jaxprs.variables(equation.invars)
-        # From cotangents on, cheap equations would add up to the whole reverse, twice.
+        # On cotangents, cheap equations would add up to the whole reverse, run twice.
         chosen = jaxprs.MOVES if pulled.intersection(inputs) else _CHEAP
         if equation.primitive.name in chosen and at_hand.issuperset(inputs):
             at_hand.update(equation.outvars)

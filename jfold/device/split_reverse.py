@@ -2,8 +2,9 @@
 """The reverse of a kernel, split by dependence, so that nothing runs in two places.
 
 Products of the forward pass are stored, elementwise values computed again. The jaxpr of
-the reverse takes the stored products as arguments; it is split into what the cotangents
-of inputs need and the rest. What crosses is mostly the cotangents of products.
+the reverse takes the stored products as arguments. It is split into the equations that
+cotangents of inputs need and the rest; the stashes in between are mostly cotangents of
+products.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitReverse(Memoized):
-    """The split form; see `Reverse`."""
+    """The split form; see `kernel_reverse`."""
 
     hoists: ClassVar[bool] = True
     kernel: Kernel
@@ -42,25 +43,26 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def is_possible(self) -> bool:
-        """Whether all that crosses has an axis of rows."""
+        """Return whether all that crosses has an axis of rows."""
         return None not in self._crossing_axes
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """The products that the reverse reads."""
-        return [
-            self.kernel.product_row(k) for k in self.products_read if k not in known
-        ]
+        """Return specs of a row of each product that the reverse reads."""
+        wanted = [k for k in self.products_read if k not in known]
+        return list(map(self.kernel.product_row, wanted))
 
     @functools.cached_property
     def crossing(self) -> list[Stash]:
-        """As found by dependence; each takes the place of a product of the same shape
-        that has been read by then, if there is one left."""
+        """The stashes, from the loop to the gradients of weights.
+
+        Each takes the place of a product of the same shape that has been read by then,
+        if there is one left.
+        """
         halves, rows = self._split(2), self.residuals()
         places = list(map(self._place, self.products_read))
-        found, taken = list[Stash](), set[int | None]()
-        # A product is stored for the derivatives of what reads it. Once its own
-        # cotangent is there they have been taken, and the one may lie where the other
-        # lay.
+        stashes, taken = list[Stash](), set[int | None]()
+        # A product is stored for the derivatives of its readers. Once its cotangent is
+        # there these have been computed, so the cotangent may lie in its place.
         for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
             row = one_row(jaxprs.spec(variable), axis or 0)
             fit = (
@@ -70,109 +72,112 @@ class SplitReverse(Memoized):
                 if halves.is_read_before(place, variable)
                 and not halves.reads_late(place)
             )
-            found.append(Stash(row, variable in halves.linear, next(fit, None)))
-            taken.add(found[-1].replaces)
-        return found
+            stashes.append(Stash(row, variable in halves.linear, next(fit, None)))
+            taken.add(stashes[-1].replaces)
+        return stashes
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """As found by dependence."""
+        """The live outputs whose cotangents each active input's depends on."""
         closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
         first = len(closed.in_avals) - len(self.flow.live)
-        found = [{i - first for i in places if i >= first} for places in used]
-        return dict(zip(self.flow.places, found, strict=True))
+        outputs_read = [{i - first for i in places if i >= first} for places in used]
+        return dict(zip(self.flow.places, outputs_read, strict=True))
 
     @functools.cached_property
     def late_inputs(self) -> tuple[int, ...]:
-        """Those from outside of the recurrence alone whose cotangents take products
-        that the others do not."""
+        """The active inputs whose cotangents can wait until after the loop.
+
+        They come from outside of the recurrence alone, and their cotangents take
+        products that those of the other inputs do not.
+        """
         closed, kernel = self._reverse(2), self.kernel
         jaxpr, _ = jaxprs.opened(closed)
         if not jaxprs.is_straight(kernel.forward(2)):
             return ()
-        found = jaxpr.outvars[kernel.trained_count :]
-        made = {
+        cotangents = jaxpr.outvars[kernel.trained_count :]
+        needed = {
             a: set(jaxprs.needed(jaxpr.eqns, [v]))
-            for a, v in zip(self.flow.places, found, strict=True)
+            for a, v in zip(self.flow.places, cotangents, strict=True)
         }
-        own = [steps for a, steps in made.items() if not kernel.external[a]]
-        products = set(filter(is_worth_it, jaxprs.products(closed))).difference(*own)
+        early = [steps for a, steps in needed.items() if not kernel.external[a]]
+        # Without a large product of its own a cotangent costs the loop little.
+        products = set(filter(is_worth_it, jaxprs.products(closed))).difference(*early)
         return tuple(
-            a for a, steps in made.items() if kernel.external[a] and steps & products
+            a for a, steps in needed.items() if kernel.external[a] and steps & products
         )
 
     @functools.cached_property
     def early_inputs(self) -> tuple[int, ...]:
-        """The other active ones."""
+        """The other active inputs."""
         return tuple(a for a in self.flow.places if a not in self.late_inputs)
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Arrays [*shape each], with what the early half reads."""
-        # What is transposed in one pass is mostly not so in the other.
+        """Return weights [*shape each], with the transposes of both passes."""
+        # Matrices transposed in one pass are mostly not transposed in the other.
         forward, reverse = self.kernel.forward(2), self._split(2).closed
-        parts = (self.kernel.transposes(each, arrays) for each in (forward, reverse))
+        parts = (self.kernel.transposes(x, arrays) for x in (forward, reverse))
         return Weights(arrays, *parts)
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Outputs, and the products that the reverse reads [rows, *shape] each."""
+        """Return outputs, and products that the reverse reads [rows, *shape] each."""
         wanted = [k for k in self.products_read if k not in known]
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 
-    def joined(self, known: Products, own: Arrays) -> Arrays:
-        """All that the reverse reads [rows, ...] each, given known and other ones."""
-        rest = iter(own)
-        return [known[k] if k in known else next(rest) for k in self.products_read]
+    def joined(self, known: Products, others: Arrays) -> Arrays:
+        """Return all products that the reverse reads [rows, ...] each."""
+        remaining = iter(others)
+        return [known[k] if k in known else next(remaining) for k in self.products_read]
 
-    def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """The early half: cotangents of inputs, what crosses [rows, *shape] each."""
-        halves, arguments = self._split(given.count), self._arguments(given)
-        known = self.kernel.shared(halves.closed, given.weights.reverse, given.count)
+    def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
+        """Run the early half: cotangents of inputs, and stashes [rows, *shape] each."""
+        halves, arguments = self._split(rows.count), self._arguments(rows)
+        known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
         moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
-    def pull_to_weights(self, given: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """The late half: gradients [*shape each] and cotangents of the late inputs, of
-        what crosses [rows, *shape each]."""
+    def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
+        """Run the late half, on what crossed [rows, *shape each]. Returns gradients
+        [*shape each], and cotangents of the late inputs."""
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
-        halves, arguments = self._split(given.count), self._arguments(given)
-        made = halves.run_late(arguments, crossed, self.kernel.rules)
+        halves, arguments = self._split(rows.count), self._arguments(rows)
+        results = halves.run_late(arguments, crossed, self.kernel.rules)
         count = self.kernel.trained_count
-        return made[:count], made[count:]
+        return results[:count], results[count:]
 
     # ---- products
 
     @functools.cached_property
     def products_read(self) -> tuple[int, ...]:
-        """Those with rows that the reverse reads, by number."""
+        """The products with rows that the reverse reads, by number."""
         halves = self._split(2)
         return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
 
     def _place(self, product: int) -> int:
-        """Which argument of the reverse a product is."""
+        """Return the place of a product among the arguments of the reverse."""
         first = self.kernel.weight_count + len(self.kernel.types) + 1
         return first + list(self.kernel.row_axes).index(product)
 
     # ---- the two halves
 
-    def _arguments(self, given: Rows) -> Arrays:
-        """Of the jaxpr of the reverse, weights [*shape] each, then others [rows, ...]
-        each; products that it does not read are zeros."""
-        # The zeros are read by nothing, so XLA never makes them.
-        read = dict(zip(self.products_read, given.residuals, strict=True))
-        specs = list(map(jaxprs.spec, self.kernel.products(given.count)))
-        made = [
+    def _arguments(self, rows: Rows) -> Arrays:
+        """Return the jaxpr's arguments; products that it does not read are zeros."""
+        # Nothing reads the zeros, so XLA never computes them.
+        read = dict(zip(self.products_read, rows.residuals, strict=True))
+        specs = list(map(jaxprs.spec, self.kernel.products(rows.count)))
+        products = [
             jnp.moveaxis(read[k], 0, axis)
             if k in read
             else jnp.zeros(specs[k].shape, specs[k].dtype)
             for k, axis in self.kernel.row_axes.items()
         ]
-        rows = [*given.inputs, given.real, *made, *given.cotangents]
-        return [*given.weights.arrays, *rows]
+        per_row = [*rows.inputs, rows.real, *products, *rows.cotangents]
+        return [*rows.weights.arrays, *per_row]
 
     @memoized
     def _split(self, rows: int) -> Split:
@@ -183,71 +188,70 @@ class SplitReverse(Memoized):
 
     @memoized
     def _reverse(self, rows: int) -> core.ClosedJaxpr:
-        """The jaxpr of gradients of weights, then cotangents of active inputs."""
+        """Return the jaxpr of gradients of weights and cotangents of active inputs."""
         specs, structure = jax.tree.flatten(self._argument_specs(rows))
         numbers = list(self.kernel.row_axes)
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
-            """Gradients [*shape each], then cotangents [rows, *shape each]."""
+            """Return gradients [*shape each], then cotangents [rows, *shape each]."""
             parts = jax.tree.unflatten(structure, arguments)
-            trained, others, inputs, real, made, cotangents = parts
-            known = dict(zip(numbers, made, strict=True))
+            trained, others, inputs, real, products, cotangents = parts
+            known = dict(zip(numbers, products, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
-                """The outputs that are live [rows, *shape each]."""
-                given = self.flow.merged(inputs, moving)
+                """Return the outputs that are live [rows, *shape each]."""
+                all_inputs = self.flow.merged(inputs, moving)
                 rules = {'dot_general': _stored_products(known)}
-                outputs = jaxprs.evaluate(
-                    forward, [*trained, *others, *given, *real], rules
-                )
+                operands = [*trained, *others, *all_inputs, *real]
+                outputs = jaxprs.evaluate(forward, operands, rules)
                 return [outputs[k] for k in self.flow.live]
 
-            # Products come from the arguments; elementwise values are computed again.
+            # `live_outputs` reads products from the arguments, and computes the rest.
             moving = self.flow.chosen(inputs)
-            of_weights, of_inputs = jax.vjp(live_outputs, trained, moving)[1](
-                cotangents
-            )
+            pull = jax.vjp(live_outputs, trained, moving)[1]
+            of_weights, of_inputs = pull(cotangents)
             return [*of_weights, *of_inputs]
 
         fixed, closed = self.kernel.weight_count, jaxprs.trace(reverse, specs)
         jaxprs.check_rules(closed)
         shares = self.kernel.shares(rows)
-        # It has products of its own, of cotangents.
+        # The reverse has products of its own, with cotangents.
         closed = xla.rows_first(closed, specs, fixed, shares)
-        # Of two equations that say the same each place would have its own.
+        # Each half could otherwise keep its own of two equal equations.
         return jaxprs.without_repeats(closed)
 
     def _argument_specs(self, rows: int) -> list[Specs]:
-        """The arguments of the reverse, by kind."""
+        """Return the arguments of the reverse, in groups."""
         kernel = self.kernel
-        made = list(map(jaxprs.spec, kernel.products(rows)))
-        *rest, real = kernel.row_specs(rows)
+        stored = list(map(jaxprs.spec, kernel.products(rows)))
+        *others, real = kernel.row_specs(rows)
         outputs = kernel.forward(rows).out_avals
         return [
-            rest[: kernel.trained_count],
-            rest[kernel.trained_count : kernel.weight_count],
-            rest[kernel.weight_count :],
+            others[: kernel.trained_count],
+            others[kernel.trained_count : kernel.weight_count],
+            others[kernel.weight_count :],
             [real],
-            [kernel.spec(made[k].shape, made[k].dtype) for k in kernel.row_axes],
+            [kernel.spec(stored[k].shape, stored[k].dtype) for k in kernel.row_axes],
             [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
         ]
 
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:
-        """The row axis of each that crosses; `None` if one has no clear one."""
+        """The row axis of each value that crosses; `None` if one has no clear one."""
         pairs = zip(_specs(self._split(2)), _specs(self._split(3)), strict=True)
         return [row_axis(two, three) for two, three in pairs]
 
 
 def _specs(halves: Split) -> list[Spec]:
-    """Shapes and dtypes of what crosses."""
+    """Return the specs of the values that cross."""
     return list(map(jaxprs.spec, halves.crossing))
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:
-    """A rule that gives products as stored [rows, ...] each, by number, with the
-    derivatives of the product."""
+    """Return a rule that gives stored products [rows, ...], by number. Their
+    derivatives are those of the product."""
+    # Numbers follow the order of the jaxpr, as in `Kernel.products`.
     count = itertools.count()
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
@@ -256,16 +260,17 @@ def _stored_products(known: dict[int, jax.Array]) -> Rule:
         def multiply(*operands: jax.Array) -> jax.Array:
             return jaxprs.apply(equation, operands)
 
-        # A product without rows, of weights alone, is not stored.
+        # A product of weights alone has no rows, and is not stored.
         if number not in known or not all(map(is_inexact, operands)):
             return multiply(*operands)
-        # `operands` take part for their tangents alone, `value` for itself alone.
+        # `operands` matter for their tangents alone, `value` for itself alone.
         stored = jax.custom_jvp(lambda left, right, value: value)
 
         def tangent(
             primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
         ) -> tuple[jax.Array, jax.Array]:
             (left, right, value), (d_left, d_right, _) = primals, tangents
+            # The product rule; `value` needs none, since it is the product itself.
             return value, multiply(d_left, right) + multiply(left, d_right)
 
         stored.defjvp(tangent)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function of the user, as far as its parameters decide, and the rest.
+"""A layer's function in two stages: what its parameters alone decide, and the rest.
 
-What depends on parameters alone is computed, and its reverse runs, once a step:
+The stage that depends on parameters alone runs once a training step, and so does its
+reverse:
 
     parameters ─▶ early ─▶ frontier: the weights of a kernel ─┐
                                                               ▼
     inputs ─────────────────────────────────────────────────▶ late, in every tile
 
-In the rest, reverse rules of the user's own are made to drop what rows not real give:
-such a rule need not give zero for a cotangent of zero. One that is not linear in the
-cotangent must see rows one by one, also in a function of whole tiles.
+In the late stage, a user's reverse rules drop the gradients of spare rows: such a rule
+need not return zero for a cotangent of zero. One that is not linear in the cotangent
+must see rows one by one, also in a function of whole tiles.
 """
 
 from __future__ import annotations
@@ -53,11 +54,10 @@ class Hoisted:
     Attributes:
       early: equations on the first arguments alone, but those that only move data.
       late: the other equations.
-      frontier: what the late stage reads of the early one, numbers with a gradient
-        first: arguments as they are, results, and constants that an enclosing
+      frontier: variables that the late stage reads of the early one, floats first:
+        arguments as they are, results, and constants that an enclosing
         transformation traces.
-      varying: variables that depend on the other arguments, or on how many rows
-        there are.
+      varying: variables that depend on the other arguments, or on the number of rows.
       name: of the layer, for messages.
     """
 
@@ -69,34 +69,34 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """The values of the frontier [*shape each], from the first arguments.
+        """Return the values of the frontier [*shape each], from the first arguments.
 
         Sums are taken in a fixed order if they are to be `reproducible`.
 
-        The reverse runs for those alone that have a cotangent, as if the others were
-        not there: JAX would run rules on zeros, and refuse loops without a reverse.
+        The reverse runs only for results that have a cotangent. JAX's own would run
+        rules on zeros for the others, and refuse loops without a reverse.
         """
-        # A constant that is traced outside may have a gradient there: it is no constant
-        # of the rule below, which JAX would refuse, but one of its arguments.
+        # A constant that is traced outside may have a gradient there. JAX would refuse
+        # it as a constant of the rule below, so it is one of the rule's arguments.
         jaxpr, constants = jaxprs.opened(self.closed)
         known = dict(zip(jaxpr.constvars, constants, strict=True))
-        given = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
-        given = dict(zip(jaxpr.invars, arguments, strict=False)) | given
+        inputs = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
+        inputs = dict(zip(jaxpr.invars, arguments, strict=False)) | inputs
         if not self.early:
-            return jaxprs.run((), given, self.frontier)
+            return jaxprs.run((), inputs, self.frontier)
 
-        def values(given: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
-            """Variables that are wanted [*shape each], of those of `names`."""
-            env = known | dict(zip(names, given, strict=True))
+        def values(operands: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
+            """Return the wanted variables [*shape each], given those of `names`."""
+            env = known | dict(zip(names, operands, strict=True))
             return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
 
-        names, run = tuple(given), in_order if reproducible else _as_written
-        return _of_used(self.name, values, self.frontier, run)(list(given.values()))
+        names, run = tuple(inputs), in_order if reproducible else lambda f, x: f(x)
+        return _of_used(self.name, values, self.frontier, run)(list(inputs.values()))
 
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """The outputs [*shape each], from the frontier and the other arguments."""
+        """Return the outputs [*shape each], from the frontier and other arguments."""
         jaxpr, constants = jaxprs.opened(self.closed)
         env = dict(zip(jaxpr.constvars, constants, strict=True))
         first = len(jaxpr.invars) - len(arguments)
@@ -105,7 +105,7 @@ class Hoisted:
         return jaxprs.run(self.late, env, jaxpr.outvars, rules)
 
     def dropping(self, real: Array) -> Rules:
-        """Rules for the late stage that drop, in reverse, what rows not real give.
+        """Return rules for the late stage that drop gradients of rows not real.
 
         Args:
           real: whether the one row is real; or, of each row [rows], for functions of
@@ -125,8 +125,8 @@ class Hoisted:
 
     @property
     def has_linear_rules(self) -> bool:
-        """Whether the reverse rules of the late stage are plainly linear in the
-        cotangent, so that a rule of many rows does for each what it does for one."""
+        """Return whether reverse rules of the late stage are plainly linear. Such a
+        rule may run on many rows at once."""
         return all(_is_linear(e) for e in self.late if _has_own_reverse(e))
 
 
@@ -136,50 +136,51 @@ def stage(
     name: str,
     other: core.ClosedJaxpr | None = None,
 ) -> Hoisted:
-    """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest.
+    """Split a jaxpr into what its first `fixed` arguments decide, and the rest.
 
     Args:
       other: the same for another number of rows, if it is of whole tiles.
     """
     jaxpr, constants = jaxprs.opened(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
+    # Constants that are traced outside count as parameters.
     traced = [v for v, x in pairs if _is_traced(x)]
     first = [*jaxpr.invars[:fixed], *traced]
     sized = () if other is None else _sized(jaxpr, jaxprs.opened(other)[0])
     of_rows, varying = jaxprs.dependent(jaxpr, [*jaxpr.invars[fixed:], *sized])
     fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
-    # To move data is no work; products take a matrix either way round.
+    # Moving data is no work to hoist: products take a matrix in either orientation.
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
     results = [v for e in work for v in e.outvars]
     early = jaxprs.needed(jaxpr.eqns, results, keep=work)
-    made = {v for e in early if e in fixed_alone for v in e.outvars}
-    # What prints or checks something is there for its effect: nothing reads it.
+    hoisted = {v for e in early if e in fixed_alone for v in e.outvars}
+    # An equation with an effect, as a print, stays though nothing reads its results.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
-    late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
+    late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, hoisted, keep=others)
     read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
-    frontier = dict.fromkeys(v for v in read if v in made or v in first)
+    frontier = dict.fromkeys(v for v in read if v in hoisted or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
     stages = tuple(early), tuple(late), tuple(ordered)
     return Hoisted(closed, *stages, frozenset(varying), name)
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
-    """The variables that are of another size in a jaxpr for another number of rows; all
-    of them, if it has other equations."""
+    """Return variables of another size in the jaxpr for another number of rows. They
+    are all variables if that jaxpr has other equations."""
     pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
     alike = len(jaxpr.eqns) == len(other.eqns)
     if not alike or any(x.primitive is not y.primitive for x, y in pairs):
         return [v for e in jaxpr.eqns for v in e.outvars]
-    made = [zip(x.outvars, y.outvars, strict=True) for x, y in pairs]
+    outputs = [zip(x.outvars, y.outvars, strict=True) for x, y in pairs]
     return [
         v
-        for v, w in itertools.chain(*made)
+        for v, w in itertools.chain(*outputs)
         if jaxprs.spec(v).shape != jaxprs.spec(w).shape
     ]
 
 
 def _is_traced(constant: Array) -> bool:
-    """Whether an enclosing transformation traces a constant [*shape]."""
+    """Return whether an enclosing transformation traces a constant [*shape]."""
     return isinstance(constant, jax.core.Tracer)
 
 
@@ -189,8 +190,8 @@ def _of_used(
     wanted: Sequence[core.Var],
     run: Run,
 ) -> CustomDerivatives:
-    """`values(arguments, wanted)` [*shape each], with the reverse of what of it is used
-    alone; `run` runs either."""
+    """Return `values(arguments, wanted)` [*shape each] with a reverse of its own. That
+    runs for those values alone that have a cotangent; `run` runs both."""
 
     @api_boundary
     def pull(arguments: Arrays, saved: None, cotangents: MaybeZeros) -> MaybeZeros:
@@ -198,29 +199,25 @@ def _of_used(
         used = {v: x for v, x in pairs if x is not None}
         moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
         with gradient_of(name):
-            pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
+            pull = _pull(lambda x: values(x, tuple(used)), arguments, moving)
 
             def of_moving(cotangents: Arrays) -> Arrays:
                 return list(pull(cotangents)[0].values())
 
-            found = dict(zip(moving, run(of_moving, list(used.values())), strict=True))
-        return list(map(found.get, range(len(arguments))))
+            pulled = run(of_moving, list(used.values()))
+            by_argument = dict(zip(moving, pulled, strict=True))
+        return list(map(by_argument.get, range(len(arguments))))
 
-    def made(arguments: Arrays) -> Arrays:
-        return run(lambda given: values(given, wanted), arguments)
+    def forward(arguments: Arrays) -> Arrays:
+        return run(lambda operands: values(operands, wanted), arguments)
 
-    return CustomDerivatives(made, lambda arguments: (made(arguments), None), pull)
-
-
-def _as_written(function: Callable[[Arrays], Arrays], given: Arrays) -> Arrays:
-    return function(given)
+    return CustomDerivatives(forward, lambda x: (forward(x), None), pull)
 
 
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """The reverse of a function of arguments [*shape each], for those alone whose
-    numbers are given."""
+    """Return the reverse of a function for the arguments numbered in `moving`."""
 
     def of_moving(moving: dict[int, Array]) -> Arrays:
         return function([moving.get(i, x) for i, x in enumerate(arguments)])
@@ -230,27 +227,28 @@ def _pull(
 
 
 def _has_own_reverse(equation: core.JaxprEqn) -> bool:
-    """Whether an equation is, or has inside, a function with a reverse rule."""
+    """Return whether an equation is, or contains, a `custom_vjp`."""
     if equation.primitive.name.startswith('custom_vjp_call'):
         return True
-    found = (jaxprs.opened(each)[0].eqns for each in jaxprs.inside(equation))
-    return any(map(_has_own_reverse, itertools.chain(*found)))
+    equations = (jaxprs.opened(closed)[0].eqns for closed in jaxprs.inside(equation))
+    return any(map(_has_own_reverse, itertools.chain(*equations)))
 
 
 def _is_linear(equation: core.JaxprEqn) -> bool:
-    """Whether the reverse of an equation is plainly linear in the cotangents."""
+    """Return whether an equation's reverse is plainly linear in the cotangents."""
     operands, results = (
-        [jaxprs.spec(v) for v in each] for each in (equation.invars, equation.outvars)
+        [jaxprs.spec(v) for v in atoms] for atoms in (equation.invars, equation.outvars)
     )
     moving, used = (
-        [i for i, x in enumerate(each) if jaxprs.is_inexact(x)]
-        for each in (operands, results)
+        [i for i, x in enumerate(specs) if jaxprs.is_inexact(x)]
+        for specs in (operands, results)
     )
 
     def pulled(values: Arrays, cotangents: Arrays) -> Arrays:
         pull = _pull(functools.partial(_bind, equation, used), values, moving)
         return list(pull(cotangents)[0].values())
 
+    # The reverse as a jaxpr of operands, held fixed, and cotangents.
     closed = jax.make_jaxpr(pulled)(operands, [results[i] for i in used])
     return linearity.is_linear(closed, len(operands))
 
@@ -258,16 +256,15 @@ def _is_linear(equation: core.JaxprEqn) -> bool:
 def _bind(
     equation: core.JaxprEqn, used: Iterable[int], operands: Sequence[Array]
 ) -> Arrays:
-    """Some of the results of an equation, of other operands [*shape each]."""
-    made = jaxprs.bind(equation, operands)
-    return [made[i] for i in used]
+    """Return the `used` results of an equation, of other operands [*shape each]."""
+    results = jaxprs.bind(equation, operands)
+    return [results[i] for i in used]
 
 
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """The results of an equation [*shape each], whose reverse is dropped for rows not
-    real.
+    """Return the results of an equation; its reverse drops rows not real.
 
     Args:
       operands: [*shape] each.
@@ -284,21 +281,21 @@ def _dropping(
     ) -> tuple[Arrays, Residuals]:
         moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
         values = [x.value for x in operands]
-        # As without a gradient: `vmap` may put the rows of a result elsewhere else.
+        # Bound as without a gradient; else `vmap` may put rows on another axis.
         return jaxprs.bind(equation, values), (real.value, values, moving)
 
     def reverse(
         residuals: Residuals, cotangents: Sequence[Cotangent]
     ) -> tuple[Array | None, ...]:
         real, values, moving = residuals
-        # The reverse of what is used alone: to a rule that asks for it, the others are
-        # known to be zero. Cotangents vary like the rows do.
+        # Only of results with a cotangent: a rule that asks is told that the others are
+        # zero. Cotangents vary over the axes that rows vary over.
         used = {i: x for i, x in enumerate(cotangents) if not is_zero(x)}
         pull = _pull(functools.partial(_bind, equation, used), values, moving)
         axes = varying_axes(real)
         (pulled,) = pull([varied(x, axes) for x in used.values()])
-        # Of a whole tile, a weight's is a sum over rows by now. Of one row there is no
-        # sum yet: `vmap` takes it, and of rows not real nothing is left to add.
+        # For a whole tile, a weight's cotangent is already a sum over rows. For one row
+        # `vmap` adds up later, and rows that are not real contribute zeros.
         dropped = {
             i: x if np.ndim(real) and not of_rows[i] else masked(x, real)
             for i, x in pulled.items()
@@ -310,5 +307,5 @@ def _dropping(
 
 
 def is_zero(cotangent: object) -> TypeIs[SymbolicZero]:
-    """Whether a cotangent is known to be zero, whatever the values."""
+    """Return whether a cotangent is known to be zero, whatever the values."""
     return isinstance(cotangent, SymbolicZero)

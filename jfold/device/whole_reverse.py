@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole reverse of a kernel, run in both places.
 
-XLA frees each place from what it is not asked for. It serves functions whose reverse
-cannot be split: with loops or conditionals in which weights and inputs meet.
+In either place, results that nobody asks for are dead code to XLA. It serves functions
+whose reverse cannot be split: loops or conditionals in which weights and inputs meet.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
 
 @dataclass(frozen=True, eq=False)
 class WholeReverse:
-    """The reverse as the pytree that `jax.vjp` returns; see `Reverse`.
+    """The reverse as the pytree that `jax.vjp` returns; see `kernel_reverse`.
 
     Under `jax.checkpoint`, its leaves are weights and inputs, which are at hand in the
-    reverse pass, and products, which are stored. Nothing crosses.
+    reverse pass, and products, which are stored. There are no stashes.
     """
 
     crossing: ClassVar[Sequence[Stash]] = ()
@@ -43,116 +43,121 @@ class WholeReverse:
 
     @property
     def early_inputs(self) -> tuple[int, ...]:
-        """All active ones."""
+        """All active inputs."""
         return tuple(self.flow.places)
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """Nothing is known."""
+        """An empty set for each active input: nothing is known."""
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """The leaves that are not at hand."""
+        """Return specs of a row of each stored leaf."""
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Arrays [*shape each]: nothing is known of what the reverse reads."""
+        """Return weights of arrays [*shape each], without transposes for reverse."""
         return self.kernel.weights(arrays)
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Outputs, and the leaves to be stored [rows, *shape] each."""
+        """Return outputs, and the leaves to be stored [rows, *shape] each."""
         real = self.kernel.all_real(rows)
         outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
-    def joined(self, known: Products, own: Arrays) -> Arrays:
-        """The leaves that are not at hand [rows, ...] each."""
-        return own
+    def joined(self, known: Products, others: Arrays) -> Arrays:
+        """Return the stored leaves [rows, ...] each."""
+        return others
 
-    def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """Cotangents of inputs [rows, *shape each], by the whole reverse; what belongs
-        to weights is dead code."""
-        return self._pulled(given)[1], []
+    def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
+        """Return cotangents of inputs [rows, *shape each], by the whole reverse. What
+        belongs to weights is dead code."""
+        return self._pulled(rows)[1], []
 
-    def pull_to_weights(self, given: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Gradients [*shape each], by the whole reverse, and no cotangents; what
+    def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
+        """Return gradients [*shape each], by the whole reverse, and no cotangents. What
         belongs to inputs alone is dead code."""
-        return self._pulled(given)[0], []
+        return self._pulled(rows)[0], []
 
-    def _pulled(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """Gradients of trained weights [*shape each], and cotangents of active inputs
-        [rows, *shape each]."""
+    def _pulled(self, rows: Rows) -> tuple[Arrays, Arrays]:
+        """Return gradients [*shape each], cotangents of inputs [rows, *shape each]."""
         if not self.kernel.reproducible:
-            return self._revived(given)(given.cotangents)
+            return self._revived(rows)(rows.cotangents)
 
-        def pulled(given: Rows) -> Arrays:
-            return list(itertools.chain(*self._revived(given)(given.cotangents)))
+        def pulled(rows: Rows) -> Arrays:
+            return list(itertools.chain(*self._revived(rows)(rows.cotangents)))
 
-        made, count = fixed_order.in_order(pulled, given), self.kernel.trained_count
-        return made[:count], made[count:]
+        results, count = fixed_order.in_order(pulled, rows), self.kernel.trained_count
+        return results[:count], results[count:]
 
-    def _revived(self, given: Rows) -> Pullback:
-        """The reverse around what was stored of it."""
+    def _revived(self, rows: Rows) -> Pullback:
+        """Rebuild the reverse around its stored leaves."""
         _, pullback = self._linearized(
-            given.weights.arrays, given.inputs, given.real, given.count
+            rows.weights.arrays, rows.inputs, rows.real, rows.count
         )
         # The leaves just made are replaced by stored ones, and so are dead code.
         leaves, structure = jax.tree.flatten(pullback)
-        rest = iter(given.residuals)
+        remaining = iter(rows.residuals)
         revived = [
-            leaf if axis is None else jnp.moveaxis(next(rest), 0, axis)
+            leaf if axis is None else jnp.moveaxis(next(remaining), 0, axis)
             for leaf, axis in zip(leaves, self._axes, strict=True)
         ]
-        made: Pullback = jax.tree.unflatten(structure, revived)
-        return made
+        result: Pullback = jax.tree.unflatten(structure, revived)
+        return result
 
     @functools.cached_property
     def _axes(self) -> list[int | None]:
-        """Of each leaf, the row axis if it is to be stored."""
+        """The row axis of each leaf that is to be stored, else `None`."""
         pairs = zip(self._leaves(2), self._leaves(3), strict=True)
         return [None if a is None or b is None else row_axis(a, b) for a, b in pairs]
 
     def _leaves(self, rows: int) -> list[Spec | None]:
-        """Of each leaf of the reverse, its spec, or `None` if it is at hand."""
-        found: list[Spec | None] = []
+        """Return the spec of each leaf of the reverse, `None` if it is at hand."""
+        specs: list[Spec | None] = []
 
         def look(weights: Arrays, inputs: Arrays, real: jax.Array) -> None:
             _, pullback = self._linearized(weights, inputs, real, rows)
-            # What is at hand is the same object, not one that is equal.
+            # Leaves at hand are recognized by identity, not by equality.
             at_hand = {id(x) for x in jax.tree.leaves((weights, inputs, real))}
             for leaf in jax.tree.leaves(pullback):
-                found.append(None if id(leaf) in at_hand else spec_of(leaf))
+                specs.append(None if id(leaf) in at_hand else spec_of(leaf))
 
-        *rest, real = self.kernel.row_specs(rows)
+        *others, real = self.kernel.row_specs(rows)
         count = self.kernel.weight_count
-        jax.eval_shape(look, rest[:count], rest[count:], real)
-        return found
+        jax.eval_shape(look, others[:count], others[count:], real)
+        return specs
 
     def _linearized(
         self, weights: Arrays, inputs: Arrays, real: jax.Array, rows: int
     ) -> tuple[Arrays, Pullback]:
-        """The outputs [rows, *shape] each, and the reverse of those that are live, from
-        weights [*shape each], inputs [rows, *shape each] and which are real [rows]."""
+        """Return the outputs [rows, *shape] each, and the reverse of the live ones.
+
+        Args:
+          weights: [*shape] each.
+          inputs: [rows, *shape] each.
+          real: [rows] bool.
+        """
+        # Products are saved; the pullback computes all else again.
         policy = jax.checkpoint_policies.dots_saveable
         forward, end = self.kernel.forward(rows), self.kernel.trained_count
 
         @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
         def run(*arguments: jax.Array) -> Arrays:
-            """The outputs [rows, *shape] each."""
+            """Return the outputs [rows, *shape] each."""
             return jaxprs.evaluate(forward, arguments, self.kernel.rules)
 
-        # All outputs are made, those without a cotangent beside the reverse.
+        # All outputs are computed; those without a cotangent have no reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
-            """Those that are live, and all [rows, *shape] each."""
-            given = self.flow.merged(inputs, moving)
-            made = run(*trained, *weights[end:], *given, real)
-            return [made[k] for k in self.flow.live], made
+            """Return the live outputs, and all [rows, *shape] each."""
+            all_inputs = self.flow.merged(inputs, moving)
+            results = run(*trained, *weights[end:], *all_inputs, real)
+            return [results[k] for k in self.flow.live], results
 
-        _, pullback, made = jax.vjp(
+        _, pullback, results = jax.vjp(
             outputs, list(weights[:end]), self.flow.chosen(inputs), has_aux=True
         )
-        return made, pullback
+        return results, pullback

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works around XLA and JAX: what each trick gains, and what shows it obsolete.
+"""Workarounds for XLA and JAX, and what shows that one is obsolete.
 
 `test_xla.py` compiles the plain form of each beside it; once the plain form has
 nothing to complain of any more, that test fails and the trick may go. Of what only a
@@ -36,17 +36,17 @@ Tree = TypeVar('Tree')
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Chained(Generic[Carry]):
-    """What loops hand on to each other.
+    """The state that loops hand on to each other.
 
     XLA orders two loops only if one depends on the other. A loop that reads a buffer,
     beside one that writes it, made XLA copy the whole buffer at each level: 150 ms
-    where 69 ms is the perfect batch. Each loop therefore starts from where the one
-    before has ended.
+    where 69 ms is the perfect batch. Each loop therefore starts from a number that the
+    loop before it has left.
 
     Attributes:
-      zero: [] int32, of which XLA does not know that it is zero: how far the last loop
-        went, less how far it had to.
-      carry: what the loops change.
+      zero: [] int32, zero, but XLA does not know that: the row at which the last loop
+        stopped, less the row at which it had to.
+      carry: the state that the loops change.
     """
 
     zero: Array | int
@@ -59,19 +59,19 @@ def loop_after(
     row: Array,
     carry: Carry,
 ) -> tuple[Array, Carry]:
-    """`step(row, carry)`, which gives both for the next round, while there is `more`.
+    """Run `row, carry = step(row, carry)` while `more(row)`.
 
-    Rounds go by rows, not by their number, so that nothing has to be counted before or
-    kept beside: each such number is a kernel to compile.
+    The loop counts rows, not rounds, so that no further counter is computed before it
+    or carried in it: each such number is a kernel to compile.
 
     XLA in jax 0.10.2 miscounts rounds by more than one, where it sees a number compared
     with a constant: from 0 by 4, while less than 1, is no round. As schedules may be
     constants, by `jax.jit` that closes over them, gradients were zero. So `more` asks
-    how much is left, a difference, of which XLA counts nothing.
+    the number of rows left, a difference, which XLA does not analyse.
 
     Args:
-      more: compares a difference of a row and where it ends, never the row itself.
-      row: [] of the first round, to which `Chained.zero` has been added.
+      more: compares the number of rows left, a difference, never the row itself.
+      row: the first row [], to which `Chained.zero` has been added.
     """
     more_left, next_round = lambda s: more(s[0]), lambda s: step(*s)
     done: tuple[Array, Carry] = lax.while_loop(more_left, next_round, (row, carry))
@@ -79,7 +79,7 @@ def loop_after(
 
 
 def after(read: Arrays, x: Array, first: Array | int) -> Array:
-    """`x`, in a form that XLA cannot compute before what was `read` of a buffer.
+    """Return `x`, in a form that XLA cannot compute before it has `read` a buffer.
 
     Where a result does not depend on an input of its own type, XLA may write the one
     before it reads the other, and then copies the whole buffer for each tile: a cell of
@@ -89,15 +89,15 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
     Args:
       read: rows [rows, *shape] each of the buffer that `x` will be written to.
       x: [rows, *shape].
-      first: a row number, of which XLA does not know that it is never negative.
+      first: a row number; XLA does not know that it is never negative.
     """
-    for each in read:
-        x = jnp.where(first >= 0, x.astype(each.dtype), each)
+    for rows in read:
+        x = jnp.where(first >= 0, x.astype(rows.dtype), rows)
     return x
 
 
 def materialized(rows: Arrays) -> Arrays:
-    """Rows [rows, *shape] each, which XLA then reads from their buffer once.
+    """Return rows [rows, *shape] each, which XLA then reads from their buffer once.
 
     For a GPU it gathers rows again wherever that saves a kernel, and so beside the
     writes to the same buffer, which it then copies as a whole if there are several:
@@ -105,18 +105,18 @@ def materialized(rows: Arrays) -> Arrays:
     step has one kernel more and neither copy. `make accelerators` compiles it, and the
     plain form beside it.
     """
-    made: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
-    return made
+    result: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
+    return result
 
 
 def tied(values: Tree, arguments: Arrays) -> Tree:
-    """Values, a pytree, that vary wherever an argument does, within `jax.vmap`.
+    """Return values, a pytree, that vary wherever an argument does, in `jax.vmap`.
 
-    JAX batches the outputs of a `jax.custom_jvp` as they depend on what is mapped, and
-    those of its rule as the tangents do. Where an output depends on less, as a gradient
-    that is zero whatever the cotangents or a residual of one argument alone, the two
-    differ, and a `jvp` of a `vmap` of a `vjp` fails. XLA leaves nothing of a choice
-    between equal values.
+    JAX batches the outputs of a `jax.custom_jvp` if they depend on mapped values, and
+    those of its rule if the tangents do. Where an output depends on less, like a
+    residual of one argument alone or the zero gradient of a weight behind
+    `stop_gradient`, the two differ, and a `jvp` of a `vmap` of a `vjp` fails. XLA drops
+    a choice between equal values.
     """
     firsts = [lax.slice(x.ravel(), (0,), (1,)) for x in arguments if x.size]
     if not firsts:
@@ -127,8 +127,7 @@ def tied(values: Tree, arguments: Arrays) -> Tree:
 
 
 def sliced(buffer: Array, first: Array | int, rows: int) -> Array:
-    """Rows of a buffer [size, ...], one after another [rows, ...], of a kernel that
-    makes nothing else.
+    """Return successive rows [rows, ...] of a buffer [size, ...], in a kernel apart.
 
     For a CPU XLA fuses a slice whose place is not known into every kernel that reads
     it, none of which is then vectorised: an LSTM's step of 32 rows, H = 128, took 94 us
@@ -136,7 +135,7 @@ def sliced(buffer: Array, first: Array | int, rows: int) -> Array:
     with a choice, which takes 1 us or so.
 
     Args:
-      first: a row number, of which XLA does not know that it is never negative.
+      first: a row number; XLA does not know that it is never negative.
     """
 
     def at(first: Array | int) -> Callable[[Array], Array]:
@@ -147,7 +146,7 @@ def sliced(buffer: Array, first: Array | int, rows: int) -> Array:
 
 
 def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
-    """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each.
+    """Return rows [n, *shape] of a buffer [size, *shape] at `places` [n] each.
 
     A TPU starts three kernels for each gather, so it gathers all rows at once. For a
     GPU XLA makes one kernel of several gathers that are apart; parts of one that was
@@ -158,19 +157,19 @@ def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
         return jnp.split(take(buffer, jnp.concatenate(places)), len(places))
 
     def apart(buffer: Array, *places: Array) -> Arrays:
-        return [take(buffer, each) for each in places]
+        return [take(buffer, rows) for rows in places]
 
     if len(places) == 1:
         return [take(buffer, places[0])]
-    found: Arrays = lax.platform_dependent(buffer, *places, tpu=at_once, default=apart)
-    return found
+    result: Arrays = lax.platform_dependent(buffer, *places, tpu=at_once, default=apart)
+    return result
 
 
 def others(
     t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
 ) -> Arrays:
-    """The arrays [rows, *shape] of a type, without those whose places are known: XLA
-    sees that what is made of these comes after them."""
+    """Return the arrays [rows, *shape] of type `t` whose places are not `known`. XLA
+    sees that results computed from the known ones come after them."""
     pairs = enumerate(zip(types, arrays, strict=True))
     return [x for place, (n, x) in pairs if n == t and place not in known]
 
@@ -179,8 +178,7 @@ def others(
 
 
 def extra_rows(even: bool) -> Iterator[int]:
-    """How much longer each new buffer is than it must be: of one pass even, of the
-    other odd numbers of rows.
+    """Yield the number of spare rows of each new buffer, even or odd by pass.
 
     Of two buffers of one shape that are filled with zeros XLA makes one, and copies it;
     buffers that differ by a row are each made in place. On 64 trees of 128 leaves at
@@ -189,10 +187,10 @@ def extra_rows(even: bool) -> Iterator[int]:
     return itertools.count(0 if even else 1, 2)
 
 
-# ---- what makes room for what --------------------------------------------------------
+# ---- sharing of places ---------------------------------------------------------------
 
-# Functions that XLA rather repeats, wherever their results are needed, than reads these
-# once more from memory.
+# Functions that XLA computes again wherever their results are needed, rather than
+# reading the results from memory.
 REPEATED = jaxprs.MOVES | frozenset(
     'abs add add_any and ceil clamp copy eq floor ge gt integer_pow iota is_finite le '
     'lt max min mul ne neg not or pad select_n sign square stop_gradient sub '
@@ -202,22 +200,23 @@ REPEATED = jaxprs.MOVES | frozenset(
 
 def is_read_before(
     argument: core.Var,
-    made: core.Var,
+    variable: core.Var,
     equations: Sequence[core.JaxprEqn],
     outputs: Sequence[Atom],
 ) -> bool:
-    """Whether all that reads an argument has run when a variable is made.
+    """Return whether all that reads an argument runs before a variable.
 
-    Then the variable may be written in the argument's place. What simple equations make
-    of the argument must all go into others that the variable depends on, for XLA may
-    repeat them later. Before that was asked, a cell with a rectifier read a product
-    whose place had been given away, so XLA copied the whole buffer twice for each tile:
-    training a batch of 256 of the paper's trees took 1.71 times as long as node by
-    node, since then 1.19.
+    Then the variable may be written in the argument's place. Results of simple
+    equations on the argument may only go into others that the variable depends on, for
+    XLA may repeat them later. Before that was required, a cell with a rectifier read a
+    product whose place had been given away, so XLA copied the buffer twice for each
+    tile: training a batch of 256 of the paper's trees took 1.71 times as long as node
+    by node, since then 1.19.
     """
-    # What simple equations have made of the argument is as good as the argument.
+    # XLA may repeat simple equations later, from the argument: so whoever reads their
+    # results may read the argument then.
     materialized = {argument}
-    before = set(jaxprs.needed(equations, [made]))
+    before = set(jaxprs.needed(equations, [variable]))
     for equation in equations:
         if materialized.isdisjoint(jaxprs.variables(equation.invars)):
             continue
@@ -225,7 +224,7 @@ def is_read_before(
             materialized.update(equation.outvars)
         elif equation not in before:
             return False
-    # Without equations before it `made` would be an argument, there from the start.
+    # Without equations before it `variable` would be an argument, there from the start.
     return bool(before) and materialized.isdisjoint(jaxprs.variables(outputs))
 
 
@@ -233,7 +232,7 @@ def is_read_before(
 
 
 def shares_transposes(rows: int) -> bool:
-    """Whether tiles of so many rows share matrices that are transposed once.
+    """Return whether tiles of so many rows share transposed matrices.
 
     A product that sums over the last axis of a matrix, as the reverse of `x @ W` does,
     makes XLA turn the matrix round each time. With 32 x 32 leaves at H = 128 such a
@@ -244,7 +243,7 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """The transposes in a jaxpr of what depends on nothing but the first arguments."""
+    """Return the transposes in a jaxpr that depend on its first arguments alone."""
     jaxpr, _ = jaxprs.opened(closed)
     varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     return [
@@ -255,16 +254,15 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """The values of these [n, m] each, from the first arguments."""
+    """Return the values [n, m] of the transposes, from the first arguments."""
     wanted = transposed(closed, len(fixed))
     equations = jaxprs.needed(jaxprs.opened(closed)[0].eqns, wanted)
-    return jaxprs.run(
-        equations, jaxprs.environment(closed, fixed, strict=False), wanted
-    )
+    env = jaxprs.environment(closed, fixed, strict=False)
+    return jaxprs.run(equations, env, wanted)
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """What a jaxpr need not compute, given the values [n, m] of its transposes."""
+    """Return variables that need not be computed, given transposes [n, m]."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A constant may have rows, as cotangents that are zero do.
     return {v: x for v, x in pairs if jaxprs.spec(v).shape == x.shape}
@@ -289,12 +287,11 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 
 
 def rows_first(
-    closed: core.ClosedJaxpr, specs: Specs, fixed: int, turn: bool
+    closed: core.ClosedJaxpr, specs: Specs, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """The jaxpr as `row_rules` run it, of which the first `fixed` arguments have no
-    rows."""
+    """Rewrite a jaxpr by `row_rules`; its first `fixed` arguments have no rows."""
     jaxpr, _ = jaxprs.opened(closed)
-    rules = row_rules(jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])[1], turn)
+    rules = row_rules(jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])[1], transpose)
 
     def rewritten(*leaves: Array) -> Arrays:
         return jaxprs.evaluate(closed, leaves, rules)
@@ -302,19 +299,20 @@ def rows_first(
     return jax.make_jaxpr(rewritten)(*specs)
 
 
-def row_rules(varying: Container[core.Var], turn: bool) -> Rules:
-    """Rules by which a jaxpr is run with every product of a matrix without rows and
-    what may have some written in the other order, and every row of a table gathered.
+def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
+    """Return rules that write products rows first, and gather rows of tables.
+
+    A product is rewritten if one operand is a matrix without rows.
 
     Args:
       varying: the variables that may have rows.
-      turn: whether a matrix whose last axis a product sums over is transposed before,
-        which can then be done once for many products.
+      transpose: whether a matrix whose last axis a product sums over is transposed
+        first, which can then be done once for many products.
     """
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
-        """A product [..., rows, ...] of operands of which one may have no rows."""
-        # Products in batches and those with a number have no such matrix.
+        """Return a product [..., rows, ...], of operands of which one may lack rows."""
+        # Products in batches, or with a literal operand, have no such matrix.
         _, batch = equation.params['dimension_numbers']
         if any(batch) or len(jaxprs.variables(equation.invars)) < 2:
             return jaxprs.apply(equation, operands)
@@ -322,14 +320,14 @@ def row_rules(varying: Container[core.Var], turn: bool) -> Rules:
         if left == right:
             return jaxprs.apply(equation, operands)
         if left:
-            return _times_matrix(equation, operands, turn)
-        # What is left of the rows' axes now comes first; the function wants it last.
-        made = _times_matrix(_swapped(equation), operands[::-1], turn)
+            return _times_matrix(equation, operands, transpose)
+        # The free axes of the rows now come first; the function wants them last.
+        result = _times_matrix(_swapped(equation), operands[::-1], transpose)
         free = operands[1].ndim - len(_summed(equation)[1])
-        return jnp.moveaxis(made, range(free), range(-free, 0))
+        return jnp.moveaxis(result, range(free), range(-free, 0))
 
     def row(equation: core.JaxprEqn, operands: Arrays) -> Array:
-        """A row [*shape] of a table [n, *shape], of which the number [] may vary."""
+        """Return row `number` [*shape] of a table [n, *shape]; the number may vary."""
         known = jaxprs.variables(equation.invars[:2])  # of a table, and a row of it
         if len(known) < 2 or not _is_row(equation):
             return jaxprs.apply(equation, operands)
@@ -342,14 +340,14 @@ def row_rules(varying: Container[core.Var], turn: bool) -> Rules:
 
 
 def _summed(equation: core.JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of both operands that a product sums over."""
+    """Return the axes of both operands that a product sums over."""
     axes: tuple[tuple[int, ...], tuple[int, ...]]
     axes, _ = equation.params['dimension_numbers']
     return axes
 
 
 def _swapped(equation: core.JaxprEqn) -> core.JaxprEqn:
-    """A product without batches, its operands the other way round."""
+    """Return a product without batches, with its operands swapped."""
     precision = equation.params['precision']
     if isinstance(precision, tuple):
         precision = precision[::-1]
@@ -358,12 +356,11 @@ def _swapped(equation: core.JaxprEqn) -> core.JaxprEqn:
     return _replaced(equation, changed)
 
 
-def _times_matrix(equation: core.JaxprEqn, operands: Arrays, turn: bool) -> Array:
-    """The product [..., n] of rows [..., m] and a matrix [m, n] or [n, m], transposed
-    before if that is wanted and helps."""
+def _times_matrix(equation: core.JaxprEqn, operands: Arrays, transpose: bool) -> Array:
+    """Multiply rows [..., m] by a matrix [m, n] or [n, m], maybe transposed."""
     rows, matrix = operands
     left, right = _summed(equation)
-    if turn and matrix.ndim == 2 and right == (1,):
+    if transpose and matrix.ndim == 2 and right == (1,):
         matrix = jnp.swapaxes(matrix, 0, 1)
         numbers = {'dimension_numbers': ((left, (0,)), ((), ()))}
         equation = _replaced(equation, numbers)
@@ -371,35 +368,35 @@ def _times_matrix(equation: core.JaxprEqn, operands: Arrays, turn: bool) -> Arra
 
 
 def _replaced(equation: core.JaxprEqn, params: dict[str, Any]) -> core.JaxprEqn:
-    made: core.JaxprEqn = equation.replace(params={**equation.params, **params})
-    return made
+    result: core.JaxprEqn = equation.replace(params={**equation.params, **params})
+    return result
 
 
 def _is_row(equation: core.JaxprEqn) -> bool:
-    """Whether a slice is all that has one number on the first axis."""
-    whole: tuple[int, ...] = jaxprs.spec(equation.invars[0]).shape
-    return bool(whole) and equation.params['slice_sizes'] == (1, *whole[1:])
+    """Return whether a slice is all that has one number on the first axis."""
+    shape: tuple[int, ...] = jaxprs.spec(equation.invars[0]).shape
+    return bool(shape) and equation.params['slice_sizes'] == (1, *shape[1:])
 
 
 def _row(table: Array, number: Array) -> Array:
-    """The row [1, *shape] of a table [n, *shape] whose number [] is given, or the next
-    one that there is."""
+    """Return row `number` [1, *shape] of a table [n, *shape], clipped into it."""
     axes = tuple(range(table.ndim - 1))
     numbers = lax.GatherDimensionNumbers(axes, (0,), (0,))
-    found = lax.gather(table, number[None], numbers, (1, *table.shape[1:]), mode='clip')
-    return found[None]
+    size = (1, *table.shape[1:])
+    return lax.gather(table, number[None], numbers, size, mode='clip')[None]
 
 
-# ---- what outlives models ------------------------------------------------------------
+# ---- caches that outlive models ------------------------------------------------------
 
 
 def mortal() -> core.ClosedJaxpr:
-    """What makes JAX forget an equation with the model that it is of.
+    """Return an empty jaxpr that bounds the life of a JAX cache entry.
 
     A cache of JAX's that outlives all models keeps the parameters of primitives, and so
-    a user's functions and their data; but it forgets what has a jaxpr among these when
-    that is freed. This one belongs to one equation: without it every model that was
-    differentiated, with the arrays in its functions, stayed until the process ended.
+    a user's functions and their data. An entry with a jaxpr among its parameters is
+    dropped when that jaxpr is freed. This one belongs to one equation: without it every
+    differentiated model, with the arrays in its functions, stayed until the process
+    ended.
     """
-    made: core.ClosedJaxpr = jax.make_jaxpr(lambda: ())()
-    return made
+    result: core.ClosedJaxpr = jax.make_jaxpr(lambda: ())()
+    return result
