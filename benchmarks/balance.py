@@ -21,7 +21,7 @@ from measuring import begin, jax_parser
 from options import fill, say
 from report import ROOT, Row
 
-from jfold.scheduling.assignment import evenly
+from jfold.scheduling.assignment import assign_evenly
 from jfold.scheduling.shards import Shards, make_shards
 
 sys.path.append(str(ROOT / 'examples'))
@@ -55,7 +55,7 @@ def shares(
     found = []
     for _ in range(batches):
         work = np.array(nodes)[rng.choice(len(nodes), size, replace=len(nodes) < size)]
-        dealt = evenly(shards, rows, work.tolist()).examples
+        dealt = assign_evenly(shards, rows, work.tolist()).examples
         loads = np.array([work[part].sum() for part in dealt])
         plain = work.reshape(shards.count, rows).sum(1)
         found.append((loads.max() / loads.mean(), plain.max() / plain.mean()))

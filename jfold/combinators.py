@@ -23,11 +23,11 @@ from typing import (
 import jax
 import numpy as np
 
-from jfold.base.errors import MASKED, some_masked
-from jfold.base.keys import Drawing, Rngs
+from jfold.base.errors import MASKED, has_masked
+from jfold.base.keys import DrawOptions, Rngs
 from jfold.base.memo import Memoized
-from jfold.base.operands import Item, Operand, open_scope, together
-from jfold.base.printing import Printed, callable_name, in_braces, in_call, in_full
+from jfold.base.operands import Item, Operand, open_scope, pack_sources
+from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
@@ -71,7 +71,7 @@ class Block(Memoized):
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
         6.0
         """
-        drawing = Drawing(rngs, id, deterministic)
+        drawing = DrawOptions(rngs, id, deterministic)
         return bound_passes().evaluate(self, example, params, external, drawing)
 
     @property
@@ -97,12 +97,12 @@ class Block(Memoized):
     @api_boundary
     def reads(self, *sources: Any) -> Operand:
         """Wire this block to sources in the scope of a composition; return its wire."""
-        return open_scope(self, sources).link(self, together(sources))
+        return open_scope(self, sources).link(self, pack_sources(sources))
 
     @api_boundary
     def __call__(self, *sources: Any) -> Operand:
         """Return the wire of this block applied to sources, within a composition."""
-        return open_scope(self, sources).add(self, together(sources))
+        return open_scope(self, sources).add(self, pack_sources(sources))
 
     def __getitem__(self, key: object) -> Item:
         """Return an item of the result of this block, to be read in a composition."""
@@ -121,7 +121,7 @@ class Block(Memoized):
     __array_ufunc__: ClassVar[None] = None
 
     def __repr__(self) -> str:
-        return in_full(self)
+        return full_text(self)
 
     def _pieces(self) -> Iterator[str | Printed]:
         """Iterate over the pieces of its text: strings, and the blocks inside."""
@@ -160,7 +160,7 @@ class Passes:
       input_type, output_type: the types of a block; `None` where it decides none.
     """
 
-    evaluate: Callable[[Block, object, Any, Any, Drawing], Any]
+    evaluate: Callable[[Block, object, Any, Any, DrawOptions], Any]
     input_type: Callable[[Block], Type | None]
     output_type: Callable[[Block], Type | None]
 
@@ -294,7 +294,7 @@ class FromTensor(Block):
     def __init__(self, value: Array) -> None:
         if not isinstance(value, ARRAYS):
             raise TypeError(f'FromTensor: expected an array, got {value!r}')
-        if some_masked([value]):
+        if has_masked([value]):
             raise TypeError(f'FromTensor: expected an array, got {value!r}, {MASKED}')
         type_ = TensorType(value.shape, value.dtype)
         copy = np.array(value, type_.dtype)  # which nobody else can change

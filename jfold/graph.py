@@ -300,6 +300,6 @@ def shared_counts(program: Operations) -> tuple[int, ...]:
     return tuple(counts[t] for t in range(len(program.types)))
 
 
-def concatenated(chunks: Sequence[Array]) -> Array:
+def concatenate_arrays(chunks: Sequence[Array]) -> Array:
     """Concatenate arrays [n, ...], without a copy if there is one."""
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)

@@ -24,16 +24,16 @@ from jfold.language import (
     rules_sequences,
 )
 from jfold.language.expression import Expression
-from jfold.language.fusion import chosen_by, joined
-from jfold.language.generate import settled
+from jfold.language.fusion import apply_fusion, fuse
+from jfold.language.generate import generate_source
 from jfold.language.inference import infer, input_type, result_type
 from jfold.language.outputs import check_output
 from jfold.language.portable import Portable
 from jfold.language.recordings import recording
-from jfold.language.recursion import endless
-from jfold.language.rounds import Chosen
+from jfold.language.recursion import endless_recursion
+from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
-from jfold.language.typed import Typing
+from jfold.language.typed import TypedExpression
 from jfold.language.unrolling import unroll_rounds
 from jfold.program.operations import Operations, Program, check_operations
 from jfold.tracing.record import Source
@@ -77,12 +77,12 @@ def lower_portable(portable: Portable) -> Program:
 
 
 def lower_typed(
-    typing: Typing, feeds: Mapping[int, Sequence[Any]] | None, once: bool
+    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, once: bool
 ) -> Program:
     """Compile a typed expression.
 
     Args:
-      feeds: the fusion, as `Chosen.feeds`; chosen here if `None`.
+      feeds: the fusion, as `OperationChoice.feeds`; chosen here if `None`.
       once: see `lower`.
     """
     with _tall_stack():
@@ -106,19 +106,19 @@ def _tall_stack() -> Iterator[None]:
 
 
 def _lowered(
-    typing: Typing, feeds: Mapping[int, Sequence[Any]] | None, once: bool
+    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, once: bool
 ) -> Program:
-    tables, chosen = Tables(typing), Chosen()
-    round_, text = settled(tables, chosen)
-    if problem := endless(round_.untouched):
+    tables, chosen = Tables(typing), OperationChoice()
+    round_, text = generate_source(tables, chosen)
+    if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
     uses, grouped, applied = round_.uses, round_.grouped, tables.listed
     if feeds is None:
-        chosen = joined(round_.program(applied), uses, grouped)
+        chosen = fuse(round_.program(applied), uses, grouped)
     else:
-        chosen = chosen_by(feeds, applied, uses, grouped)
+        chosen = apply_fusion(feeds, applied, uses, grouped)
     if chosen.feeds:  # operations are renumbered: write again
-        round_, text = settled(tables, chosen)
+        round_, text = generate_source(tables, chosen)
     if once:
         round_, text, chosen = unroll_rounds(tables, chosen, round_)
     operations, sites = round_.program(round_.operations), round_.sites_in_order()

@@ -17,7 +17,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jfold.base.errors import check_at_least, short_repr
 from jfold.base.functions import ratio
-from jfold.base.structs import TUPLE, StructForm, is_leaf, is_struct, opened
+from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.graph import Array, ranges
@@ -141,7 +141,7 @@ class Ragged(NDArrayOperatorsMixin):
             )
         key = key if isinstance(key, slice) else np.asarray(key)
         examples = np.arange(len(self))[key]
-        result = picked(self, np.atleast_1d(examples), _to_numpy)
+        result = pick_rows(self, np.atleast_1d(examples), _to_numpy)
         return result if examples.ndim else result.values
 
     def to_list(self) -> list[Any]:
@@ -191,7 +191,9 @@ class Ragged(NDArrayOperatorsMixin):
 # walked neither by recursion nor by JAX's trees, which are recursive too.
 
 
-def picked(value: object, rows: Array, read: Callable[[Any], Any] = np.asarray) -> Any:
+def pick_rows(
+    value: object, rows: Array, read: Callable[[Any], Any] = np.asarray
+) -> Any:
     """Return some rows [n] of a value with a leading axis of rows.
 
     Args:
@@ -214,7 +216,7 @@ def _pick_rows(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[
         return Ragged((yield items), counts)
     if is_leaf(value):
         return read(value)[rows]
-    parts, structure = opened(value)
+    parts, structure = flatten_once(value)
     leaves = yield in_turn(_pick_rows(part, rows, read) for part in parts)
     return jax.tree.unflatten(structure, leaves)
 
@@ -338,7 +340,7 @@ def _items(values: object, count: int) -> Sequence[Any]:
     if isinstance(values, Ragged):
         return values.to_list()[:count]
     if not is_leaf(values):
-        parts, structure = opened(values)
+        parts, structure = flatten_once(values)
         columns = [_items(part, count) for part in parts]
         rows = ([column[i] for column in columns] for i in range(count))
         return [jax.tree.unflatten(structure, row) for row in rows]
@@ -358,7 +360,7 @@ def _repr(values: Any) -> str:
 # ---- layout --------------------------------------------------------------------------
 
 
-def laid_out(
+def ragged_from_lists(
     lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
 ) -> Ragged:
     """Return a `Ragged` of items, laid out as the results of a batch.
@@ -375,7 +377,9 @@ def laid_out(
     items = [*itertools.chain.from_iterable(lists)]
     spare = rows[0] - len(items)
     if len(rows) > 1:
-        return Ragged(laid_out([*items, *[()] * spare], rows[1:], type_), lengths)
+        return Ragged(
+            ragged_from_lists([*items, *[()] * spare], rows[1:], type_), lengths
+        )
     values = np.zeros((rows[0], *(type_.shape if type_ else ())), type_ and type_.dtype)
     if items:
         array = _stacked(items, type_)
@@ -398,7 +402,7 @@ def _stacked(items: list[Any], type_: TensorType | None) -> Array:
     raise TypeError(f'expected {what}, got {some}: turn them into numbers before')
 
 
-def assembled(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
+def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
     """Return a batch's value.
 
     Args:

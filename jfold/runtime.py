@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jfold.base.arrays import Arrays, ByOperation, masked, varied, varying_axes
+from jfold.base.arrays import Arrays, ByOperation, cast_varying, masked, varying_axes
 from jfold.base.tracebacks import api_boundary
-from jfold.device.backward import backward, crossing_specs
+from jfold.device.backward import backward, stash_specs
 from jfold.device.batch import Batch
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.execution import Execution, make_execution
@@ -28,7 +28,7 @@ from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import MaybeZeros
 from jfold.device.once import kept_bytes, run_once
 from jfold.device.random_keys import Draws, with_keys
-from jfold.device.results import gathered, grouped
+from jfold.device.results import by_result, gathered
 from jfold.program.result_tables import packed
 from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
@@ -84,7 +84,7 @@ def _run_shard(
     )
     varying = varying_axes((used, indices, constants))
     used, indices, constants = jax.tree.map(
-        lambda x: varied(x, varying), (used, indices, constants)
+        lambda x: cast_varying(x, varying), (used, indices, constants)
     )
     spec = schedule.spec
     execution = make_execution(spec, used, varying)
@@ -94,7 +94,7 @@ def _run_shard(
         if spec.strategy == ONCE
         else _in_loops(execution, arguments)
     )
-    results = grouped(execution.program, tensors)
+    results = by_result(execution.program, tensors)
     # Results with any number of rows have zeros behind the real ones.
     for r in execution.program.observed:
         count = schedule.sections.header.rows[r].of(schedule.indices)
@@ -216,5 +216,5 @@ def residual_bytes(spec: Spec) -> int:
     pullbacks = execution.pullbacks([True for _ in execution.tensors])
     specs = list(itertools.chain(*saved_specs(execution, execution.policies).values()))
     for o, pullback in pullbacks.items():
-        specs += crossing_specs(execution, o, pullback).values()
+        specs += stash_specs(execution, o, pullback).values()
     return sum(int(np.prod(buffer.shape)) * buffer.dtype.itemsize for buffer in specs)

@@ -22,8 +22,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.base.dtypes import dtype_of, shape_of
-from jfold.base.printing import Printed, in_full
-from jfold.base.structs import TUPLE, Form, StructForm, is_struct, opened
+from jfold.base.printing import Printed, full_text
+from jfold.base.structs import TUPLE, Form, StructForm, flatten_once, is_struct
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 
@@ -148,7 +148,7 @@ class Nested(Type):
         return type(self), self.parts  # no `_head`: hashes differ elsewhere
 
     def __repr__(self) -> str:
-        return in_full(self)
+        return full_text(self)
 
 
 def _are_equal(left: Nested, right: Nested) -> bool:
@@ -389,7 +389,7 @@ def _converted(spec: TypeLike) -> Steps[Type]:
         return TensorType((int(spec),))
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
-    if is_struct(spec) and (parts := opened(spec)[0]):
+    if is_struct(spec) and (parts := flatten_once(spec)[0]):
         items = yield in_turn(map(_converted, parts))
         return StructType(StructForm.of(spec), items)
     raise TypeError(
@@ -414,7 +414,7 @@ def tensors(type_: Type) -> Iterator[TensorType]:
     return (leaf for leaf in leaf_types(type_) if isinstance(leaf, TensorType))
 
 
-def count_terminals(type_: Type) -> int:
+def count_leaves(type_: Type) -> int:
     """Return the number of leaves of nested tuples, which may be too many to list."""
     count = run(_total(type_, lambda leaf: int(not isinstance(leaf, VoidType)), {}))
     assert count is not None

@@ -45,7 +45,7 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
     return Varying(sharding, widest.manual_axis_type)
 
 
-def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
+def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
     """Return `x` [*shape], of a type that may vary over the given axes. Loops need what
     they carry to be of one type from the start."""
     if varying is None or x.dtype == jax.dtypes.float0:

@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, keystr
 PLAIN = dict, list, tuple
 
 
-def plain(tree: object) -> Any:
+def plain_containers(tree: object) -> Any:
     """Return a pytree with dicts in place of all containers but lists and tuples.
 
     The keys of a dict are the keys, indices or attributes of the parts. A box, whose
@@ -32,9 +32,11 @@ def plain(tree: object) -> Any:
     if jax.tree_util.treedef_is_leaf(structure) or tree is None:
         return tree
     if type(tree) in PLAIN:
-        return jax.tree.unflatten(structure, [plain(part) for _, part in parts])
+        return jax.tree.unflatten(
+            structure, [plain_containers(part) for _, part in parts]
+        )
     by_key = {
-        path[0]: plain(part)
+        path[0]: plain_containers(part)
         for path, part in parts
         if part is None or type(part) in PLAIN or jax.tree.leaves(part)
     }
@@ -52,17 +54,17 @@ def key_name(key: object) -> object:
     return keystr((key,))
 
 
-def leaves_of(tree: object) -> list[Any]:
-    """Return the leaves of `plain(tree)`, in its order."""
-    return jax.tree.leaves(plain(tree))
+def plain_leaves(tree: object) -> list[Any]:
+    """Return the leaves of `plain_containers(tree)`, in its order."""
+    return jax.tree.leaves(plain_containers(tree))
 
 
-def restored(like: object) -> Callable[[list[Any]], Any]:
-    """Return the inverse of `leaves_of` for pytrees with the structure of `like`."""
+def leaf_restorer(like: object) -> Callable[[list[Any]], Any]:
+    """Return the inverse of `plain_leaves` for pytrees with the structure of `like`."""
     structure: Any = jax.tree.structure(like)
     numbers = range(structure.num_leaves)
     # Plain dicts may sort their keys differently: number the leaves to see the order.
-    order = leaves_of(jax.tree.unflatten(structure, numbers))
+    order = plain_leaves(jax.tree.unflatten(structure, numbers))
 
     def restore(leaves: list[Any]) -> Any:
         by_number = dict(zip(order, leaves, strict=True))

@@ -26,7 +26,7 @@ class InputError(ValueError):
     def __init__(
         self, message: str, example: int, path: str, block: str, hint: str = ''
     ) -> None:
-        place = f'example {example}' + (f', at {middle_out(path)}' if path else '')
+        place = f'example {example}' + (f', at {elide(path)}' if path else '')
         super().__init__(f'{place}: {message}; in {block}')
         self.message = message
         self.example = example
@@ -45,7 +45,7 @@ class InputError(ValueError):
         return InputError, arguments
 
 
-def middle_out(text: str, limit: int = 240) -> str:
+def elide(text: str, limit: int = 240) -> str:
     """Return a text, with its middle cut out if it is longer than `limit`."""
     half = limit // 2 - 2
     return text if len(text) <= limit else f'{text[:half]} ... {text[-half:]}'
@@ -71,7 +71,7 @@ class BadItem(Exception):
         self.hint = hint
 
 
-def instead_of(value: object) -> str:
+def hint_for(value: object) -> str:
     """Return a hint about a value that no block takes, or ''."""
     return 'put it in an Optional, which takes `None`' if value is None else ''
 
@@ -130,7 +130,7 @@ def check_int(name: str, value: object) -> int:
 MAX_SPARE_ROWS = 1 << 20
 
 
-def rows_asked(size: object, examples: int) -> int:
+def result_rows(size: object, examples: int) -> int:
     """Return how many rows the results have: `size`, or one for each example.
 
     Raises:
@@ -183,7 +183,7 @@ def check_examples(examples: object) -> Iterable[Any]:
 MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'
 
 
-def some_masked(items: Sequence[Any], depth: int = 0) -> bool:
+def has_masked(items: Sequence[Any], depth: int = 0) -> bool:
     """Return whether items hold masked arrays, or lists of them, with masked values.
 
     Args:
@@ -196,7 +196,7 @@ def some_masked(items: Sequence[Any], depth: int = 0) -> bool:
         if any(map(np.ma.is_masked, items)):
             return True
     inner = [x for x in items if isinstance(x, list | tuple)] if depth else []
-    return bool(inner) and some_masked([*itertools.chain(*inner)], depth - 1)
+    return bool(inner) and has_masked([*itertools.chain(*inner)], depth - 1)
 
 
 def short_repr(value: object, limit: int = 60) -> str:
@@ -211,7 +211,7 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 
 @contextlib.contextmanager
-def gradient_of(layer: str) -> Iterator[None]:
+def naming_layer(layer: str) -> Iterator[None]:
     """Add a note to errors that names the layer and a way to a gradient."""
     try:
         yield
@@ -226,7 +226,7 @@ def gradient_of(layer: str) -> Iterator[None]:
         raise
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the type of an exception and the first line of its message."""
     try:
         text = str(error).partition('\n')[0]

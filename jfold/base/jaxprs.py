@@ -2,7 +2,7 @@
 """Reading jaxprs: running one, and the dependence between its variables.
 
 Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
-jax 0.11 a closed jaxpr is a jaxpr; `opened` hides the difference.
+jax 0.11 a closed jaxpr is a jaxpr; `open_jaxpr` hides the difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rule: TypeAlias = 'Callable[[core.JaxprEqn, Arrays], Result]'
 Rules: TypeAlias = Mapping[str, Rule]
 
 
-def opened(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
+def open_jaxpr(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
     """Return a jaxpr and the values of its constants [*shape each]."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
@@ -43,7 +43,7 @@ def evaluate(
         several results.
       known: variables that need not be computed.
     """
-    jaxpr, _ = opened(closed)
+    jaxpr, _ = open_jaxpr(closed)
     env = environment(closed, arguments) | dict(known or {})
     return run(jaxpr.eqns, env, jaxpr.outvars, rules)
 
@@ -52,7 +52,7 @@ def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
     """Return values of constants and arguments, the first ones if not `strict`."""
-    jaxpr, constants = opened(closed)
+    jaxpr, constants = open_jaxpr(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
@@ -114,7 +114,7 @@ def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
 def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Inline nested `jit`s of a jaxpr. As one equation, a `jit` would depend on all
     that any equation in it depends on."""
-    jaxpr, _ = opened(closed)
+    jaxpr, _ = open_jaxpr(closed)
     if not any(equation.primitive.name == 'jit' for equation in jaxpr.eqns):
         return closed
     specs = list(map(spec, jaxpr.invars))
@@ -130,7 +130,7 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
     Raises:
       TypeError: it does.
     """
-    for constant in opened(closed)[1]:
+    for constant in open_jaxpr(closed)[1]:
         if isinstance(constant, jax.core.Tracer):
             got = f'{constant.dtype}{list(constant.shape)}'
             raise TypeError(
@@ -149,7 +149,7 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return a jaxpr in which simple equations of equal operands run once."""
-    jaxpr, _ = opened(closed)
+    jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
         if equation.primitive.name in _SIZELESS:
@@ -178,7 +178,7 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
     """Return the arguments that each output of a jaxpr depends on, through `jit`s."""
-    jaxpr, _ = opened(closed)
+    jaxpr, _ = open_jaxpr(closed)
     sources = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
 
     def read(atom: Atom) -> set[int]:
@@ -198,7 +198,7 @@ def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
 def passed(closed: core.ClosedJaxpr) -> list[int | None]:
     """Return, for each output of a jaxpr, the argument that it is, or `None`. Nested
     `jit`s are looked into."""
-    jaxpr, _ = opened(closed)
+    jaxpr, _ = open_jaxpr(closed)
     sources = {variable: place for place, variable in enumerate(jaxpr.invars)}
 
     def read(atom: Atom) -> int | None:
@@ -217,11 +217,11 @@ def passed(closed: core.ClosedJaxpr) -> list[int | None]:
 def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
     """Return an output of a jaxpr [*shape] that depends on no argument. It is `None` if
     it depends on what an enclosing transformation traces."""
-    jaxpr, constants = opened(inlined(closed))
+    jaxpr, constants = open_jaxpr(inlined(closed))
     pairs = zip(jaxpr.constvars, constants, strict=True)
     env = {v: x for v, x in pairs if not isinstance(x, jax.core.Tracer)}
     wanted = jaxpr.outvars[output : output + 1]
-    steps = needed(jaxpr.eqns, wanted)
+    steps = slice_for(jaxpr.eqns, wanted)
     known = {v for step in steps for v in step.outvars} | env.keys()
     read = variables([*wanted, *(v for step in steps for v in step.invars)])
     if not known.issuperset(read):
@@ -232,7 +232,7 @@ def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
 
 def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
     """Return the products of matrices and vectors in a jaxpr, in order."""
-    return [e for e in opened(closed)[0].eqns if e.primitive.name == 'dot_general']
+    return [e for e in open_jaxpr(closed)[0].eqns if e.primitive.name == 'dot_general']
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:
@@ -240,26 +240,26 @@ def is_straight(closed: core.ClosedJaxpr) -> bool:
     are no loops, cases, checkpoints, reverse rules of a user's, or effects."""
     return all(
         not equation.effects
-        and (equation.primitive.name in _INLINED or not inside(equation))
-        and all(map(is_straight, inside(equation)))
-        for equation in opened(closed)[0].eqns
+        and (equation.primitive.name in _INLINED or not subjaxprs(equation))
+        and all(map(is_straight, subjaxprs(equation)))
+        for equation in open_jaxpr(closed)[0].eqns
     )
 
 
 _INLINED = 'jit', 'custom_jvp_call'
 
 
-def inside(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
+def subjaxprs(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
     """Return the jaxprs that an equation has inside."""
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
     return list(filter(_is_jaxpr, leaves))
 
 
 def _is_jaxpr(value: object) -> bool:
-    return hasattr(opened(value)[0], 'eqns')
+    return hasattr(open_jaxpr(value)[0], 'eqns')
 
 
-def dependent(
+def reachable(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
     """Return equations that depend on some variables or make them, and results."""
@@ -288,7 +288,7 @@ def is_inexact(x: jax.Array | Spec) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def needed(
+def slice_for(
     equations: Sequence[core.JaxprEqn],
     outputs: Iterable[Atom],
     known: Container[core.Var] = (),

@@ -18,7 +18,7 @@ from jfold.base.errors import short_repr
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
 
 
-class Drawing(NamedTuple):
+class DrawOptions(NamedTuple):
     """The arguments of `Block.eval` that decide about random draws."""
 
     rngs: Rngs
@@ -57,7 +57,7 @@ def as_key(numbers: jax.Array) -> jax.Array:
     return key
 
 
-def key_of(seed: jax.Array, identity: ArrayLike, number: ArrayLike) -> jax.Array:
+def node_key(seed: jax.Array, identity: ArrayLike, number: ArrayLike) -> jax.Array:
     """Return the numbers [2] of the key of one node.
 
     Args:

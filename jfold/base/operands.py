@@ -153,7 +153,7 @@ def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> O
 
 
 @contextlib.contextmanager
-def noted_modules(name: str) -> Iterator[None]:
+def noting_flax_modules(name: str) -> Iterator[None]:
     """Add a note to errors of Flax about modules called on wires."""
     try:
         yield
@@ -231,14 +231,14 @@ def leaves(source: object) -> Iterator[Any]:
             yield item
 
 
-def rebuilt(source: object, fn: Callable[[Any], Any]) -> Any:
+def map_sources(source: object, fn: Callable[[Any], Any]) -> Any:
     """Map a function over the leaves of nested tuples."""
     if isinstance(source, tuple | list):
-        return tuple(rebuilt(item, fn) for item in source)
+        return tuple(map_sources(item, fn) for item in source)
     return None if source is None else fn(source)
 
 
-def together(sources: tuple[Any, ...]) -> Any:
+def pack_sources(sources: tuple[Any, ...]) -> Any:
     """Return a single source as it is, several as a tuple, none as `None`."""
     return sources[0] if len(sources) == 1 else sources or None
 
@@ -246,7 +246,7 @@ def together(sources: tuple[Any, ...]) -> Any:
 # ---- questions that wires cannot refuse ----------------------------------------------
 
 
-def check_questions(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
+def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
     """Raise an error if a function asks for the class of an input.
 
     Args:

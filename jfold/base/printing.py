@@ -21,9 +21,9 @@ class Printed(Protocol):
 MOST = 100_000
 
 
-def in_full(block: Printed) -> str:
+def full_text(block: Printed) -> str:
     """Return the text of a block, cut to `MOST` characters."""
-    return short(block, MOST)
+    return short_text(block, MOST)
 
 
 def texts(block: Printed) -> Iterator[str]:
@@ -39,7 +39,7 @@ def texts(block: Printed) -> Iterator[str]:
             open_.append(piece._pieces())
 
 
-def short(block: Printed, limit: int = 60) -> str:
+def short_text(block: Printed, limit: int = 60) -> str:
     """Return the text of a block, cut to `limit`; no more of it is made."""
     parts, length = [], 0
     for part in texts(block):
@@ -75,7 +75,7 @@ def callable_name(fn: object) -> str:
     return 'function' if name == '<lambda>' else str(name)
 
 
-def shown_table(table: Mapping[Any, Any], limit: int = 4) -> str:
+def table_repr(table: Mapping[Any, Any], limit: int = 4) -> str:
     """Return the text of a mapping, cut after `limit` keys."""
     pairs = itertools.islice(table.items(), limit)
     shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]

@@ -24,7 +24,7 @@ def is_struct(value: object) -> bool:
     return not is_leaf(value) and not isinstance(value, tuple | list | None)
 
 
-def opened(value: object) -> tuple[list[Any], PyTreeDef]:
+def flatten_once(value: object) -> tuple[list[Any], PyTreeDef]:
     """Flatten one level of a pytree: return its parts and its structure."""
     return jax.tree.flatten(value, is_leaf=lambda x: x is not value)
 
@@ -78,7 +78,7 @@ class StructForm(Form):
     def of(cls, value: object) -> StructForm:
         """Return the form of a value."""
         name = '' if type(value) is dict else type(value).__name__
-        return cls(name, tuple(_keys(value)), opened(value)[1])
+        return cls(name, tuple(_keys(value)), flatten_once(value)[1])
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
@@ -93,7 +93,7 @@ class StructForm(Form):
 
     def opened(self, value: object) -> list[Any]:
         """Return the parts of a value."""
-        return opened(value)[0]
+        return flatten_once(value)[0]
 
     def closed(self, parts: Iterable[Any]) -> Any:
         """Return the value with these parts."""

@@ -21,11 +21,11 @@ from jfold.base.operands import (
     SCOPE,
     Item,
     Operand,
-    check_questions,
+    check_type_queries,
     leaves,
-    noted_modules,
-    rebuilt,
-    together,
+    map_sources,
+    noting_flax_modules,
+    pack_sources,
     unlike,
     with_number,
 )
@@ -73,7 +73,7 @@ class Wire(Operand):
                 return self.scope.add(Function(fn), self)
             if not isinstance(other, Wire | Item | Block | np.generic):
                 raise TypeError(unlike(self, other))
-        return self.scope.add(Function(fn), together(operands))
+        return self.scope.add(Function(fn), pack_sources(operands))
 
     def count(self) -> int | None:
         """Return how many items the tuple has that the block gives, or `None`."""
@@ -195,19 +195,19 @@ def _wiring(scope: Scope) -> Wiring:
     Raises:
       ValueError: blocks read each other in a circle.
     """
-    output = rebuilt(together(tuple(scope.outputs)), scope.wire)
+    output = map_sources(pack_sources(tuple(scope.outputs)), scope.wire)
     sources: dict[Wire, Source] = {}
     for wire in scope.wires:  # which grows: blocks that are read may be wired here
-        sources[wire] = rebuilt(wire.source, scope.wire)
+        sources[wire] = map_sources(wire.source, scope.wire)
     wires = topological_order(sources)
     scope.closed = True  # last, so that a wrong wiring raises its error again
     numbers = {wire: number for number, wire in enumerate(wires)}
     steps = [
-        (wire.block, rebuilt(sources[wire], numbers.__getitem__))
+        (wire.block, map_sources(sources[wire], numbers.__getitem__))
         for wire in wires
         if wire.block is not None
     ]
-    return Wiring(tuple(steps), rebuilt(output, numbers.__getitem__))
+    return Wiring(tuple(steps), map_sources(output, numbers.__getitem__))
 
 
 def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
@@ -398,13 +398,13 @@ def _composed(
 ) -> Composition:
     """Return the composition of a function with these parameters."""
     composition, count = Composition(name=name), len(parameters)
-    check_questions(fn, parameters)
+    check_type_queries(fn, parameters)
     with composition.scope():
         wires = (composition.input,) * count
         if count > 1:
             items = Arguments(parameters)(composition.input)
             wires = tuple(items[k] for k in range(count))
-        with noted_modules(name):
+        with noting_flax_modules(name):
             result = fn(*wires)
         if result is not None:
             composition.output.reads(result)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 from jax.typing import DTypeLike
 
 from jfold.base.errors import check_at_least, check_int, expect
-from jfold.base.printing import callable_name, shown_table
+from jfold.base.printing import callable_name, table_repr
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import (
     Block,
@@ -122,7 +122,7 @@ class InputTransform(Block):
         if not isinstance(self.fn, Mapping):
             return f'InputTransform({callable_name(self.fn)})'
         option = ''.join(f', default={value!r}' for value in self.default)
-        return f'InputTransform({shown_table(self.fn)}{option})'
+        return f'InputTransform({table_repr(self.fn)}{option})'
 
 
 @block

@@ -30,7 +30,7 @@ Parts: TypeAlias = dict[Part, tuple[Array, Array]]  # first [examples], and behi
 OWN: Part = (-1, 0)  # stands for the constants of examples
 
 
-def differing(program: Program, other: Operations) -> tuple[str, ...]:
+def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
     """Return how the structure of another program differs, in words."""
     # A reference, so that what is memoized does not keep the other program alive.
     return () if other is program else _differing(program, weakref.ref(other))
@@ -47,7 +47,7 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 # ---- graphs --------------------------------------------------------------------------
 
 
-def fitted(program: Program, graph: Graph, numbers: Numbers) -> Graph:
+def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     """Return a graph of the same structure with the numbers and shapes of a program.
 
     Args:
@@ -189,7 +189,7 @@ def _shared(old: Numbers, new: Numbers) -> dict[tuple[int, int, int], int]:
 # ---- schedules -----------------------------------------------------------------------
 
 
-def of_model(
+def adopt_schedule(
     schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
 ) -> Schedule:
     """Return a schedule of another model as one of this, which makes the same.
@@ -201,12 +201,12 @@ def of_model(
     Raises:
       ValueError: this model makes another.
     """
-    if differing(program, schedule.spec.program):
+    if structure_differences(program, schedule.spec.program):
         raise ValueError(
             'expected a schedule made by this model, got one of another: call '
             '`model.schedule(examples)` of the model that is applied'
         )
-    adopted = with_spec(schedule, spec_of(schedule.capacity))
+    adopted = adopt_spec(schedule, spec_of(schedule.capacity))
     if adopted is None:
         raise ValueError(
             'expected a schedule made by this model, got one of another, in which '
@@ -216,7 +216,7 @@ def of_model(
     return adopted
 
 
-def with_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
+def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
     """Return a schedule with an equal spec of another program; `None` if unequal."""
     got = schedule.spec
     if got.replaced(program=spec.program) != spec:
@@ -231,7 +231,7 @@ def _is_same(program: Operations, other: Operations) -> bool:
     """Return whether programs are the same, shapes and constants included."""
     assert isinstance(program, Program)
     return (
-        not differing(program, other)
+        not structure_differences(program, other)
         and isinstance(other, Program)
         and numbers_of(program) == numbers_of(other)
         and program.types == other.types

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from jfold.base.errors import reason
+from jfold.base.errors import describe_error
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 
@@ -94,7 +94,7 @@ class Channel:
 
     def fail(self, error: Exception) -> None:
         """Tell the others that this process has no part, and why."""
-        self._send({'failure': reason(error)})
+        self._send({'failure': describe_error(error)})
 
     def finish(self) -> None:
         """Tell the others that this process has no more batches.

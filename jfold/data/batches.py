@@ -3,7 +3,8 @@
 
 A `BatchSampler` says which examples make up the batches of an epoch, a pure function of
 the arguments and the number of the epoch; a `Source` turns examples into a schedule; a
-`Prefetcher` runs any iterator on a thread. A `Cursor` says what was delivered, so that
+`Prefetcher` runs any iterator on a thread. A `Progress` says what was
+delivered, so that
 another run goes on there, whatever was prefetched.
 """
 
@@ -22,7 +23,7 @@ import numpy as np
 from jfold.base.errors import InputError, ProgramBudgetError, check_at_least
 from jfold.base.tracebacks import api_boundary
 from jfold.data.prefetch import Prefetcher
-from jfold.data.progress import Cursor, cursor_of, state_of
+from jfold.data.progress import Progress, progress_of, state_of
 from jfold.data.sampler import (
     Settings,
     Shuffle,
@@ -32,7 +33,7 @@ from jfold.data.sampler import (
     make_sampler,
 )
 from jfold.data.sources import Scheduling, Source, make_source
-from jfold.scheduling.assignment import evenly
+from jfold.scheduling.assignment import assign_evenly
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import Capacity
@@ -77,7 +78,7 @@ class Batch:
 _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
-def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chunk]:
+def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
     """Yield the examples of all batches behind a cursor."""
     position = start.position
     if source.items is None:
@@ -131,7 +132,7 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
     parts = (
         batch[part]
         for batch in batches
-        for part in evenly(shards, rows, corpus.nodes[batch].tolist()).examples
+        for part in assign_evenly(shards, rows, corpus.nodes[batch].tolist()).examples
     )
     return replace(corpus.capacities_of(parts, rows), shards=shards)
 
@@ -177,17 +178,17 @@ def _reserve(settings: Settings, source: Source) -> None:
 _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
 # The result of a chunk: its batch, unless all of it was left out; what was left out;
 # the cursor behind it.
-_Step: TypeAlias = tuple[Batch | None, _Skipped, Cursor]
+_Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 
 
-def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step]:
+def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
     """Yield the batches behind a cursor, and what was left out of them."""
     in_vain = 0
     _reserve(settings, source)
     for chunk in _chunks(settings, source, cursor):
         batch, skipped = _build_batch(settings, source, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
-        cursor = Cursor(*chunk[:2], *done)
+        cursor = Progress(*chunk[:2], *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
         # A whole epoch is among these, so no later epoch would have a batch either.
         if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
@@ -249,7 +250,7 @@ class Batches:
 
     def __init__(self, settings: Settings, source: Source, prefetch: int) -> None:
         self._settings, self._source, self._prefetch = settings, source, prefetch
-        self._cursor = Cursor()
+        self._cursor = Progress()
         self._skipped: _Skipped = []
         self._steps: Iterator[_Step] | None = None  # until the first batch is taken
         self._has_read = False
@@ -347,7 +348,7 @@ class Batches:
           ValueError: `state` is of batches of other arguments, or the source is an
             iterator that was begun. Nothing has changed then.
         """
-        cursor, source = cursor_of(self._settings, state), self._source
+        cursor, source = progress_of(self._settings, state), self._source
         is_begun = self._has_read and isinstance(source.argument, Iterator)
         if source.items is None and is_begun:
             raise ValueError(

@@ -14,18 +14,18 @@ from typing import Any, Protocol, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.errors import MASKED, check_at_least, expect, some_masked
+from jfold.base.errors import MASKED, check_at_least, expect, has_masked
 from jfold.base.tracebacks import api_boundary
-from jfold.data.adoption import differing, fitted
+from jfold.data.adoption import fit_graph, structure_differences
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
-from jfold.files.formats import check_path, malformed, noted, parts_in
+from jfold.files.formats import check_path, note_missing, parts_in, reading
 from jfold.graph import Graph, Table, labels_of
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import deal_in_order, rows_of_shard
+from jfold.scheduling.assignment import default_assignment, rows_of_shard
 from jfold.scheduling.demands import (
     capacity,
     demands,
@@ -34,7 +34,7 @@ from jfold.scheduling.demands import (
     node_counts,
     row_columns,
 )
-from jfold.scheduling.profiles import Profiles, most, profiles
+from jfold.scheduling.profiles import Profiles, largest_profiles, profiles
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.selections import Demands, Selection, select
 from jfold.scheduling.shards import Sharding, make_shards
@@ -123,7 +123,7 @@ class Corpus:
         begin, places = time.perf_counter(), self._checked(indices)
         selection = self.select(places)
         shards = None if sharding is None else make_shards(sharding)
-        deal = deal_in_order(len(places), size, shards)
+        deal = default_assignment(len(places), size, shards)
         schedule = self.scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
 
@@ -193,7 +193,9 @@ class Corpus:
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
         together = Demands(total[None], self.demands.highest)
         need = capacity(self.program, together, size, shards)
-        levels = self.scheduler.profiles(lambda: most(self._all_examples, count))
+        levels = self.scheduler.profiles(
+            lambda: largest_profiles(self._all_examples, count)
+        )
         return replace(need, profiles=levels)
 
     def _limit(self, max_nodes: int) -> int:
@@ -289,17 +291,17 @@ class Corpus:
         check_path(path)
         if os.path.isdir(path):
             parts = [cls.load(x, model, verify=verify) for x in parts_in(path)]
-            return joined(scheduler, parts)
-        with noted('a corpus in a file, got none: write it by `Corpus.save`'):
+            return join_corpora(scheduler, parts)
+        with note_missing('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
-        with malformed(path):
+        with reading(path):
             current = fingerprint(scheduler.program)
             unlike = differences(saved['fingerprint'], current)
         _refuse(f'{path}: ', unlike)
-        with malformed(path):
+        with reading(path):
             skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
             numbers = saved['fingerprint']['numbers']
             corpus = _corpus(scheduler, arrays, skipped, numbers)
@@ -331,7 +333,7 @@ class Corpus:
 
 def _int_array(indices: Indices) -> Array:
     """Return indices as an array [n] of some integer type."""
-    expect('indices', indices, not some_masked([indices]), 'an array of ints', MASKED)
+    expect('indices', indices, not has_masked([indices]), 'an array of ints', MASKED)
     try:
         array = np.asarray(indices)
     except ValueError:  # ragged
@@ -362,7 +364,7 @@ def write(
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
     arrays = {**_arrays(corpus), **labels_as_text(corpus.program, corpus.labels)}
-    with noted('`path` in a folder that exists, got another: make the folder'):
+    with note_missing('`path` in a folder that exists, got another: make the folder'):
         storage.write(path, arrays, metadata)
 
 
@@ -431,12 +433,12 @@ def _corpus(
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
-    graph = fitted(program, graph, numbers)
+    graph = fit_graph(program, graph, numbers)
     corpus = Corpus(scheduler, graph, demanded, arrays['source'], skipped)
     return _with_demands(corpus, numbers)
 
 
-def suited(scheduler: Scheduler, corpus: Corpus) -> Corpus:
+def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
     """Return a corpus for one model, of another with the same structure or of itself.
 
     Raises:
@@ -445,10 +447,10 @@ def suited(scheduler: Scheduler, corpus: Corpus) -> Corpus:
     if corpus.scheduler is scheduler:
         return corpus
     program = scheduler.program
-    _refuse('', differing(program, corpus.program))
+    _refuse('', structure_differences(program, corpus.program))
     numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)
-    graph = in_parts(fitted(program, part, numbers) for part in parts)
+    graph = in_parts(fit_graph(program, part, numbers) for part in parts)
     return _with_demands(replace(corpus, scheduler=scheduler, graph=graph), numbers)
 
 
@@ -476,7 +478,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 # ---- several -------------------------------------------------------------------------
 
 
-def joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
+def join_corpora(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
     """Return the examples of all parts, numbered from part to part."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))

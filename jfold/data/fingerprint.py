@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.program.operations import Operation, Program
 from jfold.scheduling.layout import active_types
 from jfold.tracing.helpers import HELPERS, Numbers
@@ -101,7 +101,7 @@ def _data(program: Program) -> Iterator[tuple[str, object]]:
         )
     ]
     for _, text, site in sorted(reads, key=operator.itemgetter(0)):
-        yield text, site if isinstance(site, Typed) else None
+        yield text, site if isinstance(site, TypedUse) else None
 
 
 def _limit(below: int | None) -> str:
@@ -203,7 +203,7 @@ def _short(value: object) -> str:
     if isinstance(value, Mapping):
         text = f'{{{", ".join(map(_short, value))}}}'
     else:
-        text, _ = said(value)
+        text, _ = summary_of(value)
     return text if len(text) <= 100 else f'{text[:97]}...'
 
 
@@ -223,7 +223,7 @@ def contents(*values: object, code: bool = True) -> str:
         if isinstance(value, _End):
             del known[id(value.container)]
             continue
-        text, parts = said(value)
+        text, parts = summary_of(value)
         is_left_out = id(value) in known or (isinstance(value, CodeType) and not code)
         parts = [] if is_left_out else list(parts)
         state.update(f'{len(parts)} {text}\0'.encode('utf-8', 'surrogatepass'))
@@ -244,7 +244,7 @@ class _End:
 
 
 @functools.singledispatch
-def said(value: object) -> Said:
+def summary_of(value: object) -> Said:
     """Return a text for a value itself, and the values inside it."""
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
@@ -274,23 +274,23 @@ def _name(value: object) -> str:
     return _name(type(value))
 
 
-@said.register(type(None) | type(...) | str | bytes | int | float | complex)
-@said.register(range | slice | enum.Enum | np.generic | np.dtype | Type)
+@summary_of.register(type(None) | type(...) | str | bytes | int | float | complex)
+@summary_of.register(range | slice | enum.Enum | np.generic | np.dtype | Type)
 def _(value: object) -> Said:
     return repr(value), ()
 
 
-@said.register
+@summary_of.register
 def _(value: type) -> Said:
     return _name(value), ()
 
 
-@said.register(list | tuple)
+@summary_of.register(list | tuple)
 def _(value: Sequence[object]) -> Said:
     return type(value).__name__, _items(value)
 
 
-@said.register(Mapping)
+@summary_of.register(Mapping)
 def _(value: Mapping[object, object]) -> Said:
     return type(value).__name__, _items(itertools.chain(*value.items()))
 
@@ -301,12 +301,12 @@ def _items(values: Iterable[object]) -> list[object]:
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 
 
-@said.register(set | frozenset)
+@summary_of.register(set | frozenset)
 def _(value: Set[object]) -> Said:
     return type(value).__name__, sorted(map(contents, value))
 
 
-@said.register(np.ndarray | jax.Array)
+@summary_of.register(np.ndarray | jax.Array)
 def _(value: np.ndarray[Any, Any] | jax.Array) -> Said:
     array = np.asarray(value)
     text = f'{array.dtype.name}{array.shape}'
@@ -315,39 +315,39 @@ def _(value: np.ndarray[Any, Any] | jax.Array) -> Said:
     return text, [hashlib.sha256(array.tobytes()).hexdigest()]
 
 
-@said.register(re.Pattern)
+@summary_of.register(re.Pattern)
 def _(value: re.Pattern[str]) -> Said:
     return 'pattern', [value.pattern, value.flags]
 
 
-@said.register(functools.partial)
+@summary_of.register(functools.partial)
 def _(value: functools.partial[object]) -> Said:
     return f'partial({_name(value.func)})', [value.func, value.args, value.keywords]
 
 
-@said.register(operator.itemgetter | operator.attrgetter | operator.methodcaller)
+@summary_of.register(operator.itemgetter | operator.attrgetter | operator.methodcaller)
 def _(value: object) -> Said:
     return _name(value), value.__reduce__()[1:]
 
 
-@said.register
+@summary_of.register
 def _(value: MethodType) -> Said:
     return _name(value), [value.__func__, value.__self__]
 
 
-@said.register
+@summary_of.register
 def _(value: BuiltinMethodType) -> Said:
     return _name(value), [value.__self__]
 
 
-@said.register
+@summary_of.register
 def _(value: FunctionType) -> Said:
     closed = [cell.cell_contents for cell in value.__closure__ or () if cell != EMPTY]
     bound = [value.__defaults__, value.__kwdefaults__, closed]
     return _name(value), [value.__code__, *bound, *_globals(value)]
 
 
-@said.register
+@summary_of.register
 def _(value: CodeType) -> Said:
     arguments = [value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount]
     flags = value.co_flags & (CO_VARARGS | CO_VARKEYWORDS)

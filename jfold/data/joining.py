@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from jfold.base.errors import expect
-from jfold.data.adoption import differing
-from jfold.data.corpus import Corpus, joined, suited
+from jfold.data.adoption import structure_differences
+from jfold.data.corpus import Corpus, adopt_corpus, join_corpora
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced, graph_in
 from jfold.scheduling.demands import demands
@@ -25,7 +25,7 @@ def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
         _check(number, part, scheduler)
     if not items:
         raise ValueError('expected at least one corpus or Traced, got none')
-    return joined(scheduler, [_corpus(scheduler, part) for part in items])
+    return join_corpora(scheduler, [_corpus(scheduler, part) for part in items])
 
 
 def _check(number: int, part: object, scheduler: Scheduler) -> None:
@@ -35,7 +35,7 @@ def _check(number: int, part: object, scheduler: Scheduler) -> None:
             f'{type(part).__name__}: trace examples by `model.trace`'
         )
     if isinstance(part, Corpus):
-        is_other = bool(differing(scheduler.program, part.program))
+        is_other = bool(structure_differences(scheduler.program, part.program))
     else:
         is_other = part.digest != scheduler.digest
     if is_other:
@@ -47,7 +47,7 @@ def _check(number: int, part: object, scheduler: Scheduler) -> None:
 
 def _corpus(scheduler: Scheduler, part: Corpus | Traced) -> Corpus:
     if isinstance(part, Corpus):
-        return suited(scheduler, part)
+        return adopt_corpus(scheduler, part)
     graph = graph_in(part, scheduler.program)
     demanded = demands(select(scheduler.program, graph))
     return Corpus(scheduler, graph, demanded, np.arange(len(part)))

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jfold.base.errors import short_repr
-from jfold.base.structs import is_leaf, opened
+from jfold.base.structs import flatten_once, is_leaf
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.data.batches import Batch, Batches, batches
@@ -24,8 +24,8 @@ from jfold.data.scheduler import Scheduler
 from jfold.data.sources import Scheduling
 from jfold.data.traced import Traced
 from jfold.program.operations import Program
-from jfold.program.result_tables import each_handed_out, handed_out
-from jfold.ragged import MetricValues, assembled, picked
+from jfold.program.result_tables import assemble, map_outputs
+from jfold.ragged import MetricValues, assemble_value, pick_rows
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.types import SequenceType, Type, leaf_types, pack
@@ -164,20 +164,20 @@ def _real_rows(batch: Batch, results: object, program: Program) -> object:
     """Return the results of a batch in the order of examples, without spare rows."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
-    return each_handed_out(
+    return map_outputs(
         program.results,
         results,
-        lambda value: picked(value, rows),
+        lambda value: pick_rows(value, rows),
         lambda metric: _real_metric(batch, metric),
     )
 
 
-# On a trampoline, as `picked`, since values may be nested without limit.
+# On a trampoline, as `pick_rows`, since values may be nested without limit.
 def _concatenated(parts: Sequence[Any]) -> Steps[Any]:
     """Return the rows of several batches, one after another."""
     if is_leaf(parts[0]):
         return np.concatenate(parts)
-    columns, (structure, *_) = zip(*map(opened, parts), strict=True)
+    columns, (structure, *_) = zip(*map(flatten_once, parts), strict=True)
     leaves = yield in_turn(map(_concatenated, zip(*columns, strict=True)))
     return jax.tree.unflatten(structure, leaves)
 
@@ -187,7 +187,7 @@ def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:
     real = np.flatnonzero(np.asarray(metric.mask))
     example = batch.indices[np.asarray(metric.example)[real]]
     order = np.argsort(example, kind='stable')
-    values = picked(metric.values, real[order])
+    values = pick_rows(metric.values, real[order])
     return _metric(values, example[order])
 
 
@@ -202,10 +202,10 @@ def _metric(values: object, example: Array) -> MetricValues:
 def _no_results(program: Program) -> object:
     """Return the results of no examples."""
     results = program.results
-    return handed_out(
+    return assemble(
         results,
         [list(map(_no_rows, leaf_types(result.type))) for result in results],
-        lambda tables: assembled(program.output, tables),
+        lambda tables: assemble_value(program.output, tables),
         lambda r, tensors: _metric(pack(results[r].type, tensors), _NONE),
     )
 

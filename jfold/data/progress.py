@@ -17,7 +17,7 @@ FORMAT = 1  # of what `Batches.state` returns
 
 
 @dataclass(frozen=True)
-class Cursor:
+class Progress:
     """The progress of a run: what has been delivered."""
 
     epoch: int = 0  # of the last batch
@@ -27,7 +27,7 @@ class Cursor:
     skipped: int = 0  # how many examples were left out
 
 
-def state_of(settings: Settings, cursor: Cursor) -> dict[str, Array]:
+def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
     """Return the state of a run in arrays of fixed shapes; -1 stands for `None`."""
     key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
     fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
@@ -38,14 +38,14 @@ def state_of(settings: Settings, cursor: Cursor) -> dict[str, Array]:
     }
 
 
-def cursor_of(settings: Settings, state: object) -> Cursor:
+def progress_of(settings: Settings, state: object) -> Progress:
     """Return the cursor of a state, after checks that it belongs to such a run."""
     if not isinstance(state, Mapping):
         raise TypeError(
             'expected `state` as a dict, which `Batches.state` returns, got '
             f'{type(state).__name__}'
         )
-    fresh = state_of(settings, Cursor())
+    fresh = state_of(settings, Progress())
     arrays = {name: np.asarray(x) for name, x in state.items()}
     expected, got = ({k: x.shape for k, x in d.items()} for d in (fresh, arrays))
     if expected != got:
@@ -53,7 +53,7 @@ def cursor_of(settings: Settings, state: object) -> Cursor:
             f'expected a state of arrays of shapes {expected}, got {got}: pass what '
             '`Batches.state` returned'
         )
-    cursor = {name: _count(name, arrays[name]) for name in vars(Cursor())}
+    cursor = {name: _count(name, arrays[name]) for name in vars(Progress())}
     differing = [
         f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
         for name, value in fresh.items()
@@ -64,7 +64,7 @@ def cursor_of(settings: Settings, state: object) -> Cursor:
             'expected `state` of batches made with the same arguments, got one with '
             f'{", ".join(differing)}: make them with these'
         )
-    return Cursor(**cursor)
+    return Progress(**cursor)
 
 
 def _count(name: str, value: Array) -> int:

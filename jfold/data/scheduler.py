@@ -26,7 +26,7 @@ from jfold.graph import labels_of
 from jfold.language.portable import Portable, portable
 from jfold.lower import lower_portable
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import ShardAssignment, deal_in_order
+from jfold.scheduling.assignment import ShardAssignment, default_assignment
 from jfold.scheduling.budget import Budget, FixedBudget, NoBudget
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.demands import chance as chance_of
@@ -116,7 +116,7 @@ class Scheduler:
           RuntimeError: another process has no part.
         """
         begin = time.perf_counter() if begin is None else begin
-        deal = deal_in_order(len(selection)) if deal is None else deal
+        deal = default_assignment(len(selection)) if deal is None else deal
         parts = deal.parts(selection)
         need = self._need(parts, deal)
         if channel is not None:
@@ -142,7 +142,7 @@ class Scheduler:
         if not selections:
             return []
         size = max(map(len, selections)) if size is None else size
-        deals = [deal_in_order(len(x), size) for x in selections]
+        deals = [default_assignment(len(x), size) for x in selections]
         need = self._need(selections, deals[0])
         spec = self._reserve(need, selections[0], len(selections[0]))
         return [build([selection], spec, begin) for selection in selections]

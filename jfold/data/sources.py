@@ -11,10 +11,15 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from jfold.data.agreement import Agreement, Channel
-from jfold.data.corpus import Corpus, suited
+from jfold.data.corpus import Corpus, adopt_corpus
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced
-from jfold.scheduling.assignment import ShardAssignment, evenly, in_order, rows_of_shard
+from jfold.scheduling.assignment import (
+    ShardAssignment,
+    assign_evenly,
+    assign_in_order,
+    rows_of_shard,
+)
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
@@ -84,7 +89,7 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
     # Others may be one example, which is easily passed in place of several.
     if not isinstance(source, tuple | str | bytes | Mapping | type):
         if hasattr(source, 'capacities_of'):
-            source = suited(model.scheduler, source)
+            source = adopt_corpus(model.scheduler, source)
             stored = functools.partial(_schedule_stored, source)
             items = lambda places: list(places.tolist())  # noqa: E731
             # All processes have the same corpus, so they need no messages.
@@ -115,7 +120,7 @@ def _schedule_traced(
         return schedule_part(model.scheduler, items, size, shards, channel)
     selection = model.scheduler.select(items)
     work = selection.graph.nodes_of_examples.tolist()
-    deal = evenly(shards, size // shards.count, work)
+    deal = assign_evenly(shards, size // shards.count, work)
     return model.scheduler.schedule(selection, deal), deal
 
 
@@ -147,7 +152,7 @@ def schedule_part(
         agreement.fail(error)
         raise
     rows = agreement.most(rows) if size is None else rows
-    deal = in_order(shards, rows, len(selection), count)
+    deal = assign_in_order(shards, rows, len(selection), count)
     return scheduler.schedule(selection, deal, begin, agreement), deal
 
 
@@ -159,7 +164,7 @@ def _schedule_stored(
     if shards is None:
         return corpus.schedule(places, size=size), None
     work = corpus.nodes[places].tolist()
-    deal = evenly(shards, size // shards.count, work)
+    deal = assign_evenly(shards, size // shards.count, work)
     return corpus.scheduler.schedule(corpus.select(places), deal), deal
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jfold.base.memo import Memoized, memoized
-from jfold.data.adoption import fitted
+from jfold.data.adoption import fit_graph
 from jfold.data.fingerprint import fingerprint, numbers_of
 from jfold.graph import Graph
 from jfold.program.operations import Program
@@ -50,7 +50,7 @@ def graph_in(traced: Traced, program: Program) -> Graph:
     Raises:
       ValueError: it is no graph of the program.
     """
-    graph = fitted(program, traced.graph, numbers_of(program))
+    graph = fit_graph(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import expect
-from jfold.base.keys import Drawing, key_of
+from jfold.base.keys import DrawOptions, node_key
 from jfold.device.random_keys import make_draws
 from jfold.language import eager
 
@@ -24,11 +24,11 @@ def evaluate(
     example: object,
     params: Mapping[str, Any] | None,
     external: Mapping[str, Any] | None,
-    drawing: Drawing,
+    drawing: DrawOptions,
 ) -> Any:
     """Return the result of a block on one example, for `Block.eval`."""
     assert FAMILIES
-    typing = eager.typing_of(block)
+    typing = eager.typed_expression(block)
     _check(typing.layers, example, params)
     rngs, id_, deterministic = drawing
     draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
@@ -38,7 +38,7 @@ def evaluate(
     seeds, identity = draws.seeds, draws.ids[0]
 
     def key(stream: str, number: int) -> Any:
-        return key_of(seeds[stream], identity, number)
+        return node_key(seeds[stream], identity, number)
 
     return eager.evaluate(typing, example, params, external, key)
 

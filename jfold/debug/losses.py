@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jfold.debug.rowwise import is_inexact
-from jfold.device.linear import MaybeZeros, sparse
+from jfold.device.linear import MaybeZeros, maybe_zero
 
 Results = list[list[Any]]  # by result, its tensors [rows, *shape]
 
@@ -56,7 +56,7 @@ def _watched(leaves: list[Any], read: list[bool]) -> list[Any]:
         return values, values
 
     def backward(values: list[Any], cotangents: list[Any]) -> tuple[list[Any]]:
-        grads = list(map(sparse, cotangents))
+        grads = list(map(maybe_zero, cotangents))
         read[:] = [x is not None for x in grads]
         pairs = zip(grads, values, strict=True)
         return ([jnp.zeros_like(y) if x is None else x for x, y in pairs],)

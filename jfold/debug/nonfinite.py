@@ -39,11 +39,11 @@ from jfold.debug.rowwise import (
 from jfold.debug.visit import make_walk
 from jfold.device.execution import Execution, make_execution
 from jfold.device.linear import MaybeZeros
-from jfold.device.random_keys import drawing_nothing
+from jfold.device.random_keys import without_draws
 from jfold.device.returned import returned
 from jfold.graph import Graph, Table
 from jfold.language.parameter_checks import check_params, with_external
-from jfold.language.reference import CONSTANTS, NODES, where_made
+from jfold.language.reference import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
 from jfold.models.model import Model
 from jfold.program.operations import Program
@@ -179,7 +179,7 @@ class Search:
         self.made, self.params = self.walk.made, params
         self.totals: dict[str, Arrays] = {}
         self.runners = [
-            Runner(x, x.layer.own(params)) for x in drawing_nothing(program).operations
+            Runner(x, x.layer.own(params)) for x in without_draws(program).operations
         ]
         self.values = [
             np.zeros((count, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
@@ -315,7 +315,7 @@ class Search:
 
     def _execution(self, schedule: Schedule) -> Execution:
         """Return the execution of a step of training, for operations with nodes."""
-        spec = schedule.spec.replaced(program=drawing_nothing(self.program))
+        spec = schedule.spec.replaced(program=without_draws(self.program))
         return make_execution(spec, self.params)
 
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
@@ -436,7 +436,9 @@ class Search:
         example = _owner(table, fault.row)
         # The example is traced again, alone, where its rows are counted from 0.
         row = fault.row - int(table.first[example])
-        place = where_made(self.program, items[example], fault.table, fault.number, row)
+        place = explain_row(
+            self.program, items[example], fault.table, fault.number, row
+        )
         operation = self.program.operations[fault.number] if of_nodes else None
         return NonFinite(
             fault.message,

@@ -28,7 +28,14 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
-from jfold.base.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
+from jfold.base.arrays import (
+    Arrays,
+    ByOperation,
+    Spec,
+    array_spec,
+    cast_varying,
+    masked,
+)
 from jfold.device import xla
 from jfold.device.activity import Rows
 from jfold.device.batch import Batch, Number
@@ -36,12 +43,12 @@ from jfold.device.buffers import (
     Edges,
     Residuals,
     Values,
-    added,
-    beside,
-    buffer_of,
+    buffer_spec,
+    interleave,
     new_buffer,
     repeated,
     slice_rows,
+    sum_arrays,
     write,
 )
 from jfold.device.execution import Execution, Pullback
@@ -95,7 +102,7 @@ def backward(
     reads = Reads(execution, pullbacks, weights, batch, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
-    state = Chained(varied(jnp.zeros((), jnp.int32), execution.varying), carry)
+    state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
     grads: dict[int, Arrays] = {}
     for c in reversed(range(len(execution.components))):
         # Operations that no cotangent reaches do not run, even within a component.
@@ -199,7 +206,7 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     inputs = gather_inputs(reads.execution, reads.loops, reads.values, tile)
     cotangents = list(_cotangents(reads, tile, edges))
     real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
-    real = varied(real, reads.execution.varying)
+    real = cast_varying(real, reads.execution.varying)
 
     def recomputed() -> Arrays:
         """Residuals [rows, *shape] each."""
@@ -223,7 +230,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
         at = bases[k] - capacity.constants[t] + tile.first
         uses = reads.batch.sections.consumers[t].rows
         indices = [reads.batch.read(section, at, tile.rows) for section in uses]
-        yield added(reads.loops.gather(edges.buffers[t], indices))
+        yield sum_arrays(reads.loops.gather(edges.buffers[t], indices))
 
 
 def _write_edges(
@@ -245,8 +252,8 @@ def _write_edges(
     tied: dict[int, Array] = {}
     for a, x in moving.items():
         t = operation.inputs[a]
-        read = xla.others(t, live, cotangents, reverse.cotangents_read[a])
-        tied[a] = xla.after(read, x.astype(edges.buffers[t].dtype), tile.first)
+        read = xla.unordered_reads(t, live, cotangents, reverse.cotangents_read[a])
+        tied[a] = xla.write_after(read, x.astype(edges.buffers[t].dtype), tile.first)
     # Each input of an operation has edge rows of its own, as many as the operation has
     # rows: writes are dense, and no two uses of a value write to the same place.
     for group in reads.execution.layout.together[tile.operation]:
@@ -260,7 +267,7 @@ def _write_edges(
                 rows = slice_rows(edges.buffers[t], first, step * tile.rows)
                 old = [rows[k::step] for k in range(step)]
             pairs = zip(group, old, strict=True)
-            rows = beside([tied.get(a, x) for a, x in pairs])
+            rows = interleave([tied.get(a, x) for a, x in pairs])
             edges = edges.written(t, rows, first)
     return edges
 
@@ -268,10 +275,10 @@ def _write_edges(
 # ---- stashes: from the loops to the gradients of weights -----------------------------
 
 
-def crossing_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
+def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
     """Return the specs of stash buffers, for each stash that has its own."""
     rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
-    specs = {k: buffer_of(rows, x.row) for k, x in crossing if x.replaces is None}
+    specs = {k: buffer_spec(rows, x.row) for k, x in crossing if x.replaces is None}
     return specs if pullback.defers else {}
 
 
@@ -362,7 +369,7 @@ def _no_grads(reads: Reads, o: int) -> Arrays:
     """Return zeros for the trained weights of an operation [*shape each]."""
     # Integers come last among weights, and have no gradient.
     trained = reads.weights[o].arrays[: reads.execution.kernels[o].trained_count]
-    return [varied(jnp.zeros_like(x), reads.execution.varying) for x in trained]
+    return [cast_varying(jnp.zeros_like(x), reads.execution.varying) for x in trained]
 
 
 def _gradients(
@@ -401,7 +408,7 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Ca
     crossing = {
         o: {
             k: new_buffer(spec, extra, execution.varying)
-            for k, spec in crossing_specs(execution, o, pullback).items()
+            for k, spec in stash_specs(execution, o, pullback).items()
         }
         for o, pullback in reads.pullbacks.items()
     }

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jfold.base.arrays import Arrays, Spec, Varying, array_spec, varied
+from jfold.base.arrays import Arrays, Spec, Varying, array_spec, cast_varying
 from jfold.device.batch import Batch, Number
 
 
@@ -84,10 +84,10 @@ class Residuals:
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
     """Return zeros [rows, ...], a few rows more than asked; see `xla.extra_rows`."""
     rows, *shape = spec.shape
-    return varied(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
+    return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
 
-def buffer_of(rows: int, row: Spec) -> Spec:
+def buffer_spec(rows: int, row: Spec) -> Spec:
     """Return the spec of a buffer [rows, *row]."""
     return array_spec((rows, *row.shape), row.dtype)
 
@@ -132,7 +132,7 @@ def write(buffer: Array, rows: Array, first: Number) -> Array:
     )
 
 
-def beside(rows: Arrays) -> Array:
+def interleave(rows: Arrays) -> Array:
     """Interleave arrays [count, ...] by rows, to [several * count, ...]."""
     if len(rows) == 1:
         return rows[0]
@@ -143,7 +143,7 @@ def beside(rows: Arrays) -> Array:
     return jnp.concatenate(rows, 1).reshape(count * len(rows), *shape)
 
 
-def added(rows: Arrays) -> Array:
+def sum_arrays(rows: Arrays) -> Array:
     """Return the sum [count, ...] of arrays [count, ...], from the first on."""
     return functools.reduce(jnp.add, rows)
 

@@ -23,17 +23,19 @@ from jfold.base.arrays import Arrays
 NAMES = 'checkpoint', 'remat', 'remat2'  # of the primitive, by versions of JAX
 
 
-def taken_out(closed: core.ClosedJaxpr, of_rows: Sequence[bool]) -> core.ClosedJaxpr:
+def hoist_from_checkpoints(
+    closed: core.ClosedJaxpr, of_rows: Sequence[bool]
+) -> core.ClosedJaxpr:
     """Move equations that do not depend on rows out of `jax.checkpoint`.
 
     Args:
       of_rows: whether each argument depends on rows.
     """
-    jaxpr, _ = jaxprs.opened(closed)
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
     if not any(e.primitive.name in NAMES for e in jaxpr.eqns):
         return closed
     rows = [v for v, varies in zip(jaxpr.invars, of_rows, strict=True) if varies]
-    _, varying = jaxprs.dependent(jaxpr, rows)
+    _, varying = jaxprs.reachable(jaxpr, rows)
 
     def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
         inputs = equation.invars
@@ -49,7 +51,7 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
     """Run a checkpoint [*shape each], with what depends on no rows before it."""
     inner, constants = _traced(equation, of_rows)
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]
-    depend, varying = jaxprs.dependent(inner, rows)
+    depend, varying = jaxprs.reachable(inner, rows)
     # An equation with an effect, as a print, stays though nothing reads its results.
     late = [e for e in inner.eqns if e in depend or e.effects]
     read = jaxprs.variables([v for e in late for v in e.invars] + inner.outvars)
@@ -59,7 +61,7 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
     env = dict(zip(inner.constvars, constants, strict=True))
     env |= zip(inner.invars, operands, strict=True)
     hoisted = [e for e in inner.eqns if e not in late]
-    outside = jaxprs.run(jaxprs.needed(hoisted, frontier), env, frontier)
+    outside = jaxprs.run(jaxprs.slice_for(hoisted, frontier), env, frontier)
 
     def inside(*values: jax.Array) -> Arrays:
         known = dict(zip([*frontier, *rows], values, strict=True))
@@ -81,4 +83,4 @@ def _traced(
         return jaxprs.run(inner.eqns, env, inner.outvars)
 
     closed = jaxprs.trace(body, list(map(jaxprs.spec, equation.invars)))
-    return jaxprs.opened(taken_out(closed, of_rows))
+    return jaxprs.open_jaxpr(hoist_from_checkpoints(closed, of_rows))

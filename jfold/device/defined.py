@@ -31,7 +31,7 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
       own_rules: whether to check derivatives that a user gives by `custom_jvp`; not
         within such a derivative.
     """
-    jaxpr, constants = jaxprs.opened(closed)
+    jaxpr, constants = jaxprs.open_jaxpr(closed)
     equations = all(_is_defined(equation, own_rules) for equation in jaxpr.eqns)
     return equations and all(map(_is_finite, constants))
 

@@ -28,10 +28,10 @@ from jfold.device.linear import (
     MaybeZeros,
     Reverse,
     combine,
+    maybe_zero,
     partition,
     refuse,
-    sparse,
-    spread,
+    scatter_list,
     tangents_of,
 )
 
@@ -146,13 +146,13 @@ class CustomDerivatives:
             arguments, along, cotangents = jax.tree.unflatten(structure, known)
 
             def both(moving: Arrays) -> tuple[Arrays, MaybeZeros]:
-                moved = combine(arguments, spread(moving, places))
+                moved = combine(arguments, scatter_list(moving, places))
                 outputs, saved = self.save(moved)
                 return outputs, list(self.pull(moved, saved, cotangents))
 
             primals, tangents = partition(arguments, places), partition(along, places)
             outputs, gradients = jax.jvp(both, (primals,), (tangents,))[1]
-            return list(map(sparse, outputs)), gradients
+            return list(map(maybe_zero, outputs)), gradients
 
         def derived(known: Arrays, _: MaybeZeros) -> Derived:
             return seconds(known), Reverse(refuse, refuse), known
@@ -178,11 +178,11 @@ def _differentiable(
     # A rule for forward mode serves both: its tangents are of a primitive that knows
     # its own transpose.
     differentiable = jax.custom_jvp(
-        lambda arguments: xla.tied(function(arguments), arguments)
+        lambda arguments: xla.tie_batching(function(arguments), arguments)
     )
 
     def rule(primals: tuple[Arrays], tangents: tuple[Any]) -> tuple[Any, Any]:
-        (arguments,), moving = primals, list(map(sparse, tangents[0]))
+        (arguments,), moving = primals, list(map(maybe_zero, tangents[0]))
         outputs, reverse, known = derived(arguments, moving)
         leaves, structure = jax.tree.flatten(outputs)
         count = len(arguments)  # JAX keeps `flat`, so it must close over no tracer

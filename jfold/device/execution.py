@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 import jax
 
 from jfold.base.arrays import Varying
-from jfold.base.errors import gradient_of
+from jfold.base.errors import naming_layer
 from jfold.device import xla
 from jfold.device.activity import Activity
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
 from jfold.device.residuals import Policy, RecomputeAll, SaveProducts
-from jfold.device.results import Returned, returned
+from jfold.device.results import ResultTensor, returned
 from jfold.program.components import (
     Component,
     external_inputs,
@@ -32,7 +32,13 @@ from jfold.program.components import (
     union,
 )
 from jfold.program.operations import Operation, Operations, ProducerSet
-from jfold.scheduling.layout import Layout, active_types, has_gradient, layout, running
+from jfold.scheduling.layout import (
+    Layout,
+    active_types,
+    has_gradient,
+    layout,
+    running_components,
+)
 from jfold.scheduling.slots import sum_operations
 from jfold.scheduling.spec import RECOMPUTE_ALL, Spec
 from jfold.scheduling.tiles import strategy_of
@@ -60,7 +66,7 @@ class Execution:
     layout: Layout
     components: tuple[Component, ...]
     kernels: Mapping[int, Kernel]
-    tensors: tuple[Returned, ...]
+    tensors: tuple[ResultTensor, ...]
     varying: Varying | None
 
     @property
@@ -186,7 +192,7 @@ class Execution:
         return Pullback(reverse, policy, self.is_trained(o), recurrent)
 
     def _reverse(self, o: int, flow: Activity) -> Reverse:
-        with gradient_of(self.operations[o].layer.name):
+        with naming_layer(self.operations[o].layer.name):
             return make_reverse(self.kernels[o], flow)
 
 
@@ -243,5 +249,5 @@ def make_execution(
         for o, operation in enumerate(program.operations)
         if spec.capacity.rows[o] and o not in sums
     }
-    places = layout(spec), running(spec)
+    places = layout(spec), running_components(spec)
     return Execution(spec, *places, kernels, returned(spec), varying)

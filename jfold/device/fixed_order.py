@@ -56,7 +56,7 @@ def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
     return result
 
 
-def total(equation: core.JaxprEqn, operands: Arrays) -> Array:
+def reduce_sum(equation: core.JaxprEqn, operands: Arrays) -> Array:
     """Compute a sum over some axes, on a CPU as a product with ones."""
     (x,), axes = operands, equation.params['axes']
     if not axes or not x.size or not jnp.issubdtype(x.dtype, jnp.floating):
@@ -84,7 +84,7 @@ def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
     return jnp.matmul(x, ones.T, precision=highest).reshape(shape)
 
 
-def added_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
+def scatter_add_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
     """Add rows [rows, *shape] to a table [n, *shape] at places [rows, 1]. Any other
     form of `scatter-add` runs as it is."""
     if not _adds_rows(equation):
@@ -152,9 +152,9 @@ def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
 
 RULES: Rules = {
     'dot_general': product,
-    'reduce_sum': total,
-    'scatter-add': added_rows,
-    'scatter_add': added_rows,
+    'reduce_sum': reduce_sum,
+    'scatter-add': scatter_add_rows,
+    'scatter_add': scatter_add_rows,
 }
 
 

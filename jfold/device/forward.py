@@ -22,10 +22,10 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
-from jfold.base.arrays import Arrays, ByOperation, Specs, array_spec, varied
+from jfold.base.arrays import Arrays, ByOperation, Specs, array_spec, cast_varying
 from jfold.device import xla
 from jfold.device.batch import Batch
-from jfold.device.buffers import Residuals, Values, buffer_of, new_buffer, write
+from jfold.device.buffers import Residuals, Values, buffer_spec, new_buffer, write
 from jfold.device.execution import Execution
 from jfold.device.hoisting import inputs_inside, inputs_outside
 from jfold.device.kernel import Weights
@@ -78,7 +78,7 @@ def forward(
     extra = xla.extra_rows(even=True)
     values = _new_values(execution, batch, extra)
     carry = values, _new_residuals(execution, policies, extra)
-    state = Chained(varied(jnp.zeros((), jnp.int32), execution.varying), carry)
+    state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
     # No operation reads results of a later component, so each component has a loop of
     # its own, with no more levels than its own nodes are deep.
     for c, component in enumerate(execution.components):
@@ -150,8 +150,10 @@ def _write_outputs(
     reads = execution.kernels[o].reads
     unread = set(range(len(inputs))).difference(gathered)
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
-        read = xla.others(t, operation.inputs, inputs, known | unread)
-        values = values.written(t, xla.after(read, x, tile.first), base + tile.first)
+        read = xla.unordered_reads(t, operation.inputs, inputs, known | unread)
+        values = values.written(
+            t, xla.write_after(read, x, tile.first), base + tile.first
+        )
     return values
 
 
@@ -223,7 +225,9 @@ def _new_hoisted(
     """Return buffers for hoisted products by number, as long as stored ones."""
     kernel, rows = execution.kernels[o], execution.layout.region[o] + execution.shift(o)
     return {
-        k: new_buffer(buffer_of(rows, kernel.product_row(k)), extra, execution.varying)
+        k: new_buffer(
+            buffer_spec(rows, kernel.product_row(k)), extra, execution.varying
+        )
         for k in policy.hoisted(kernel)
     }
 

@@ -53,7 +53,7 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
     return tuple(
         k
         for k, equation in enumerate(equations)
-        if k in kernel.row_axes and is_worth_it(equation)
+        if k in kernel.row_axes and is_worth_storing(equation)
         if (v := equation.outvars[0]) in external and v not in recurrent
     )
 
@@ -61,11 +61,11 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
 @memoized
 def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
     """Return the numbers of the external products that the loop reads."""
-    jaxpr, _ = jaxprs.opened(kernel.forward(2))
+    jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     numbers = external_products(kernel)
     known = [kernel.products(2)[k] for k in numbers]
     # Some products only lead to other external ones, so the loop does not read them.
-    steps = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, known)
+    steps = jaxprs.slice_for(jaxpr.eqns, jaxpr.outvars, known)
     read = {*_variables(steps), *jaxprs.variables(jaxpr.outvars)}
     return tuple(k for k, v in zip(numbers, known, strict=True) if v in read)
 
@@ -79,7 +79,7 @@ def hoisted_bytes(kernel: Kernel) -> int:
 @memoized
 def inputs_inside(kernel: Kernel, known: tuple[int, ...]) -> frozenset[int]:
     """Return the inputs that outputs depend on, where some products are known."""
-    jaxpr, _ = jaxprs.opened(kernel.forward(2))
+    jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     return _inputs_read(kernel, jaxpr.outvars, known)
 
 
@@ -89,7 +89,7 @@ def inputs_outside(kernel: Kernel, wanted: tuple[int, ...]) -> frozenset[int]:
     return _inputs_read(kernel, [kernel.products(2)[k] for k in wanted], ())
 
 
-def is_worth_it(equation: core.JaxprEqn) -> bool:
+def is_worth_storing(equation: core.JaxprEqn) -> bool:
     """Return whether a product has enough summands to be stored, not repeated."""
     (summed, _), _ = equation.params['dimension_numbers']
     shape = jaxprs.spec(equation.invars[0]).shape
@@ -98,19 +98,19 @@ def is_worth_it(equation: core.JaxprEqn) -> bool:
 
 def _dependent(kernel: Kernel, external: bool) -> set[core.Var]:
     """Return the variables that depend on external inputs, or on the others."""
-    jaxpr, _ = jaxprs.opened(kernel.forward(2))
+    jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     inputs = jaxpr.invars[kernel.weight_count :]
     pairs = zip(inputs, kernel.external, strict=False)
-    return jaxprs.dependent(jaxpr, [v for v, x in pairs if x == external])[1]
+    return jaxprs.reachable(jaxpr, [v for v, x in pairs if x == external])[1]
 
 
 def _inputs_read(
     kernel: Kernel, wanted: Iterable[Atom], known: Collection[int]
 ) -> frozenset[int]:
     """Return the inputs that variables depend on, where some products are known."""
-    jaxpr, _ = jaxprs.opened(kernel.forward(2))
+    jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     wanted, products = list(wanted), kernel.products(2)
-    steps = jaxprs.needed(jaxpr.eqns, wanted, {products[k] for k in known})
+    steps = jaxprs.slice_for(jaxpr.eqns, wanted, {products[k] for k in known})
     read = {*_variables(steps), *jaxprs.variables(wanted)}
     inputs = jaxpr.invars[kernel.weight_count :]
     return frozenset(a for a in range(len(kernel.types)) if inputs[a] in read)

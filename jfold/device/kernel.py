@@ -26,15 +26,15 @@ from jfold.base.arrays import (
     Specs,
     Varying,
     array_spec,
+    cast_varying,
     one_row,
     row_axis,
     spec_of,
-    varied,
 )
 from jfold.base.jaxprs import is_inexact
 from jfold.base.memo import Memoized, memoized
 from jfold.device import fixed_order, xla
-from jfold.device.checkpoints import taken_out
+from jfold.device.checkpoints import hoist_from_checkpoints
 from jfold.device.defined import is_defined
 from jfold.device.stages import Hoisted, stage
 from jfold.program.operations import PROBES, Operation
@@ -118,7 +118,7 @@ class Kernel(Memoized):
         Returns:
           Outputs [rows, *shape] each; the wanted products [rows, ...] each.
         """
-        jaxpr, _ = jaxprs.opened(self.forward(rows))
+        jaxpr, _ = jaxprs.open_jaxpr(self.forward(rows))
         variables = [*jaxpr.outvars, *(self.products(rows)[k] for k in wanted)]
         values = self._run(weights, inputs, rows, variables, known)
         outputs, products = values[: len(jaxpr.outvars)], values[len(jaxpr.outvars) :]
@@ -147,10 +147,10 @@ class Kernel(Memoized):
         axes = self.row_axes
         # Products are stored rows first; the jaxpr may have rows on another axis.
         env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in known.items()}
-        equations = jaxprs.opened(closed)[0].eqns
+        equations = jaxprs.open_jaxpr(closed)[0].eqns
         # Nothing reads the results of equations that are there for their effects.
         effects = {e for e in equations if e.effects}
-        steps = jaxprs.needed(equations, wanted, env, keep=effects)
+        steps = jaxprs.slice_for(equations, wanted, env, keep=effects)
         return jaxprs.run(steps, env, wanted, self.rules)
 
     def _rows_first(self, numbers: Sequence[int], products: Arrays) -> Arrays:
@@ -249,7 +249,9 @@ class Kernel(Memoized):
 
         inputs = self.inputs(rows)
         closed = jaxprs.trace(outputs, [*leaves, *inputs])
-        return taken_out(closed, [False] * len(leaves) + [True] * len(inputs))
+        return hoist_from_checkpoints(
+            closed, [False] * len(leaves) + [True] * len(inputs)
+        )
 
     def _check_rows(self, outputs: Arrays, rows: int | None) -> None:
         """Refuse outputs that are not [rows, *shape] each."""
@@ -323,7 +325,7 @@ class Kernel(Memoized):
 
     def all_real(self, rows: int) -> jax.Array:
         """Return a mask of rows that are all real [rows] bool."""
-        return varied(jnp.ones(rows, bool), self.varying)
+        return cast_varying(jnp.ones(rows, bool), self.varying)
 
     def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
         """Return the spec of an array in a tile."""

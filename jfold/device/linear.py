@@ -66,7 +66,7 @@ class Derivative:
 
         # Only of the arguments that move: for others JAX would compute with zeros.
         def of_moving(moving: Arrays) -> Arrays:
-            outputs = self.function(combine(known, spread(moving, self.moving)))
+            outputs = self.function(combine(known, scatter_list(moving, self.moving)))
             return partition(outputs, self.live)
 
         primals = partition(known, self.moving)
@@ -77,17 +77,17 @@ class Derivative:
         """Return cotangents of the tangents [*shape each], of those of live outputs."""
         # Integers among the outputs have no cotangents. The reverse returns cotangents
         # of all arguments; those of arguments that do not move are dropped.
-        padded = spread(cotangents, self.live)
+        padded = scatter_list(cotangents, self.live)
         pulled = self.reverse.pull(known, padded)
-        return partition(filled(pulled, len(known)), self.moving)
+        return partition(pad_zeros(pulled, len(known)), self.moving)
 
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
         """Return cotangents of the arguments [*shape each], by second derivatives."""
-        along = spread(tangents, self.moving)
-        padded = spread(cotangents, self.live)
-        return filled(self.reverse.again(known, along, padded), len(known))
+        along = scatter_list(tangents, self.moving)
+        padded = scatter_list(cotangents, self.live)
+        return pad_zeros(self.reverse.again(known, along, padded), len(known))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,23 +155,25 @@ def tangents_of(
       outputs: [*shape each].
     """
     # Where nothing moves nothing is bound: so programs without derivatives lack it.
-    all_tangents = filled(tangents, len(known))
+    all_tangents = pad_zeros(tangents, len(known))
     moving = tuple(x is not None for x in all_tangents)
     live = tuple(map(is_inexact, outputs))
     if not any(moving) or not any(live):
         return [None for _ in outputs]
     linear = Derivative(function, reverse, moving, live)
     avals = [jax.typeof(x).to_tangent_aval() for x in partition(outputs, live)]
-    return spread(_bind(linear, known, partition(all_tangents, moving), avals), live)
+    return scatter_list(
+        _bind(linear, known, partition(all_tangents, moving), avals), live
+    )
 
 
-def sparse(tangent: Any) -> Array | None:
+def maybe_zero(tangent: Any) -> Array | None:
     """Return a tangent or cotangent [*shape], `None` if JAX writes it as a zero."""
     zero = tangent is None or isinstance(tangent, SymbolicZero | ad.Zero)
     return None if zero or tangent.dtype == jax.dtypes.float0 else tangent
 
 
-def spread(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
+def scatter_list(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
     """Return values at the places that hold, `None` at the others."""
     remaining = iter(values)
     return [next(remaining) if here else None for here in places]
@@ -188,7 +190,7 @@ def combine(values: Arrays, others: MaybeZeros) -> Arrays:
     return [x if other is None else other for x, other in pairs]
 
 
-def filled(values: MaybeZeros, count: int) -> MaybeZeros:
+def pad_zeros(values: MaybeZeros, count: int) -> MaybeZeros:
     """Return `count` values, the last ones zero."""
     return [*values, *(None for _ in range(count - len(values)))]
 
@@ -224,7 +226,7 @@ def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arra
         linear=linear,
         count=len(known),
         avals=tuple(avals),
-        owner=xla.mortal(),
+        owner=xla.lifetime_token(),
     )
     return result
 
@@ -248,10 +250,10 @@ def _transpose(
 ) -> list[Any]:
     moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     # JAX marks the operands that it wants cotangents of: only tangents are among them.
-    pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
+    pulled = linear.pull(list(operands[:count]), list(map(maybe_zero, cotangents)))
     pairs = zip(pulled, operands[count:], strict=True)
     wanted = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
-    return spread(partition(wanted, moving[count:]), moving)
+    return scatter_list(partition(wanted, moving[count:]), moving)
 
 
 @api_boundary
@@ -268,7 +270,7 @@ def _jvp(
     outputs = _bind(linear, known, directions, avals)
     # It is linear in the tangents: where only these move it is its own derivative.
     # Second derivatives are needed only where arguments move as well.
-    if all(sparse(x) is None for x in tangents[:count]):
+    if all(maybe_zero(x) is None for x in tangents[:count]):
         moved = list(map(ad.instantiate_zeros, tangents[count:]))
         return outputs, _bind(linear, known, moved, avals)
 
@@ -284,7 +286,7 @@ def _jvp(
             *linear.pull(known, cotangents),
         ]
 
-    moving = list(map(sparse, tangents))
+    moving = list(map(maybe_zero, tangents))
     pushed = tangents_of(push, Reverse(pull, refuse), list(primals), moving, outputs)
     pairs = zip(pushed, outputs, strict=True)
     return outputs, [

@@ -58,14 +58,14 @@ _CALLS = {
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
     """Return whether all results are linear in the arguments after `fixed` ones."""
-    count = len(jaxprs.opened(closed)[0].invars)
+    count = len(jaxprs.open_jaxpr(closed)[0].invars)
     forms = [Form.FIXED] * fixed + [Form.LINEAR] * (count - fixed)
     return {Form.ZERO, Form.LINEAR}.issuperset(_results(closed, forms))
 
 
 def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
     """Return the forms of the results, given those of the arguments."""
-    jaxpr, _ = jaxprs.opened(closed)
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
     forms = dict(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: jaxprs.Atom) -> Form:

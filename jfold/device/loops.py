@@ -33,10 +33,10 @@ from jfold.device import xla
 from jfold.device.batch import Batch, Number
 from jfold.device.buffers import slice_rows, take
 from jfold.device.xla import Chained, loop_after
-from jfold.scheduling.layout import running
+from jfold.scheduling.layout import running_components
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import strategy_of
-from jfold.scheduling.widths import left_over, reverse_widths
+from jfold.scheduling.widths import max_left_over, reverse_widths
 
 Carry = TypeVar('Carry')
 State = TypeVar('State')
@@ -106,7 +106,7 @@ class CountedLoops(_Pass):
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """Run the levels of the batch; one where nothing is recurrent."""
-        if not running(self.spec)[c].recurrent:
+        if not running_components(self.spec)[c].recurrent:
             return step(Level(0, 0), state)
         count = self.batch.levels(c)
 
@@ -142,7 +142,9 @@ class CountedLoops(_Pass):
         widths = self.batch.layout.widths[o]
         if self.down:
             widths = reverse_widths(widths)
-        for rows, left in zip(widths, left_over(widths, self.batch.empty), strict=True):
+        for rows, left in zip(
+            widths, max_left_over(widths, self.batch.empty), strict=True
+        ):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)
         # This is zero, but XLA does not know that `row` has reached the end.
@@ -173,7 +175,7 @@ class CountedLoops(_Pass):
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
         """Return a tile's rows [rows, ...] of a buffer [region, ...], read at once."""
-        return xla.sliced(buffer, tile.first, tile.rows)
+        return xla.isolated_slice(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Return the rows [rows, *shape] as they are: XLA copies nothing on a CPU."""

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jfold.base.arrays import Arrays, ByOperation, Varying, array_spec, varied
+from jfold.base.arrays import Arrays, ByOperation, Varying, array_spec, cast_varying
 from jfold.base.jaxprs import is_inexact
 from jfold.device.batch import Batch
 from jfold.device.buffers import add_at, slice_rows, take
@@ -42,7 +42,7 @@ from jfold.program.components import (
 )
 from jfold.program.operations import ProducerSet
 from jfold.scheduling.sections import Section, summed_at_once
-from jfold.scheduling.slots import ReadMode, read_ways, slots, sums_have_rows
+from jfold.scheduling.slots import ReadMode, column_modes, slots, sums_have_rows
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
 
@@ -144,7 +144,9 @@ class Extent:
     @functools.cached_property
     def real(self) -> Array:
         """A mask of the real rows [rows] bool."""
-        return varied(lax.lt(lax.iota('int32', self.rows), self.count), self.varying)
+        return cast_varying(
+            lax.lt(lax.iota('int32', self.rows), self.count), self.varying
+        )
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
@@ -277,7 +279,7 @@ def _reads(execution: Execution, table: int) -> list[Read]:
         (sections.inputs + sections.results)[table],
         (sections.input_sums + sections.result_sums)[table],
     )
-    modes = read_ways(execution.spec, table, count)
+    modes = column_modes(execution.spec, table, count)
     return [Read(*x) for x in zip(modes, types[table], *of_table, strict=True)]
 
 
@@ -353,7 +355,7 @@ def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
     nothing = -0.0 if is_inexact(wide) else 0
     zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
     # A CPU's scatter adds one row after another, in the order of the batch.
-    sums = add_at(varied(zeros, state.execution.varying), wide, to)
+    sums = add_at(cast_varying(zeros, state.execution.varying), wide, to)
     return sums.astype(summands.dtype)
 
 
@@ -376,7 +378,9 @@ def _read(state: State, t: int, makers: ProducerSet, section: Section) -> Array:
 def _zeros(state: State, t: int, rows: int) -> Array:
     """Return zeros of a type [rows, *shape], where there is nothing to read."""
     type_ = state.execution.program.types[t]
-    return varied(jnp.zeros((rows, *type_.shape), type_.dtype), state.execution.varying)
+    return cast_varying(
+        jnp.zeros((rows, *type_.shape), type_.dtype), state.execution.varying
+    )
 
 
 def _wide(x: Array) -> Array:

@@ -20,7 +20,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jfold.base.errors import expect
-from jfold.base.keys import Rngs, check_key, key_of
+from jfold.base.keys import Rngs, check_key, node_key
 from jfold.base.memo import memoized
 from jfold.program.operations import Layer, Operations
 from jfold.scheduling.schedule import Schedule
@@ -142,17 +142,17 @@ def _keys(
     rows = rows + jnp.asarray(before, rows.dtype)
     # Clipped, which XLA need not check: rows are within, and spare places unused.
     of = rows if ids is None else ids.at[rows].get(mode='clip')
-    return jax.vmap(key_of, (None, 0, 0))(seed, of, numbers)
+    return jax.vmap(node_key, (None, 0, 0))(seed, of, numbers)
 
 
 @memoized
 def evaluating(spec: Spec) -> Spec:
     """Return a spec of the same shapes, of a program that draws nothing."""
-    return spec.replaced(program=drawing_nothing(spec.program))
+    return spec.replaced(program=without_draws(spec.program))
 
 
 @memoized
-def drawing_nothing(program: Operations) -> Operations:
+def without_draws(program: Operations) -> Operations:
     """Return the same operations, of layers that draw nothing."""
     operations = tuple(
         replace(

@@ -16,7 +16,7 @@ from typing import ClassVar, TypeAlias
 from jax import Array
 
 from jfold.base.arrays import Arrays, Specs
-from jfold.device.buffers import buffer_of, repeated, slice_rows
+from jfold.device.buffers import buffer_spec, repeated, slice_rows
 from jfold.device.hoisting import external_products, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.kernel_reverse import Reverse
@@ -40,7 +40,7 @@ class SaveProducts:
     def buffers(self, region: int, shift: int, known: Collection[int] = ()) -> Specs:
         """Return specs of residuals but `known` ones, with `shift` rows for stashes."""
         rows = self.reverse.residuals(known)
-        return [buffer_of(region + shift, row) for row in rows]
+        return [buffer_spec(region + shift, row) for row in rows]
 
     def joined(self, known: Products, others: Arrays) -> Arrays:
         """Return all residuals [rows, ...], from known products and the others."""

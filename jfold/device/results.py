@@ -19,7 +19,7 @@ from jfold.scheduling.spec import Spec
 
 
 @dataclass(frozen=True)
-class Returned:
+class ResultTensor:
     """One tensor of a result.
 
     Attributes:
@@ -35,7 +35,7 @@ class Returned:
     makers: ProducerSet
 
 
-def returned(spec: Spec) -> tuple[Returned, ...]:
+def returned(spec: Spec) -> tuple[ResultTensor, ...]:
     """Return all tensors of the results of a program, in order."""
     places = layout(spec)
     tables = zip(
@@ -46,19 +46,19 @@ def returned(spec: Spec) -> tuple[Returned, ...]:
         strict=True,
     )
     return tuple(
-        Returned(*tensor)
+        ResultTensor(*tensor)
         for result, sections, edges, producers in tables
         for tensor in zip(result.tensors, sections, edges, producers, strict=True)
     )
 
 
-def grouped(program: Operations, tensors: Arrays) -> list[Arrays]:
+def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:
     """Group tensors, as `returned` lists them, by result [rows, *shape] each."""
     remaining = iter(tensors)
     return [[next(remaining) for _ in result.tensors] for result in program.results]
 
 
-def gathered(tensors: Sequence[Returned], batch: Batch, values: Values) -> Arrays:
+def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Values) -> Arrays:
     """Return the tensors [rows, *shape] each; spare rows repeat a real one."""
 
     def rows(section: Section) -> Array:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jfold.program.operations import Program
-from jfold.program.result_tables import handed_out
-from jfold.ragged import MetricValues, assembled
+from jfold.program.result_tables import assemble
+from jfold.ragged import MetricValues, assemble_value
 from jfold.scheduling.schedule import Schedule
 from jfold.types import SequenceType, leaf_types, pack
 
@@ -32,10 +32,10 @@ def returned(
             _lengths(schedule, x) if isinstance(type_, SequenceType) else x
             for type_, x in pairs
         ]
-        return assembled(program.output, [leaves, *items])
+        return assemble_value(program.output, [leaves, *items])
 
     metric_of = functools.partial(_metric, program, schedule)
-    return handed_out(program.results, results, value_of, metric_of)
+    return assemble(program.results, results, value_of, metric_of)
 
 
 def _lengths(schedule: Schedule, lengths: jax.Array) -> jax.Array:

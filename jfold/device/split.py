@@ -69,18 +69,18 @@ class Split:
 
     def reads(self, index: int) -> bool:
         """Return whether anything reads argument `index`."""
-        variable = jaxprs.opened(self.closed)[0].invars[index]
+        variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         early = _is_read(variable, self.early, self.early_outputs)
         return early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
         """Return whether the late half reads argument `index`."""
-        variable = jaxprs.opened(self.closed)[0].invars[index]
+        variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         return _is_read(variable, self.late, self.late_outputs)
 
     def is_read_before(self, index: int, variable: core.Var) -> bool:
         """Return whether all that reads argument `index` runs before `variable`."""
-        argument = jaxprs.opened(self.closed)[0].invars[index]
+        argument = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         outputs = *self.early_outputs, *self.crossing
         return xla.is_read_before(argument, variable, self.early, outputs)
 
@@ -96,23 +96,25 @@ def split(
         run in both halves, and so do those that cost less than storing results.
       cotangents: number of arguments, the last ones, that are cotangents.
     """
-    jaxpr, _ = jaxprs.opened(closed)
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
     first = len(jaxpr.invars) - cotangents
-    _, pulled = jaxprs.dependent(jaxpr, jaxpr.invars[first:])
+    _, pulled = jaxprs.reachable(jaxpr, jaxpr.invars[first:])
     late_outputs = [jaxpr.outvars[i] for i in late]
     early_outputs = [v for i, v in enumerate(jaxpr.outvars) if i not in late]
     # Outputs that the loop wants are early, with all equations that they need.
-    early = jaxprs.needed(jaxpr.eqns, early_outputs)
+    early = jaxprs.slice_for(jaxpr.eqns, early_outputs)
     # Of these equations, those on rows that are not cheaper to run twice may cross.
-    varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
+    varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
-    late_steps = [e for e in jaxprs.needed(jaxpr.eqns, late_outputs) if e not in shared]
+    late_steps = [
+        e for e in jaxprs.slice_for(jaxpr.eqns, late_outputs) if e not in shared
+    ]
     computed = {v for e in shared for v in e.outvars}
     read = [v for e in late_steps for v in e.invars] + late_outputs
     crossing = dict.fromkeys(v for v in jaxprs.variables(read) if v in computed)
     # Equations that `late_steps` need only through stashes drop out.
-    late_steps = jaxprs.needed(late_steps, late_outputs, known=computed)
+    late_steps = jaxprs.slice_for(late_steps, late_outputs, known=computed)
     return Split(
         closed,
         tuple(early),

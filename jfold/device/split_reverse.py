@@ -25,7 +25,7 @@ from jfold.base.jaxprs import is_inexact
 from jfold.base.memo import Memoized, memoized
 from jfold.device import xla
 from jfold.device.activity import Activity, Rows, Stash
-from jfold.device.hoisting import is_worth_it
+from jfold.device.hoisting import is_worth_storing
 from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.split import Split, split
 
@@ -93,17 +93,19 @@ class SplitReverse(Memoized):
         products that those of the other inputs do not.
         """
         closed, kernel = self._reverse(2), self.kernel
-        jaxpr, _ = jaxprs.opened(closed)
+        jaxpr, _ = jaxprs.open_jaxpr(closed)
         if not jaxprs.is_straight(kernel.forward(2)):
             return ()
         cotangents = jaxpr.outvars[kernel.trained_count :]
         needed = {
-            a: set(jaxprs.needed(jaxpr.eqns, [v]))
+            a: set(jaxprs.slice_for(jaxpr.eqns, [v]))
             for a, v in zip(self.flow.places, cotangents, strict=True)
         }
         early = [steps for a, steps in needed.items() if not kernel.external[a]]
         # Without a large product of its own a cotangent costs the loop little.
-        products = set(filter(is_worth_it, jaxprs.products(closed))).difference(*early)
+        products = set(filter(is_worth_storing, jaxprs.products(closed))).difference(
+            *early
+        )
         return tuple(
             a for a, steps in needed.items() if kernel.external[a] and steps & products
         )

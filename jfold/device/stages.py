@@ -28,8 +28,8 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend import core
 
 from jfold.base import jaxprs
-from jfold.base.arrays import Arrays, masked, varied, varying_axes
-from jfold.base.errors import gradient_of
+from jfold.base.arrays import Arrays, cast_varying, masked, varying_axes
+from jfold.base.errors import naming_layer
 from jfold.base.tracebacks import api_boundary
 from jfold.device import linearity
 from jfold.device.derivatives import CustomDerivatives
@@ -78,7 +78,7 @@ class Hoisted:
         """
         # A constant that is traced outside may have a gradient there. JAX would refuse
         # it as a constant of the rule below, so it is one of the rule's arguments.
-        jaxpr, constants = jaxprs.opened(self.closed)
+        jaxpr, constants = jaxprs.open_jaxpr(self.closed)
         known = dict(zip(jaxpr.constvars, constants, strict=True))
         inputs = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
         inputs = dict(zip(jaxpr.invars, arguments, strict=False)) | inputs
@@ -88,7 +88,7 @@ class Hoisted:
         def values(operands: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
             """Return the wanted variables [*shape each], given those of `names`."""
             env = known | dict(zip(names, operands, strict=True))
-            return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
+            return jaxprs.run(jaxprs.slice_for(self.early, wanted), env, wanted)
 
         names, run = tuple(inputs), in_order if reproducible else lambda f, x: f(x)
         return _of_used(self.name, values, self.frontier, run)(list(inputs.values()))
@@ -97,7 +97,7 @@ class Hoisted:
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
         """Return the outputs [*shape each], from the frontier and other arguments."""
-        jaxpr, constants = jaxprs.opened(self.closed)
+        jaxpr, constants = jaxprs.open_jaxpr(self.closed)
         env = dict(zip(jaxpr.constvars, constants, strict=True))
         first = len(jaxpr.invars) - len(arguments)
         env |= zip(jaxpr.invars[first:], arguments, strict=True)
@@ -141,22 +141,22 @@ def stage(
     Args:
       other: the same for another number of rows, if it is of whole tiles.
     """
-    jaxpr, constants = jaxprs.opened(closed)
+    jaxpr, constants = jaxprs.open_jaxpr(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
     # Constants that are traced outside count as parameters.
     traced = [v for v, x in pairs if _is_traced(x)]
     first = [*jaxpr.invars[:fixed], *traced]
-    sized = () if other is None else _sized(jaxpr, jaxprs.opened(other)[0])
-    of_rows, varying = jaxprs.dependent(jaxpr, [*jaxpr.invars[fixed:], *sized])
-    fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
+    sized = () if other is None else _sized(jaxpr, jaxprs.open_jaxpr(other)[0])
+    of_rows, varying = jaxprs.reachable(jaxpr, [*jaxpr.invars[fixed:], *sized])
+    fixed_alone = jaxprs.reachable(jaxpr, first)[0] - of_rows
     # Moving data is no work to hoist: products take a matrix in either orientation.
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
     results = [v for e in work for v in e.outvars]
-    early = jaxprs.needed(jaxpr.eqns, results, keep=work)
+    early = jaxprs.slice_for(jaxpr.eqns, results, keep=work)
     hoisted = {v for e in early if e in fixed_alone for v in e.outvars}
     # An equation with an effect, as a print, stays though nothing reads its results.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
-    late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, hoisted, keep=others)
+    late = jaxprs.slice_for(jaxpr.eqns, jaxpr.outvars, hoisted, keep=others)
     read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
     frontier = dict.fromkeys(v for v in read if v in hoisted or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
@@ -198,7 +198,7 @@ def _of_used(
         pairs = zip(wanted, cotangents, strict=True)
         used = {v: x for v, x in pairs if x is not None}
         moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
-        with gradient_of(name):
+        with naming_layer(name):
             pull = _pull(lambda x: values(x, tuple(used)), arguments, moving)
 
             def of_moving(cotangents: Arrays) -> Arrays:
@@ -230,7 +230,9 @@ def _has_own_reverse(equation: core.JaxprEqn) -> bool:
     """Return whether an equation is, or contains, a `custom_vjp`."""
     if equation.primitive.name.startswith('custom_vjp_call'):
         return True
-    equations = (jaxprs.opened(closed)[0].eqns for closed in jaxprs.inside(equation))
+    equations = (
+        jaxprs.open_jaxpr(closed)[0].eqns for closed in jaxprs.subjaxprs(equation)
+    )
     return any(map(_has_own_reverse, itertools.chain(*equations)))
 
 
@@ -293,7 +295,7 @@ def _dropping(
         used = {i: x for i, x in enumerate(cotangents) if not is_zero(x)}
         pull = _pull(functools.partial(_bind, equation, used), values, moving)
         axes = varying_axes(real)
-        (pulled,) = pull([varied(x, axes) for x in used.values()])
+        (pulled,) = pull([cast_varying(x, axes) for x in used.values()])
         # For a whole tile, a weight's cotangent is already a sum over rows. For one row
         # `vmap` adds up later, and rows that are not real contribute zeros.
         dropped = {

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from jax import Array, lax
 
 from jfold.device.batch import Number
-from jfold.device.buffers import Edges, added, write
+from jfold.device.buffers import Edges, sum_arrays, write
 from jfold.device.execution import Execution
 from jfold.device.loops import Loops
 
@@ -69,7 +69,9 @@ def _sum_type(
         row = first + i * width
         sums = batch.sections.sums[t].rows
         summands = [batch.read(section, row, width) for section in sums]
-        return first, write(buffer, added(loops.gather(buffer, summands)), base + row)
+        return first, write(
+            buffer, sum_arrays(loops.gather(buffer, summands)), base + row
+        )
 
     def stage(s: Array, buffer: Array) -> Array:
         """Return the edges [uses, *shape] with the sums of a round."""

@@ -78,7 +78,7 @@ def loop_after(
     return done
 
 
-def after(read: Arrays, x: Array, first: Array | int) -> Array:
+def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
     """Return `x`, in a form that XLA cannot compute before it has `read` a buffer.
 
     Where a result does not depend on an input of its own type, XLA may write the one
@@ -109,7 +109,7 @@ def materialized(rows: Arrays) -> Arrays:
     return result
 
 
-def tied(values: Tree, arguments: Arrays) -> Tree:
+def tie_batching(values: Tree, arguments: Arrays) -> Tree:
     """Return values, a pytree, that vary wherever an argument does, in `jax.vmap`.
 
     JAX batches the outputs of a `jax.custom_jvp` if they depend on mapped values, and
@@ -126,7 +126,7 @@ def tied(values: Tree, arguments: Arrays) -> Tree:
     return result
 
 
-def sliced(buffer: Array, first: Array | int, rows: int) -> Array:
+def isolated_slice(buffer: Array, first: Array | int, rows: int) -> Array:
     """Return successive rows [rows, ...] of a buffer [size, ...], in a kernel apart.
 
     For a CPU XLA fuses a slice whose place is not known into every kernel that reads
@@ -165,7 +165,7 @@ def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
     return result
 
 
-def others(
+def unordered_reads(
     t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
 ) -> Arrays:
     """Return the arrays [rows, *shape] of type `t` whose places are not `known`. XLA
@@ -216,7 +216,7 @@ def is_read_before(
     # XLA may repeat simple equations later, from the argument: so whoever reads their
     # results may read the argument then.
     materialized = {argument}
-    before = set(jaxprs.needed(equations, [variable]))
+    before = set(jaxprs.slice_for(equations, [variable]))
     for equation in equations:
         if materialized.isdisjoint(jaxprs.variables(equation.invars)):
             continue
@@ -244,8 +244,8 @@ def shares_transposes(rows: int) -> bool:
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
     """Return the transposes in a jaxpr that depend on its first arguments alone."""
-    jaxpr, _ = jaxprs.opened(closed)
-    varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
+    varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return [
         equation.outvars[0]
         for equation in jaxpr.eqns
@@ -256,7 +256,7 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
     """Return the values [n, m] of the transposes, from the first arguments."""
     wanted = transposed(closed, len(fixed))
-    equations = jaxprs.needed(jaxprs.opened(closed)[0].eqns, wanted)
+    equations = jaxprs.slice_for(jaxprs.open_jaxpr(closed)[0].eqns, wanted)
     env = jaxprs.environment(closed, fixed, strict=False)
     return jaxprs.run(equations, env, wanted)
 
@@ -290,8 +290,8 @@ def rows_first(
     closed: core.ClosedJaxpr, specs: Specs, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
     """Rewrite a jaxpr by `row_rules`; its first `fixed` arguments have no rows."""
-    jaxpr, _ = jaxprs.opened(closed)
-    rules = row_rules(jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])[1], transpose)
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
+    rules = row_rules(jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])[1], transpose)
 
     def rewritten(*leaves: Array) -> Arrays:
         return jaxprs.evaluate(closed, leaves, rules)
@@ -389,7 +389,7 @@ def _row(table: Array, number: Array) -> Array:
 # ---- caches that outlive models ------------------------------------------------------
 
 
-def mortal() -> core.ClosedJaxpr:
+def lifetime_token() -> core.ClosedJaxpr:
     """Return an empty jaxpr that bounds the life of a JAX cache entry.
 
     A cache of JAX's that outlives all models keeps the parameters of primitives, and so

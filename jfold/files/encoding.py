@@ -29,13 +29,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import types as t
-from jfold.base.containers import plain
+from jfold.base.containers import plain_containers
 from jfold.base.structs import StructForm
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.files.naming import name_of, named, told
-from jfold.files.storage import EXTENDED, holds
+from jfold.files.storage import EXTENDED, can_hold
 from jfold.language.portable import CODECS, Codec, codec_of
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.program.operations import Layer
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +120,7 @@ class Encoder:
                 self.refused.append((where, f'a {type(value).__name__} inside itself'))
             return code
         self._known[id(value)] = value, None
-        where = str(value) if isinstance(value, Typed) else where
+        where = str(value) if isinstance(value, TypedUse) else where
         tag, parts = self._split(value, where)
         codes = yield in_turn(self._encoded(part, where) for part in parts)
         self._known[id(value)] = value, (code := [len(self.records)])
@@ -135,8 +135,8 @@ class Encoder:
         if pair := codec_of(value):
             tag, codec = pair
             parts = codec.parts(value)
-            return tag, map(plain, parts) if type_ is Layer else parts
-        if type_ is np.ndarray and holds(value.dtype):
+            return tag, map(plain_containers, parts) if type_ is Layer else parts
+        if type_ is np.ndarray and can_hold(value.dtype):
             return 'array', self._append(value)
         if type_ in _WRITERS:
             return _WRITERS[type_](value)
@@ -144,7 +144,7 @@ class Encoder:
             return 'enum', (type_, value.name)  # several flags at once have no name
         if isinstance(value, np.dtype) and _is_scalar(value):
             return 'dtype', [_dtype_name(value)]
-        if isinstance(value, jax.Array) and holds(value.dtype):
+        if isinstance(value, jax.Array) and can_hold(value.dtype):
             return 'of jax', [np.asarray(value)]
         if isinstance(value, np.generic) and _is_scalar(value.dtype):
             return 'scalar', (value.dtype, value.item())
@@ -180,7 +180,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 def _is_scalar(dtype: np.dtype[Any]) -> bool:
     """Return whether Python has numbers or strings of a dtype, losing nothing."""
-    return dtype.kind in 'US' or (holds(dtype) and dtype.char not in 'gG')
+    return dtype.kind in 'US' or (can_hold(dtype) and dtype.char not in 'gG')
 
 
 def _methodcaller(value: Any) -> tuple[str, Parts]:

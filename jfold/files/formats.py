@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from jfold.base.errors import expect, reason
+from jfold.base.errors import describe_error, expect
 
 SUFFIX = '.jfold'  # of the parts of a corpus
 
@@ -30,7 +30,7 @@ def check_path(path: object) -> None:
 
 
 @contextlib.contextmanager
-def noted(expected: str) -> Iterator[None]:
+def note_missing(expected: str) -> Iterator[None]:
     """Add to errors of missing files what was expected."""
     try:
         yield
@@ -40,7 +40,7 @@ def noted(expected: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def malformed(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """Report errors in reading the content of a file as faults of the file.
 
     Its checksums were right, but it may not come from jfold.
@@ -54,7 +54,7 @@ def malformed(path: str | os.PathLike[str]) -> Iterator[None]:
         error.add_note(f'for {path}, a model that names it')
         raise
     except Exception as error:
-        text = f'{path}: malformed: {reason(error)}; write it again'
+        text = f'{path}: malformed: {describe_error(error)}; write it again'
         raise DamagedError(text) from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
-from jfold.base.errors import reason
+from jfold.base.errors import describe_error
 
 Name: TypeAlias = tuple[str, str]  # of a module, and within it
 
@@ -72,7 +72,8 @@ def named(module: str, name: str) -> Any:
         root = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module may raise
         raise ImportError(
-            f'expected a module {module!r}, for `{name}`, got {reason(error)}: install '
+            f'expected a module {module!r}, for `{name}`, got '
+            f'{describe_error(error)}: install '
             'it where this program runs, or put it on the path'
         ) from error
     try:

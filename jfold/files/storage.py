@@ -32,7 +32,7 @@ from typing import IO, Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from jfold.files.formats import DamagedError, UnknownFormatError, malformed, replacing
+from jfold.files.formats import DamagedError, UnknownFormatError, reading, replacing
 
 Array = np.ndarray[Any, Any]
 Path: TypeAlias = str | os.PathLike[str]
@@ -91,7 +91,7 @@ def _header(start: int, text: bytes) -> bytes:
 
 def _plain(name: str, value: object) -> Array:
     array = np.asarray(value)
-    if not holds(array.dtype):
+    if not can_hold(array.dtype):
         hint = '' if array.dtype != object else '; objects would have to be pickled'
         raise TypeError(
             f'array {name!r}: expected numbers or bools, got dtype {array.dtype}{hint}'
@@ -99,7 +99,7 @@ def _plain(name: str, value: object) -> Array:
     return array
 
 
-def holds(dtype: object) -> bool:
+def can_hold(dtype: object) -> bool:
     """Return whether files hold arrays of a dtype, which may be one of JAX alone."""
     if not isinstance(dtype, np.dtype):
         return False
@@ -142,13 +142,13 @@ def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str
     """
     with open(path, 'rb') as file:
         text = _document(path, file)
-        with malformed(path):
+        with reading(path):
             document = json.loads(text)
             entries, metadata = document['arrays'].items(), dict(document['metadata'])
             texts = {name: str(dtype) for name, (dtype, _, _, _) in entries}
         dtypes = {name: _dtype(path, name, text) for name, text in texts.items()}
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        with malformed(path):
+        with reading(path):
             arrays = {
                 name: _mapped(content, dtypes[name], shape, offset)
                 for name, (_, shape, offset, _) in entries

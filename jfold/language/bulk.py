@@ -16,7 +16,7 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import Lines
 from jfold.language.tapes import Region
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.types import KeyType, ObjectType, SequenceType, TensorType
 
 IN_LISTS = (
@@ -25,12 +25,12 @@ IN_LISTS = (
 )
 
 
-def in_lists(node: Typed, items: Any, w: Lines) -> bool:
+def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
     """Return whether a block can be applied to lists, part after part."""
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
         return False
-    nodes, repeated = list[Typed](), list[Typed]()
+    nodes, repeated = list[TypedUse](), list[TypedUse]()
     for part in _reached([node], repeated):
         if not _is_simple(part, w):  # stop here: what is inside is not looked at
             return False
@@ -45,9 +45,9 @@ def in_lists(node: Typed, items: Any, w: Lines) -> bool:
     return len(makers) == 1 or not any(isinstance(x, b.Reference) for x in makers)
 
 
-def _reached(nodes: Iterable[Typed], repeated: list[Typed]) -> Iterator[Typed]:
+def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[TypedUse]:
     """Yield each part that is evaluated, once; append to `repeated` at later visits."""
-    seen, waiting = set[Typed](), [*nodes]
+    seen, waiting = set[TypedUse](), [*nodes]
     while waiting:
         node = waiting.pop()
         if node in seen:
@@ -59,7 +59,7 @@ def _reached(nodes: Iterable[Typed], repeated: list[Typed]) -> Iterator[Typed]:
             waiting += [part for part in node.parts if part is not None]
 
 
-def _is_simple(node: Typed, w: Lines) -> bool:
+def _is_simple(node: TypedUse, w: Lines) -> bool:
     """Return whether lists may be given to a block itself, apart from its parts."""
     if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
@@ -75,14 +75,14 @@ def _is_simple(node: Typed, w: Lines) -> bool:
     return o is None or not w.g.reads_own_level(o)
 
 
-def _computing(node: Typed, w: Lines) -> int | None:
+def _computing(node: TypedUse, w: Lines) -> int | None:
     """Return the operation that a block applies, if any."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)
 
 
-def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
+def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
     """Yield a key of everything that makes rows in a block itself; calls too."""
     block = node.block
     if isinstance(block, b.Reference):
@@ -98,7 +98,7 @@ def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
         yield from map(KeyType, node.layer.rngs)
 
 
-def map_at_once(part: Typed, sequence: s.Items, w: Lines) -> s.Items:
+def map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
     """Write a block that is applied to all items of a sequence."""
     before = w.count, w.tail, dict(w.known)
     w.region, w.count, w.tail = Region(), sequence.n, False

@@ -15,18 +15,18 @@ from jfold.blocks.compose import Composition
 from jfold.language.flax_modules import cell_library, module_of
 from jfold.language.inference import Inference
 from jfold.language.paths import fail
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.types import TupleType
 
 
-def check_end(node: Typed, cell: b.Block) -> None:
+def check_end(node: TypedUse, cell: b.Block) -> None:
     """Refuse a cell of Flax at the end of an RNN: its outputs come swapped."""
     for function in _result_blocks(cell):
         if isinstance(function, b.Function) and cell_library(function.fn):
             _refuse(node, function)
 
 
-def check_order(node: Typed, function: b.Function, state: Inference) -> None:
+def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
     """Refuse a cell of Flax that takes the state of a loop as its item."""
     type_ = state.types.head(node.input)
     if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):
@@ -60,7 +60,7 @@ def _result_parts(block: b.Block) -> list[b.Block]:
     return []
 
 
-def _refuse(loop: Typed, function: b.Function) -> NoReturn:
+def _refuse(loop: TypedUse, function: b.Function) -> NoReturn:
     name, library = type(module_of(function.fn)).__name__, cell_library(function.fn)
     if isinstance(loop.block, b.Fold):
         expected = f'a state and then an item for {name} of {library}'

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import MASKED, BadItem, short_repr, some_masked
+from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
 from jfold.base.memo import memoized
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
 from jfold.language.parameter_checks import check_params, with_external
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (
     Located,
     Misfit,
@@ -38,13 +38,13 @@ Array = np.ndarray[Any, Any]
 Keys = Callable[[str, int], Any]
 
 
-def typing_of(block: b.Block) -> Typing:
+def typed_expression(block: b.Block) -> TypedExpression:
     """Return the typed expression of a block, for the present float width."""
     return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
 @memoized
-def _typing(block: b.Block, widest: np.dtype[Any]) -> Typing:
+def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
     """Return the typed expression, memoized by the widest float that JAX allows.
 
     Blocks are immutable, and one with an unresolved declaration raises.
@@ -53,7 +53,7 @@ def _typing(block: b.Block, widest: np.dtype[Any]) -> Typing:
 
 
 def evaluate(
-    typing: Typing,
+    typing: TypedExpression,
     example: object,
     params: Mapping[str, Any] | None = None,
     external: Mapping[str, Any] | None = None,
@@ -74,11 +74,11 @@ def evaluate(
         result = Walk(typing, arrays).run(example)
     except Misfit as error:
         raise error.input_error() from error.__cause__
-    value = closed(typing.root.output, plain(result))
+    value = with_structs(typing.root.output, plain(result))
     return (value, arrays.metrics) if arrays.metrics else value
 
 
-def closed(type_: Type, value: object) -> Any:
+def with_structs(type_: Type, value: object) -> Any:
     """Return a value of a walk as users see it, with structs for tuples."""
     return run(_closed(type_, value))
 
@@ -109,10 +109,10 @@ class Arrays:
     drawn: Counter[str] = field(default_factory=Counter)
 
     def tensor(
-        self, node: Typed, x: Located, type_: TensorType, below: int | None
+        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
         """Return an object as an array of exactly this type."""
-        if some_masked([x.value], len(type_.shape)):
+        if has_masked([x.value], len(type_.shape)):
             raise misfit(
                 node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
             )
@@ -137,11 +137,11 @@ class Arrays:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
         raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
 
-    def constant(self, node: Typed, value: Array) -> Array:
+    def constant(self, node: TypedUse, value: Array) -> Array:
         """Return the array itself."""
         return value
 
-    def length(self, node: Typed, n: int, type_: TensorType) -> Array:
+    def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
         """Return a length as an array."""
         length = np.asarray(n)
         converted = length.astype(type_.dtype)
@@ -151,7 +151,7 @@ class Arrays:
             raise misfit(node, text)
         return converted
 
-    def call(self, node: Typed, x: object) -> Any:
+    def call(self, node: TypedUse, x: object) -> Any:
         """Call the layer of a node on one example."""
         layer = node.layer
         assert layer is not None
@@ -175,16 +175,16 @@ class Arrays:
         self.drawn[stream] += 1
         return self.keys(stream, self.drawn[stream] - 1)
 
-    def group(self, combine: Typed, item: Type, items: list[Any]) -> object:
+    def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
         """Return items reduced by `combine`, from left to right."""
         result, *others = items
         for other in others:
             result = self.call(combine, (result, other))
         return result
 
-    def observe(self, node: Typed, name: str, x: object) -> None:
+    def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Collect a value of a metric."""
-        self.metrics[name].append(closed(node.input, plain(x)))
+        self.metrics[name].append(with_structs(node.input, plain(x)))
 
 
 def strongly_typed(x: jax.Array) -> jax.Array:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from jfold.base.errors import BadItem, InputError
-from jfold.language.generate import settled
+from jfold.language.generate import generate_source
 from jfold.language.recordings import recording
-from jfold.language.rounds import Chosen
+from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import Located, Misfit, Path, PathOnly, Walk, misfit, path_of
 from jfold.tracing.convert import check_below, lengths_to_array, to_array
 from jfold.tracing.deep import uncollected
@@ -33,15 +33,15 @@ class Expression:
       sites: by type, the bound and use of the constants on each tape.
     """
 
-    typing: Typing
+    typing: TypedExpression
     tables: Tables
-    chosen: Chosen
+    chosen: OperationChoice
     once: bool = False
     sites: Any = None
 
     def deep(self) -> Source:
         """Return the source for data deeper than Python's stack."""
-        generation, text = settled(self.tables, self.chosen, deep=True)
+        generation, text = generate_source(self.tables, self.chosen, deep=True)
         return Source(text, generation.names.values, recording(generation))
 
     def explain(self, example: object) -> InputError | None:
@@ -60,7 +60,7 @@ class Paths:
     """Tensors known only by their paths, which is enough to find what is wrong."""
 
     def tensor(
-        self, node: Typed, x: Located, type_: TensorType, below: int | None
+        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
         """Check that an object can become a tensor."""
         try:
@@ -71,15 +71,15 @@ class Paths:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
         return PathOnly(x.path)
 
-    def constant(self, node: Typed, value: object) -> Any:
+    def constant(self, node: TypedUse, value: object) -> Any:
         """Return a tensor made of no data."""
         return PathOnly(None)
 
-    def call(self, node: Typed, x: object) -> Any:
+    def call(self, node: TypedUse, x: object) -> Any:
         """Return outputs made of all inputs."""
         return _value_at(node.output, path_of(x))
 
-    def length(self, node: Typed, n: int, type_: TensorType) -> object:
+    def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
         """Check that a type can hold a length."""
         try:
             lengths_to_array(np.array([n]), type_)
@@ -87,11 +87,11 @@ class Paths:
             raise misfit(node, str(error)) from None
         return PathOnly(None)
 
-    def group(self, combine: Typed, item: Type, items: list[Any]) -> object:
+    def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
         """Return a value made of all items."""
         return _value_at(item, path_of(items))
 
-    def observe(self, node: Typed, name: str, x: object) -> None:
+    def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Ignore what metrics collect."""
 
 

@@ -16,7 +16,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.blocks.control import Arguments
 from jfold.combinators import Block, Function
 from jfold.language.paths import fail
-from jfold.language.signatures import inputs_of, inputs_of_init
+from jfold.language.signatures import input_names, inputs_of_init
 from jfold.types import Nested, TupleType, Type
 
 Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several where cases differ
@@ -60,7 +60,7 @@ def names_of(type_: Type) -> Names:
     return type_.names if isinstance(type_, RecordType) else ()
 
 
-def merged(one: TupleType, other: TupleType) -> TupleType | None:
+def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
     """Return `one` with the names of both; `None` if their orders contradict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
@@ -97,7 +97,7 @@ def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
 # ---- what takes them -----------------------------------------------------------------
 
 
-def order_for(node: object, block: Block, type_: Type) -> Order | None:
+def argument_order(node: object, block: Block, type_: Type) -> Order | None:
     """Return the item index of each argument; `None` if items keep their order.
 
     Items go by name if the parameters have the names of all items.
@@ -111,7 +111,7 @@ def order_for(node: object, block: Block, type_: Type) -> Order | None:
         return _order(node, block.parameters, type_.names)
     if not isinstance(block, Function):
         return None
-    order = _order(node, inputs_of(block), type_.names)
+    order = _order(node, input_names(block), type_.names)
     names = type_.names if order is None else tuple(type_.names[k] for k in order)
     if not _are_in_place(of_init := inputs_of_init(block), names):
         _refuse(node, 'inputs of `init`', of_init, names)

@@ -341,7 +341,7 @@ def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
     return [collections.get(path, tag) for path, tag in zip(paths, tags, strict=True)]
 
 
-def check_tied(modules: Iterable[object]) -> None:
+def check_shared_variables(modules: Iterable[object]) -> None:
     """Refuse NNX modules that share variables: each would train its own.
 
     Raises:

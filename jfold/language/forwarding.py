@@ -52,7 +52,7 @@ class Forwarding:
         return tuple(k for k, origin in enumerate(self.outputs) if origin is None)
 
 
-def origins_of(
+def forwarding_of(
     layer: Layer, traces: Traces, arguments: tuple[Type, ...], result: Type
 ) -> Forwarding:
     """Return the origins of the outputs of a layer at arguments of these types.
@@ -67,7 +67,7 @@ def origins_of(
     # These compute all outputs: a function with effects has to run for each node, one
     # that draws forwards something else without keys, and a batched one may forward
     # tiles of the numbers of rows that were traced and no others.
-    effects = any(jaxprs.opened(trace)[0].effects for trace in traces)
+    effects = any(jaxprs.open_jaxpr(trace)[0].effects for trace in traces)
     if effects or layer.rngs or layer.external or layer.batched:
         return Forwarding(
             (None,) * len(results), tuple(range(len(inputs))), is_straight
@@ -105,7 +105,9 @@ def _depends(traces: Traces) -> list[set[int]]:
     return [set().union(*sets) for sets in outputs]
 
 
-def computing(layer: Layer, arguments: tuple[Type, ...], origins: Forwarding) -> Layer:
+def computed_layer(
+    layer: Layer, arguments: tuple[Type, ...], origins: Forwarding
+) -> Layer:
     """Return the layer of the computed outputs, of the inputs that these read."""
     inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 

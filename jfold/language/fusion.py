@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.language.rounds import Chosen
+from jfold.language.rounds import OperationChoice
 from jfold.language.tapes import Use
 from jfold.program.components import component_of, components
 from jfold.program.costs import looks_up, parameter_bytes
@@ -43,7 +43,9 @@ Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by the last operation of a f
 Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 
 
-def joined(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Chosen:
+def fuse(
+    program: Operations, uses: Sequence[Use], grouped: Set[int]
+) -> OperationChoice:
     """Return the operations after fusion, without those that are never applied.
 
     Args:
@@ -52,15 +54,15 @@ def joined(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Chose
       grouped: operations that are applied to groups of items.
     """
     feeds = _choose_feeds(program, _uses(program, uses, grouped))
-    return chosen_by(feeds, program.operations, uses, grouped)
+    return apply_fusion(feeds, program.operations, uses, grouped)
 
 
-def chosen_by(
+def apply_fusion(
     feeds_of: Joined,
     operations: Sequence[Operation],
     uses: Sequence[Use],
     grouped: Set[int],
-) -> Chosen:
+) -> OperationChoice:
     """Return the operations after a fusion that is known."""
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
@@ -73,7 +75,7 @@ def chosen_by(
         while end in around:
             end = around[end]
         number[o] = number[end]
-    return Chosen(fused, number, feeds_of, frozenset(inside))
+    return OperationChoice(fused, number, feeds_of, frozenset(inside))
 
 
 # ---- selection -----------------------------------------------------------------------
@@ -151,14 +153,14 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 # ---- construction --------------------------------------------------------------------
 
 
-def _fused(o: int, operations: Sequence[Operation], joined: Joined) -> Operation:
+def _fused(o: int, operations: Sequence[Operation], fuse: Joined) -> Operation:
     """Return an operation with all that are fused into it."""
-    if o not in joined:
+    if o not in fuse:
         return operations[o]
     # The producers, in the order in which inputs name them.
-    numbers = list(dict.fromkeys(feed[0] for feed in joined[o] if feed))
-    before = [_fused(number, operations, joined) for number in numbers]
-    feeds = [feed and (numbers.index(feed[0]), feed[1]) for feed in joined[o]]
+    numbers = list(dict.fromkeys(feed[0] for feed in fuse[o] if feed))
+    before = [_fused(number, operations, fuse) for number in numbers]
+    feeds = [feed and (numbers.index(feed[0]), feed[1]) for feed in fuse[o]]
     return _composed(before, operations[o], feeds)
 
 

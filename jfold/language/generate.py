@@ -19,10 +19,10 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines, Writer
 from jfold.language.names import WORDS, without_unused
-from jfold.language.rounds import Call, Chosen, Facts
+from jfold.language.rounds import Call, Facts, OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Region, Rows
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.values import (
     arguments,
     inside,
@@ -40,14 +40,14 @@ MOST_ROUNDS = 64
 class Generator(Writer):
     """A round of writing a source."""
 
-    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         """Write one use of a block; return the symbol of its value, or `RETURNED`."""
         return write(node.block, node, value, w)
 
     # ---- functions
 
     def call(
-        self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
+        self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
         """Write a call of the function that evaluates a block; on first use, the
         function."""
@@ -90,7 +90,7 @@ class Generator(Writer):
         self,
         key: Hashable,
         name: str,
-        node: Typed,
+        node: TypedUse,
         flat: list[s.Leaf | s.Items],
         w: Lines,
     ) -> s.Symbol:
@@ -112,7 +112,7 @@ class Generator(Writer):
         """Return the template of what a function returns."""
         return self.known((key, 'result'), self.template(type_))
 
-    def _function(self, key: Hashable, node: Typed, value: s.Symbol) -> None:
+    def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
         """Write the function that evaluates a block."""
         name = self.written[key]
         w = Lines(self, name, 2, key)
@@ -274,8 +274,8 @@ def _unpack_arguments(value: s.Symbol, w: Lines) -> s.Symbol:
 # ---- rounds --------------------------------------------------------------------------
 
 
-def settled(
-    tables: Tables, chosen: Chosen, deep: bool = False
+def generate_source(
+    tables: Tables, chosen: OperationChoice, deep: bool = False
 ) -> tuple[Generator, str]:
     """Return the last round, and the text that it wrote."""
     facts = Facts()

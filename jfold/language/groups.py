@@ -14,7 +14,7 @@ from jfold.base.functions import additive_identity
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, Lines
 from jfold.language.tapes import Maker, Tape
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.types import TensorType
 
 GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
@@ -41,7 +41,7 @@ def filled_by(block: b.Reduce) -> Fill | None:
     return Fill.LAST if is_extremum else Fill.NOTHING
 
 
-def is_by_groups(node: Typed) -> bool:
+def is_by_groups(node: TypedUse) -> bool:
     """Return whether items are combined in groups."""
     combine = node.parts[0]
     assert combine is not None
@@ -51,7 +51,7 @@ def is_by_groups(node: Typed) -> bool:
 
 
 def group_function(
-    node: Typed, items: list[Any], w: Lines
+    node: TypedUse, items: list[Any], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
     """Return the name of the function, and the leaves of its result.
 
@@ -90,7 +90,7 @@ def _write(
     name: str,
     operations: list[int],
     makers: list[list[Maker]],
-    node: Typed,
+    node: TypedUse,
     items: list[Any],
     w: Lines,
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type inference: an expression to its `Typed` tree, or an error that names the block.
+"""Type inference: an expression to a tree of `TypedUse`, or an error with the block.
 
 Every use of a block gets an input and an output type. Types flow forwards from the
 root, which takes an object, and backwards by unification. A rule that must wait, as for
@@ -21,12 +21,12 @@ import jax
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, observing, users
-from jfold.language.fields import order_for
+from jfold.language.fields import argument_order
 from jfold.language.forwarding import Forwarding
-from jfold.language.paths import fail, further
-from jfold.language.recursion import calls_of, endless
-from jfold.language.shared_parameters import numbered
-from jfold.language.typed import Typed, Typing
+from jfold.language.paths import fail, join_path
+from jfold.language.recursion import calls_of, endless_recursion
+from jfold.language.shared_parameters import with_unique_names
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.program.operations import Layer
 from jfold.program.result_tables import nesting
@@ -82,24 +82,24 @@ class Inference:
     inlined_uses: int
     infers_input: bool
     types: Unifier = field(default_factory=Unifier)
-    nodes: list[Typed] = field(default_factory=list)
-    visited: dict[tuple[b.Block, Type], Typed] = field(default_factory=dict)
+    nodes: list[TypedUse] = field(default_factory=list)
+    visited: dict[tuple[b.Block, Type], TypedUse] = field(default_factory=dict)
     items: dict[tuple[Type, int], TypeVariable] = field(default_factory=dict)
-    waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
-    declarations: dict[b.ForwardDeclaration, Typed] = field(default_factory=dict)
+    waiting: list[tuple[TypedUse, Callable[[], bool]]] = field(default_factory=list)
+    declarations: dict[b.ForwardDeclaration, TypedUse] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
     functions: dict[Layer, b.Function] = field(default_factory=dict)
-    defaults: list[tuple[Typed, Type]] = field(default_factory=list)
+    defaults: list[tuple[TypedUse, Type]] = field(default_factory=list)
     results: dict[tuple[Any, tuple[Type, ...]], tuple[Type, Forwarding]] = field(
         default_factory=dict
     )
     outlined_blocks: dict[tuple[b.Block, Type | None], b.Reference] = field(
         default_factory=dict
     )
-    carried: dict[Type, Typed] = field(default_factory=dict)
+    carried: dict[Type, TypedUse] = field(default_factory=dict)
     cases: dict[Type, Type] = field(default_factory=dict)
 
-    def visit(self, block: b.Block, input_: Type, where: str) -> Steps[Typed]:
+    def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Type one use of `block`, and the uses inside it."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
@@ -127,7 +127,7 @@ class Inference:
                 self.observing.add(self.outlined_blocks[key])
         return self.outlined_blocks[key]
 
-    def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[Typed]:
+    def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Type one use of `block` itself, never of a reference in its place."""
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
@@ -136,7 +136,7 @@ class Inference:
         if known is not None:
             known.shared = True
             return known
-        node = Typed(block, where, input_, input_)
+        node = TypedUse(block, where, input_, input_)
         # Before its parts, so that an error names the outermost unknown type.
         self.nodes.append(node)
         result = output_type(block, node, self)
@@ -155,24 +155,24 @@ class Inference:
         return VoidType() if block in self.constants else input_
 
     def part(
-        self, node: Typed, block: b.Block, input_: Type, label: str
-    ) -> Steps[Typed]:
+        self, node: TypedUse, block: b.Block, input_: Type, label: str
+    ) -> Steps[TypedUse]:
         """Type a block inside `node`, at the path `label` from it."""
-        where = further(node.where, f'{type(node.block).__name__}{label}')
+        where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
     def substitute(
         self,
-        node: Typed,
+        node: TypedUse,
         block: b.Block | None,
         label: str,
         type_: Type,
         verb: str,
         hint: str,
-    ) -> Steps[Typed | None]:
+    ) -> Steps[TypedUse | None]:
         """Type the block that makes a default; without one the type must have zeros."""
         if block is not None:
-            part: Typed = yield self.part(node, block, VoidType(), label)
+            part: TypedUse = yield self.part(node, block, VoidType(), label)
             self.equal(part, part.output, type_, verb, hint)
             return part
 
@@ -185,7 +185,7 @@ class Inference:
         self.when(node, constraint)
         return None
 
-    def item(self, node: Typed, place: int, item: Type) -> TypeVariable:
+    def item(self, node: TypedUse, place: int, item: Type) -> TypeVariable:
         """Return the variable of an item of the tuple that is the input of `node`."""
         if isinstance(item, TypeVariable):
             return item
@@ -195,14 +195,14 @@ class Inference:
             self.items[key] = self.types.alias(item)
         return self.items[key]
 
-    def carries(self, loop: Typed, type_: Type) -> TypeVariable:
+    def carries(self, loop: TypedUse, type_: Type) -> TypeVariable:
         """Return a variable for a loop's state, which is a new value in each round."""
         variable = self.types.alias(type_)
         self.carried[variable] = loop
         return variable
 
     def equal(
-        self, node: Typed, got: Type, expected: Type, verb: str, hint: str = ''
+        self, node: TypedUse, got: Type, expected: Type, verb: str, hint: str = ''
     ) -> None:
         """Unify two types, or fail with an error that names `node`."""
         try:
@@ -213,13 +213,13 @@ class Inference:
                 hint = 'make a sequence of a tuple by `>> Map(Identity())`'
             fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
-    def when(self, node: Typed, constraint: Callable[[], bool]) -> None:
+    def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
         """Run `constraint` now or later, until it returns that it is met."""
         if not constraint():
             self.waiting.append((node, constraint))
 
     def when_head(
-        self, node: Typed, then: Callable[[Type], None], of: Type | None = None
+        self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
         """Call `then` with the head of a type, by default the input, once known."""
 
@@ -232,7 +232,7 @@ class Inference:
 
         self.when(node, constraint)
 
-    def objects(self, node: Typed, hint: str = '') -> None:
+    def objects(self, node: TypedUse, hint: str = '') -> None:
         """Require that the input is made of Python objects."""
 
         def constraint() -> bool:
@@ -296,10 +296,10 @@ class Inference:
             node.input = self.types.plain(node.input)
             node.output = self.types.plain(node.output)
 
-    def _check_names(self, node: Typed) -> None:
+    def _check_names(self, node: TypedUse) -> None:
         """Refuse names of fields that became known after a function was typed."""
         input_ = self.types.resolve(node.input)
-        if order_for(node, node.block, input_) != node.order:
+        if argument_order(node, node.block, input_) != node.order:
             expected = 'parameters in the order of the fields, for a declared type has'
             fail(node, f'{expected} no names', str(input_), 'write them in one order')
 
@@ -328,7 +328,7 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
 
 
 @functools.singledispatch
-def output_type(block: b.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
+def output_type(block: b.Block, node: TypedUse, state: Inference) -> Type | Steps[Type]:
     """Return the output type of `node`, and set its parts; may yield their steps."""
     raise NotImplementedError(f'type inference has no rule for {block!r}')
 
@@ -361,7 +361,7 @@ def result_type(block: b.Block) -> Type | None:
     return output
 
 
-def infer(root: b.Block) -> Typing:
+def infer(root: b.Block) -> TypedExpression:
     """Return the typed expression of a block whose input is a Python object.
 
     Raises:
@@ -373,7 +373,7 @@ def infer(root: b.Block) -> Typing:
         top = run(state.visit(root, state.input_of(root, ObjectType()), ''))
         state.solve()
     except TypeError:
-        if message := endless(calls_of(state.nodes, state.cases)):
+        if message := endless_recursion(calls_of(state.nodes, state.cases)):
             raise TypeError(message) from None
         raise
     metrics: dict[str, tuple[Type, bool]] = {}
@@ -382,18 +382,18 @@ def infer(root: b.Block) -> Typing:
             _check_metric(node, metrics)
     # The name of a layer depends on all layers, so nodes get named layers last.
     layers = dict.fromkeys(node.layer for node in state.nodes if node.layer)
-    named = numbered({layer: state.functions[layer] for layer in layers})
+    named = with_unique_names({layer: state.functions[layer] for layer in layers})
     for node in state.nodes:
         node.layer = None if node.layer is None else named[node.layer]
     _mark_draws(state)
     for node in state.nodes:
         node.observes = node.block in state.observing
-    return Typing(top, state.declarations, tuple(named.values()), metrics)
+    return TypedExpression(top, state.declarations, tuple(named.values()), metrics)
 
 
 def _mark_draws(state: Inference) -> None:
     """Mark the uses with random draws inside, at any depth or by a reference."""
-    users_of: dict[Typed, list[Typed]] = {}
+    users_of: dict[TypedUse, list[TypedUse]] = {}
     for node in state.nodes:
         target = None
         if isinstance(node.block, b.Reference):
@@ -418,7 +418,7 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
     return input_, False
 
 
-def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
+def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
     assert isinstance(node.block, b.Metric)
     collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))
@@ -448,7 +448,7 @@ def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
 # ---- checks of several rules ---------------------------------------------------------
 
 
-def check_dtype(node: Typed, type_: Type) -> None:
+def check_dtype(node: TypedUse, type_: Type) -> None:
     """Refuse dtypes that JAX, as configured, would silently make narrower."""
     for leaf in itertools.chain(*map(leaf_types, nesting(type_))):
         if isinstance(leaf, TensorType):
@@ -462,7 +462,7 @@ def check_dtype(node: Typed, type_: Type) -> None:
                 )
 
 
-def check_zeros(node: Typed, type_: Type, hint: str) -> None:
+def check_zeros(node: TypedUse, type_: Type, hint: str) -> None:
     """Refuse a type that has no zero."""
     for level in nesting(type_):
         if not all(isinstance(x, TensorType | SequenceType) for x in leaf_types(level)):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jfold.base.keys import as_key
 from jfold.base.printing import callable_name
-from jfold.base.structs import StructForm, is_struct, opened
+from jfold.base.structs import StructForm, flatten_once, is_struct
 from jfold.blocks.external import Rows
 from jfold.combinators import Function
 from jfold.language.flax_modules import (
@@ -25,7 +25,7 @@ from jfold.language.flax_modules import (
     is_module,
     module_of,
 )
-from jfold.language.forwarding import Forwarding, origins_of
+from jfold.language.forwarding import Forwarding, forwarding_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.program.operations import PROBES, Layer
 from jfold.types import (
@@ -52,7 +52,7 @@ TUPLES = (
 )
 
 
-def identity(function: Function) -> Hashable:
+def layer_key(function: Function) -> Hashable:
     """Return what makes two `Function` blocks one layer: callables and options."""
     callables = map(_callable_key, (function.fn, function.init))
     return *callables, function.name, function.batched, function.rngs
@@ -180,7 +180,7 @@ def to_type(value: object, rows: int | None = None) -> Type:
     """
     if isinstance(value, tuple | list) and value:
         return TupleType(to_type(item, rows) for item in value)
-    if is_struct(value) and (parts := opened(value)[0]):
+    if is_struct(value) and (parts := flatten_once(value)[0]):
         return StructType(StructForm.of(value), (to_type(x, rows) for x in parts))
     if not hasattr(value, 'shape') or not hasattr(value, 'dtype'):
         raise TypeError(
@@ -204,7 +204,7 @@ def arguments_of(type_: Type) -> tuple[Type, ...]:
     return () if isinstance(type_, VoidType) else (type_,)
 
 
-def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
+def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
     """Return the type of the result of a layer, and the origins of its outputs.
 
     Nothing is computed. A batched function is traced at several numbers of rows, since
@@ -228,7 +228,7 @@ def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]
             'row of the same row of the inputs alone, or leave out `batched=True`'
         )
     result = next(iter(types_by_rows.values()))
-    return result, origins_of(layer, traces, arguments, result)
+    return result, forwarding_of(layer, traces, arguments, result)
 
 
 # What to do about errors of Python and JAX, by what they say.

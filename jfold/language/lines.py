@@ -16,7 +16,7 @@ from jfold.language import symbols as s
 from jfold.language.names import identifier
 from jfold.language.rounds import Round
 from jfold.language.tapes import Maker, Region, Rows, Tape, Use
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.values import blank_items, template_of, texts
 from jfold.types import KeyType, TensorType, VoidType
 
@@ -31,12 +31,12 @@ class Writer(Round, abc.ABC):
     """A round that writes blocks, by the rule of each and as functions."""
 
     @abc.abstractmethod
-    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         """Write one use of a block; return the symbol of its value, or `RETURNED`."""
 
     @abc.abstractmethod
     def call(
-        self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
+        self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
         """Write a call of the function that evaluates a block; on first use, the
         function."""
@@ -237,7 +237,7 @@ class Lines:
         def leaf(x: s.Leaf) -> s.Symbol:
             return self.unpacked(x.item, x.text) if isinstance(x, s.Nested) else x
 
-        return s.mapped(leaf, value)
+        return s.map_leaves(leaf, value)
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
         """Write an append of a value to lists that line `at` makes; return these."""
@@ -283,7 +283,9 @@ class Lines:
 
     # ---- blocks inside
 
-    def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> s.Symbol:
+    def part(
+        self, node: TypedUse | None, value: s.Symbol, tail: bool = False
+    ) -> s.Symbol:
         """Write a block inside another, unless its value is known."""
         assert node is not None
         read = None if isinstance(node.input, VoidType) else value

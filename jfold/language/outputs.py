@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from jfold.language.paths import fail
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.program.result_tables import nesting
 from jfold.types import (
     BroadcastType,
     SequenceType,
     TensorType,
     Type,
-    count_terminals,
+    count_leaves,
     leaf_types,
 )
 
@@ -30,13 +30,13 @@ MOST_TENSORS = 1 << 16  # each is an array of its own, and a line of the program
 EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
-def check_output(root: Typed, metrics: Collection[str]) -> None:
+def check_output(root: TypedUse, metrics: Collection[str]) -> None:
     """Refuse a value that is not made of tensors, or has too many of them."""
     if not metrics and not any(leaf_types(root.output)):
         hint = 'end with tensors, or collect them by a Metric'
         fail(root, 'a result of tensors, or a Metric', str(root.output), hint)
     for number, level in enumerate(nesting(root.output)):
-        if (count := count_terminals(level)) > MOST_TENSORS:
+        if (count := count_leaves(level)) > MOST_TENSORS:
             hint = 'take what is wanted by GetItem or a Function'
             limit = f'a result of at most {MOST_TENSORS:,} tensors'
             fail(root, limit, f'{count:,}', hint)

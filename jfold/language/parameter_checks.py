@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.base.containers import plain, restored
+from jfold.base.containers import leaf_restorer, plain_containers
 from jfold.base.errors import short_repr
 from jfold.base.memo import memoized
 from jfold.blocks.external import shown_rows
@@ -136,11 +136,11 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
 
 def _in_containers_of(like: Any, params: Any) -> object:
     """Return `params` in the containers of `like`, if their keys are the same."""
-    content = plain(params)
+    content = plain_containers(params)
     structure: Any = jax.tree.structure(content)
-    if structure != jax.tree.structure(plain(like)):
+    if structure != jax.tree.structure(plain_containers(like)):
         return params
-    return restored(like)(jax.tree.leaves(content))
+    return leaf_restorer(like)(jax.tree.leaves(content))
 
 
 def _missing_text(missing: list[str], present: list[str], known: Container[str]) -> str:

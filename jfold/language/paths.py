@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from jfold.base.errors import middle_out
-from jfold.base.printing import short
+from jfold.base.errors import elide
+from jfold.base.printing import short_text
 from jfold.combinators import Block
 
 
 def path_of(where: str, block: Block) -> str:
     """Return the path to a block, and the beginning of its text."""
-    return f'{where}.{short(block)}' if where else short(block)
+    return f'{where}.{short_text(block)}' if where else short_text(block)
 
 
-def further(where: str, label: str) -> str:
+def join_path(where: str, label: str) -> str:
     """Return a path that is a label longer; of a very long one, both ends."""
     text = f'{where}.{label}' if where else label
-    return middle_out(text, 1200)
+    return elide(text, 1200)
 
 
 def fail(path: object, expected: str, got: str, hint: str = '') -> NoReturn:

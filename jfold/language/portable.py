@@ -15,7 +15,7 @@ from jfold import blocks as b
 from jfold.blocks.compose import Composition
 from jfold.language.forwarding import Forwarding
 from jfold.language.groups import Fill
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Program
 
 
@@ -29,7 +29,7 @@ class Portable:
       once: whether rounds are unrolled, so that each operation runs once.
     """
 
-    typing: Typing
+    typing: TypedExpression
     feeds: dict[int, tuple[Any, ...]]
     once: bool
 
@@ -142,15 +142,15 @@ USE = (
 )
 
 
-def _use(*values: Any) -> Typed:
+def _use(*values: Any) -> TypedUse:
     """Return the use of a block made of the values of the attributes `USE`."""
     attributes = dict(zip(USE, values, strict=True))
     path = attributes.pop('path')  # a block without inner blocks prints differently
-    use = Typed(**attributes)
+    use = TypedUse(**attributes)
     name = type(use.block).__name__
     # Files are data from elsewhere, so nothing is taken on trust.
     parts_are_uses = type(use.parts) is tuple and all(
-        part is None or isinstance(part, Typed) for part in use.parts
+        part is None or isinstance(part, TypedUse) for part in use.parts
     )
     if not parts_are_uses or not isinstance(use.block, b.Block):
         raise TypeError(f'expected the use of a block, got one of {name}')
@@ -160,8 +160,10 @@ def _use(*values: Any) -> Typed:
 
 CODECS: dict[type, Codec] = {
     **BLOCKS,
-    Typed: Codec(lambda x: tuple(getattr(x, n) for n in USE), _use),
-    Typing: Codec(lambda x: (x.root, x.declarations, x.layers, x.metrics), Typing),
+    TypedUse: Codec(lambda x: tuple(getattr(x, n) for n in USE), _use),
+    TypedExpression: Codec(
+        lambda x: (x.root, x.declarations, x.layers, x.metrics), TypedExpression
+    ),
     Portable: Codec(lambda x: (x.typing, x.feeds, x.once), Portable),
     Forwarding: Codec(
         lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Forwarding

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from jfold import blocks as b
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.types import ObjectType, Type
 
 Calls = Mapping[Hashable, Iterable[tuple[Hashable, str]]]
 
 
-def endless(calls: Calls) -> str:
+def endless_recursion(calls: Calls) -> str:
     """Return the error for declarations that call themselves on the same input.
 
     '' if there is none.
@@ -38,7 +38,7 @@ def endless(calls: Calls) -> str:
     return ''
 
 
-def calls_of(nodes: Iterable[Typed], cases: Mapping[Type, Type]) -> Calls:
+def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
     """Return the calls of declarations on their own input, where types clash.
 
     Args:
@@ -62,6 +62,6 @@ def calls_of(nodes: Iterable[Typed], cases: Mapping[Type, Type]) -> Calls:
     return calls
 
 
-def _declaration(node: Typed) -> b.ForwardDeclaration:
+def _declaration(node: TypedUse) -> b.ForwardDeclaration:
     assert isinstance(node.block, b.Reference)
     return node.block.declaration

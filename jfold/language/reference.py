@@ -16,14 +16,14 @@ from jfold.base.errors import InputError
 from jfold.base.functions import additive_identity
 from jfold.language.expression import Expression, Paths
 from jfold.language.groups import GROUPS
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.values import inside
 from jfold.language.walk import (
     Located,
     Misfit,
     Path,
     Walk,
-    common,
+    common_prefix,
     in_tuples,
     plain,
     tensor_leaves,
@@ -98,12 +98,12 @@ class Rows(Paths):
         self.recurrent = are_recurrent(self.program)
 
     def tensor(
-        self, node: Typed, x: Located, type_: TensorType, below: int | None
+        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Any:
         """Record a constant of the data."""
         return self._constant(node, x.value, type_, below, x.path, node)
 
-    def length(self, node: Typed, n: int, type_: TensorType) -> Any:
+    def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
         """Record a constant that is a length."""
         return self._constant(node, n, type_, None, None, node)
 
@@ -132,7 +132,7 @@ class Rows(Paths):
         if self.stop == (table, row):
             raise Misfit('is made here', str(node), path)
 
-    def constant(self, node: Typed, value: object) -> Any:
+    def constant(self, node: TypedUse, value: object) -> Any:
         """Return the row of a constant of the program."""
         value = np.asarray(value)
         t = self.tables.type_number(TensorType(value.shape, value.dtype))
@@ -145,7 +145,7 @@ class Rows(Paths):
                 return Row(('shared', t), number)
         raise AssertionError(f'{node}: no such constant')
 
-    def call(self, node: Typed, x: object) -> Any:
+    def call(self, node: TypedUse, x: object) -> Any:
         """Apply a layer; outputs that it forwards or are constant need no row."""
         assert node.layer is not None and node.origins is not None
         keys = [
@@ -165,7 +165,7 @@ class Rows(Paths):
                 outputs.append(next(computed) if origin is None else operands[origin])
         return in_tuples(node.output, iter(outputs))
 
-    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+    def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
         """Apply the operation on a group, padded with its identity if too short."""
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
@@ -178,7 +178,7 @@ class Rows(Paths):
         leaves = [leaf for value in items for leaf in tensor_leaves(value)]
         return in_tuples(item, iter(self._apply(o, leaves, combine)))
 
-    def _apply(self, o: int, operands: Sequence[Row], node: Typed) -> list[Row]:
+    def _apply(self, o: int, operands: Sequence[Row], node: TypedUse) -> list[Row]:
         outputs = range(len(self.tables.listed[o].outputs))
         if o in self.chosen.inside:
             pending = _Pending(o, operands)
@@ -198,7 +198,7 @@ class Rows(Paths):
             level = 1 + max(levels, default=0)
         rows, table = self.nodes.setdefault(o, []), ('operation', o)
         rows.append((level, [*operands]))
-        path = common([row.path for row in operands if row.path is not None])
+        path = common_prefix([row.path for row in operands if row.path is not None])
         self._check_stop(table, len(rows) - 1, node, path)
         return [Row(table, len(rows) - 1, k, path, level) for k in outputs]
 
@@ -212,7 +212,7 @@ class Rows(Paths):
             expanded += self._expanded(part.operation, part.operands)
         return expanded + [operand for operand, feed in pairs if not feed]
 
-    def observe(self, node: Typed, name: str, x: Any) -> None:
+    def observe(self, node: TypedUse, name: str, x: Any) -> None:
         """Add a row to the result of a metric."""
         typing = self.expression.typing
         r = typing.metric_numbers[name]
@@ -252,7 +252,7 @@ def _terminals(x: Any, type_: Type) -> Any:
         yield x, type_
 
 
-def where_made(
+def explain_row(
     program: Any, example: Any, kind: str, number: int, row: int
 ) -> InputError | None:
     """Return an error with the block and the data path of a row.

@@ -13,10 +13,10 @@ from jfold.language import symbols as s
 from jfold.language.names import Names, identifier
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Maker, Rows, Tape, Use
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.program.components import component_of, components, results_in
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
-from jfold.program.result_tables import Result, in_row
+from jfold.program.result_tables import Result, tensors_in_row
 from jfold.types import KeyType, TensorType, Type
 
 FEW_SITES = 4
@@ -61,7 +61,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class OperationChoice:
     """The operations of a program, after fusion and unrolling.
 
     Attributes:
@@ -100,7 +100,7 @@ class Round:
     """
 
     def __init__(
-        self, tables: Tables, chosen: Chosen, facts: Facts, deep: bool = False
+        self, tables: Tables, chosen: OperationChoice, facts: Facts, deep: bool = False
     ) -> None:
         self.tables, self.typing = tables, tables.typing
         self.chosen, self.facts, self.deep = chosen, facts, deep
@@ -118,8 +118,8 @@ class Round:
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
-        self.node: Typed | None = None
-        self.where: dict[str, Typed | None] = {}
+        self.node: TypedUse | None = None
+        self.where: dict[str, TypedUse | None] = {}
         self.bits = [0]
         self.constant_names: dict[str, int] = {}
         self.names = Names()
@@ -147,7 +147,7 @@ class Round:
         """
         number = self.tables.type_number
         return [
-            Result(kind, row, tuple(map(number, in_row(row))))
+            Result(kind, row, tuple(map(number, tensors_in_row(row))))
             for kind, row in self.typing.results
         ]
 

@@ -16,7 +16,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.rules_sequences import UNLIKE, sequence_like_input, unify_items
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.unification import TypeVariable
 from jfold.language.values import blank_items
 from jfold.language.walk import Walk, refuse, walk
@@ -24,7 +24,7 @@ from jfold.language.writing import (
     as_object,
     counted,
     cut,
-    finite,
+    finite_sequence,
     item_at,
     parts_of,
     sequence,
@@ -39,17 +39,17 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @output_type.register
-def _(block: b.Broadcast, node: Typed, state: Inference) -> Type:
+def _(block: b.Broadcast, node: TypedUse, state: Inference) -> Type:
     return BroadcastType(node.input)
 
 
 @walk.register
-def _(block: b.Broadcast, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.Broadcast, node: TypedUse, x: object, state: Walk) -> object:
     return itertools.repeat(x)
 
 
 @write.register(b.Broadcast)
-def _(block: b.Broadcast, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Broadcast, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return s.Endless(w.held(value, 'value'))
 
 
@@ -57,7 +57,7 @@ def _(block: b.Broadcast, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Zip, node: Typed, state: Inference) -> Type:
+def _(block: b.Zip, node: TypedUse, state: Inference) -> Type:
     output = state.types.fresh()
 
     def link(head: Type) -> None:
@@ -70,7 +70,9 @@ def _(block: b.Zip, node: Typed, state: Inference) -> Type:
     return output
 
 
-def _link_zipped(node: Typed, head: TupleType, output: Type, state: Inference) -> bool:
+def _link_zipped(
+    node: TypedUse, head: TupleType, output: Type, state: Inference
+) -> bool:
     """Unify `output` with what `Zip` gives; return whether all parts were known."""
     parts = [state.types.head(part) for part in head]
     if any(isinstance(part, TypeVariable) for part in parts):
@@ -83,7 +85,7 @@ def _link_zipped(node: Typed, head: TupleType, output: Type, state: Inference) -
     return True
 
 
-def _zipped_item_type(node: Typed, head: Type, state: Inference) -> Type:
+def _zipped_item_type(node: TypedUse, head: Type, state: Inference) -> Type:
     """Return the type of the items of one part of a `Zip`."""
     if isinstance(head, BroadcastType):
         return head.item
@@ -94,7 +96,7 @@ def _zipped_item_type(node: Typed, head: Type, state: Inference) -> Type:
     return item
 
 
-def _item_type_or_none(node: Typed, head: Type, state: Inference) -> Type | None:
+def _item_type_or_none(node: TypedUse, head: Type, state: Inference) -> Type | None:
     """Return the type of the items of a sequence, tuple or object; `None` of others."""
     if isinstance(head, SequenceType):
         return head.item
@@ -106,7 +108,9 @@ def _item_type_or_none(node: Typed, head: Type, state: Inference) -> Type | None
 
 
 @walk.register
-def _(block: b.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> object:
+def _(
+    block: b.Zip, node: TypedUse, x: Iterable[Iterable[object]], state: Walk
+) -> object:
     if isinstance(node.output, BroadcastType):
         return itertools.repeat(tuple(next(iter(part)) for part in x))
     # Endless parts stay iterators: `zip` stops with the shortest list.
@@ -123,7 +127,7 @@ def _(block: b.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> 
 
 
 @write.register(b.Zip)
-def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Zip, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     parts = [sequence(part, w) for part in parts_of(value)]
     lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
     # Parts whose lengths have one text are equally long, without a check.
@@ -157,7 +161,7 @@ def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.NGrams, node: Typed, state: Inference) -> Type:
+def _(block: b.NGrams, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
     unify_items(node, state, item, broadcast=True)
     window = TupleType(state.types.alias(item) for _ in range(block.n))
@@ -165,7 +169,7 @@ def _(block: b.NGrams, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.NGrams, node: Typed, x: Iterable[object], state: Walk) -> object:
+def _(block: b.NGrams, node: TypedUse, x: Iterable[object], state: Walk) -> object:
     if isinstance(node.input, BroadcastType):
         return itertools.repeat((next(iter(x)),) * block.n)
     items = state.items(node, x)
@@ -173,7 +177,7 @@ def _(block: b.NGrams, node: Typed, x: Iterable[object], state: Walk) -> object:
 
 
 @write.register(b.NGrams)
-def _(block: b.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     operand = sequence(value, w)
     if isinstance(operand, s.Endless):
         return s.Endless((operand.item,) * block.n)
@@ -195,17 +199,17 @@ def _(block: b.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Nth, node: Typed, state: Inference) -> Type:
+def _(block: b.Nth, node: TypedUse, state: Inference) -> Type:
     parts = _INDEXED, _INDEX
     expected = 'a pair of a sequence and an index'
     return _type_of_parts(node, parts, expected, state, lambda item: item)
 
 
-Check: TypeAlias = Callable[[Typed, Type, Inference], Type]
+Check: TypeAlias = Callable[[TypedUse, Type, Inference], Type]
 
 
 def _type_of_parts(
-    node: Typed,
+    node: TypedUse,
     parts: Sequence[Check],
     expected: str,
     state: Inference,
@@ -238,7 +242,7 @@ def _type_of_parts(
 
 
 def _check_object(
-    expected: str, hint: str, node: Typed, head: Type, state: Inference
+    expected: str, hint: str, node: TypedUse, head: Type, state: Inference
 ) -> Type:
     """Check a part that has to be an object of the data."""
     if not isinstance(head, ObjectType):
@@ -259,7 +263,7 @@ _NUMBERS = functools.partial(
 
 
 def _checked_item_type(
-    expected: str, node: Typed, head: Type, state: Inference
+    expected: str, node: TypedUse, head: Type, state: Inference
 ) -> Type:
     """Return the type of the items of a part that has to be a sequence."""
     item = _item_type_or_none(node, head, state)
@@ -273,7 +277,7 @@ _PICKED = functools.partial(_checked_item_type, 'a sequence beside the numbers')
 
 
 @walk.register
-def _(block: b.Nth, node: Typed, x: Sequence[object], state: Walk) -> object:
+def _(block: b.Nth, node: TypedUse, x: Sequence[object], state: Walk) -> object:
     items, index = state.items(node, x[0]), state.as_object(x[1])
     number = state.apply(node, index_of, index, 'an int, the index')
     if not -len(items) <= number < len(items):
@@ -283,9 +287,9 @@ def _(block: b.Nth, node: Typed, x: Sequence[object], state: Walk) -> object:
 
 
 @write.register(b.Nth)
-def _(block: b.Nth, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Nth, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     first, second = parts_of(value)
-    operand, index = finite(first, w), as_object(second, w)
+    operand, index = finite_sequence(first, w), as_object(second, w)
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
     return w.opened(item_at(operand, name, w))
@@ -295,22 +299,22 @@ def _(block: b.Nth, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Pick, node: Typed, state: Inference) -> Type:
+def _(block: b.Pick, node: TypedUse, state: Inference) -> Type:
     parts = _PICKED, _NUMBERS
     expected = 'a pair of a sequence and a list of positions'
     return _type_of_parts(node, parts, expected, state, SequenceType)
 
 
 @walk.register
-def _(block: b.Pick, node: Typed, x: Sequence[object], state: Walk) -> object:
+def _(block: b.Pick, node: TypedUse, x: Sequence[object], state: Walk) -> object:
     items = state.items(node, x[0])
     return [items[k] for k in _indices(node, x[1], len(items), 'an item', state)]
 
 
 @write.register(b.Pick)
-def _(block: b.Pick, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Pick, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     first, second = parts_of(value)
-    operand, numbers = finite(first, w), as_object(second, w)
+    operand, numbers = finite_sequence(first, w), as_object(second, w)
     at = w.variable('at')
     w.line(f'{at} = numbers_of({numbers.text}, {operand.n})')
     names = []
@@ -321,7 +325,7 @@ def _(block: b.Pick, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Regroup, node: Typed, state: Inference) -> Type:
+def _(block: b.Regroup, node: TypedUse, state: Inference) -> Type:
     parts = _PICKED, _NUMBERS, _PICKED
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
@@ -332,7 +336,7 @@ def _(block: b.Regroup, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Regroup, node: Typed, x: Sequence[object], state: Walk) -> object:
+def _(block: b.Regroup, node: TypedUse, x: Sequence[object], state: Walk) -> object:
     items, groups = state.items(node, x[0]), state.items(node, x[2])
     numbers = _indices(node, x[1], len(groups), 'a group', state)
     if len(numbers) != len(items):
@@ -345,10 +349,10 @@ def _(block: b.Regroup, node: Typed, x: Sequence[object], state: Walk) -> object
 
 
 @write.register(b.Regroup)
-def _(block: b.Regroup, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Regroup, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     first, second, third = parts_of(value)
-    operand, numbers = finite(first, w), as_object(second, w)
-    groups = counted(finite(third, w), w)
+    operand, numbers = finite_sequence(first, w), as_object(second, w)
+    groups = counted(finite_sequence(third, w), w)
     at, text = w.variable('at'), s.packed(operand)
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
@@ -356,7 +360,7 @@ def _(block: b.Regroup, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return s.Items(s.Nested(name, blank_items(operand)), groups.n)
 
 
-def _indices(node: Typed, x: object, most: int, what: str, state: Walk) -> list[int]:
+def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
     """Return the ints of a list, as non-negative indices of `most` items."""
     list_ = state.as_object(x)
     numbers: Array = state.apply(node, ints_of, list_, 'a list of ints')

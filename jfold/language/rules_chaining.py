@@ -11,11 +11,11 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.rules_sequences import unify_items
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, refuse, walk, zero_of
 from jfold.language.writing import (
     counted,
-    finite,
+    finite_sequence,
     parts_of,
     sequence,
     side_by_side,
@@ -28,7 +28,7 @@ from jfold.types import ObjectType, SequenceType, TupleType, Type, leaf_types
 
 
 @output_type.register
-def _(block: b.Chain, node: Typed, state: Inference) -> Type:
+def _(block: b.Chain, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
 
     def link(head: Type) -> None:
@@ -46,21 +46,21 @@ def _(block: b.Chain, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Chain, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.Chain, node: TypedUse, x: object, state: Walk) -> object:
     parts = x if isinstance(x, tuple) else state.items(node, x)
     return list(itertools.chain(*(state.items(node, part) for part in parts)))
 
 
 @write.register(b.Chain)
-def _(block: b.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
         # For each leaf one list, of the unpacked lists of all parts.
-        parts = [finite(part, w) for part in value]
+        parts = [finite_sequence(part, w) for part in value]
         lists = tuple(part.items for part in parts)
         chained = side_by_side(lists, 'chained', lambda leaf: f'*{leaf.text}', w)
         n = ' + '.join(part.n for part in parts)
         return counted(s.Items(chained, n), w)
-    outer = finite(value, w)
+    outer = finite_sequence(value, w)
     name = w.variable('chained')
     items = outer.items
     if isinstance(items, s.Nested):
@@ -80,7 +80,7 @@ def _(block: b.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Padded, node: Typed, state: Inference) -> Type:
+def _(block: b.Padded, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
     unify_items(node, state, item)
     # A variable for each place: the types are equal, but the values differ.
@@ -88,7 +88,7 @@ def _(block: b.Padded, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Padded, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.Padded, node: TypedUse, x: object, state: Walk) -> object:
     assert isinstance(node.output, TupleType)
     items = state.items(node, x)
     if (got := len(items)) > block.length:
@@ -99,12 +99,12 @@ def _(block: b.Padded, node: Typed, x: object, state: Walk) -> object:
 
 
 @write.register(b.Padded)
-def _(block: b.Padded, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Padded, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     assert isinstance(node.output, TupleType)
     item = node.output[0]
     if any(isinstance(leaf, ObjectType) for leaf in leaf_types(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
-    operand = counted(finite(value, w), w)
+    operand = counted(finite_sequence(value, w), w)
     w.line(f'at_most_items({operand.n}, {block.length})')
     result = []
     for k in range(block.length):

@@ -13,18 +13,18 @@ from jfold.blocks.compose import Composition, Numbers
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
-from jfold.language.paths import fail, further
-from jfold.language.typed import Typed
+from jfold.language.paths import fail, join_path
+from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk
 from jfold.language.writing import write
 from jfold.types import TupleType, Type, VoidType
 
 
 @output_type.register
-def _(block: Composition, node: Typed, state: Inference) -> Steps[Type]:
-    types, parts = [node.input], list[Typed]()
+def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
+    types, parts = [node.input], list[TypedUse]()
     for number, (step, source) in enumerate(block.wiring.steps):
-        where = further(node.where, f'{block.name}.x{number + 1}')
+        where = join_path(node.where, f'{block.name}.x{number + 1}')
         part = yield state.visit(step, _type_of(source, types), where)
         # An unread item of a tuple is no mistake: taking it costs nothing.
         if number + 1 not in block.wiring.read and not isinstance(step, b.GetItem):
@@ -44,7 +44,7 @@ def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
     return VoidType() if numbers is None else types[numbers]
 
 
-def _check_unread(part: Typed, state: Inference) -> bool:
+def _check_unread(part: TypedUse, state: Inference) -> bool:
     """Refuse an unread result with tensors; return whether its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and type_.terminal_types():
@@ -54,7 +54,7 @@ def _check_unread(part: Typed, state: Inference) -> bool:
 
 
 @walk.register
-def _(block: Composition, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: Composition, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     values = [x]
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
@@ -63,7 +63,7 @@ def _(block: Composition, node: Typed, x: object, state: Walk) -> Steps[Any]:
 
 
 @write.register(Composition)
-def _(block: Composition, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: Composition, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     values = [w.held(value, 'value')]
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):

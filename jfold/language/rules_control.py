@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from jfold import blocks as b
-from jfold.base.errors import middle_out
+from jfold.base.errors import elide
 from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines
 from jfold.language.paths import fail
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.walk import (
     EXAMPLE,
     Located,
@@ -28,7 +28,7 @@ from jfold.language.walk import (
     walk,
     zero_of,
 )
-from jfold.language.writing import PLAIN, Branches, as_object, read_by, write
+from jfold.language.writing import PLAIN, Branches, argument_text, as_object, write
 from jfold.tracing import deep
 from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
 
@@ -38,7 +38,7 @@ NO_CASE = 'give it a case, or pass `default=`'
 
 
 @output_type.register
-def _(block: b.OneOf, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
     key = pre = None
     if isinstance(block.key_fn, b.Block):
         key = yield state.part(node, block.key_fn, node.input, '.key_fn')
@@ -54,7 +54,7 @@ def _(block: b.OneOf, node: Typed, state: Inference) -> Steps[Type]:
         pre = yield state.part(node, block.pre_block, input_, '.pre_block')
         input_ = pre.output
     # A block under several keys is one case, so that its rows are batched together.
-    cases: dict[int, Typed] = {}  # by the id of the block
+    cases: dict[int, TypedUse] = {}  # by the id of the block
     named_blocks = [(f'[{name!r}]', case_block) for name, case_block in block.cases]
     named_blocks += [] if block.default is None else [('.default', block.default)]
     for name, case_block in named_blocks:
@@ -76,7 +76,7 @@ def _(block: b.OneOf, node: Typed, state: Inference) -> Steps[Type]:
     return next(iter(cases.values())).output
 
 
-def _check_key(key: Typed, state: Inference, head: Type) -> None:
+def _check_key(key: TypedUse, state: Inference, head: Type) -> None:
     key_type = state.types.resolve(head)
     if not key_type.of_objects:
         hint = 'leave the key as it is in the data, as `GetItem(...)` does'
@@ -84,7 +84,7 @@ def _check_key(key: Typed, state: Inference, head: Type) -> None:
 
 
 @walk.register
-def _(block: b.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
     key, pre, *cases = node.parts
     if key is not None:
         chosen = state.as_object((yield state.part(key, x)))
@@ -102,7 +102,7 @@ def _(block: b.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
 
 
 @write.register
-def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     key, pre, *cases = node.parts
     value = w.held(value, 'value')
     if key is not None:
@@ -110,7 +110,7 @@ def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
     else:
         x = as_object(value, w).text
         fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
-        text = f'{w.g.given(fn, block.key_fn)}({read_by(block.key_fn, x)})'
+        text = f'{w.g.given(fn, block.key_fn)}({argument_text(block.key_fn, x)})'
     if pre is not None:
         value = w.held(w.part(pre, value), 'value')
     case_of, default_case = node.facts
@@ -144,9 +144,9 @@ def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
 
 
 @output_type.register
-def _(block: b.Optional, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Optional, node: TypedUse, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
-    some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
+    some: TypedUse = yield state.part(node, block.some_case, ObjectType(), '.some_case')
     absent = node, block.none_case, '.none_case', some.output, 'to give'
     none = yield state.substitute(*absent, 'give both cases one type')
     node.parts = (some, none)
@@ -154,7 +154,7 @@ def _(block: b.Optional, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.Optional, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     some, none = node.parts
     object_ = state.as_object(x)
     if object_.value is not None:
@@ -165,7 +165,7 @@ def _(block: b.Optional, node: Typed, x: object, state: Walk) -> Steps[Any]:
 
 
 @write.register
-def _(block: b.Optional, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
     some, none = node.parts
@@ -181,7 +181,7 @@ def _(block: b.Optional, node: Typed, value: Any, w: Lines) -> Any:
 
 
 @output_type.register
-def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Reference, node: TypedUse, state: Inference) -> Steps[Type]:
     declaration = block.declaration
     if declaration.target is None and not state.infers_input:
         got = f'{declaration!r}, which is not'
@@ -189,7 +189,7 @@ def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
     if declaration not in state.declarations:
         input_ = _declared_type(declaration.input_type, state)
         output = _declared_type(declaration.output_type, state)
-        body = Typed(b.Identity(), declaration.name, input_, output)
+        body = TypedUse(b.Identity(), declaration.name, input_, output)
         # Registered before its target is typed, which may refer to it.
         state.declarations[declaration] = body
         if declaration.target is not None:
@@ -223,7 +223,7 @@ def _declared_type(type_: Type | None, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
     body = state.typing.declarations[block.declaration]
     if isinstance(body.input, ObjectType):
         x = state.as_object(x)
@@ -247,7 +247,7 @@ def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
 
 
 @write.register
-def _(block: b.Reference, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
     declaration = block.declaration
     body = w.g.typing.declarations[declaration]
     if isinstance(body.input, ObjectType):
@@ -261,15 +261,15 @@ def _(block: b.Reference, node: Typed, value: Any, w: Lines) -> Any:
 
 
 @output_type.register
-def _(block: b.Share, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
-    part: Typed = yield state.visit(block.reference, node.input, node.where)
+    part: TypedUse = yield state.visit(block.reference, node.input, node.where)
     node.parts = (part,)
     state.when(node, functools.partial(_check_shared, node, part, state))
     return part.output
 
 
-def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
+def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
     """Refuse an output with other leaves than tensors; return whether it is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
@@ -279,12 +279,12 @@ def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
 
 
 @walk.register
-def _(block: b.Share, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Share, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     return (yield state.part(node.parts[0], x))
 
 
 @write.register
-def _(block: b.Share, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
     return w.part(node.parts[0], value, tail=True)
 
 
@@ -292,17 +292,17 @@ def _(block: b.Share, node: Typed, value: Any, w: Lines) -> Any:
 
 
 @output_type.register
-def _(block: b.Metric, node: Typed, state: Inference) -> Type:
+def _(block: b.Metric, node: TypedUse, state: Inference) -> Type:
     return VoidType()
 
 
 @walk.register
-def _(block: b.Metric, node: Typed, x: object, state: Walk) -> None:
+def _(block: b.Metric, node: TypedUse, x: object, state: Walk) -> None:
     state.tensors.observe(node, block.name, x)
 
 
 @write.register
-def _(block: b.Metric, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.Metric, node: TypedUse, value: Any, w: Lines) -> Any:
     typing = w.g.typing
     r = typing.metric_numbers[block.name]
     _, has_label = typing.metrics[block.name]
@@ -317,14 +317,14 @@ def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
     return 'a hashable key'
 
 
-def _refuse_cycle(node: Typed, x: object, before: Path, state: Walk) -> NoReturn:
+def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
     """Refuse an object that contains itself, met at the path `before` already."""
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
             _refuse_shared_cycle(declaration, first)
     object_ = next(_objects_in(x), Located(None))
-    cycle = middle_out(str(object_.path).removeprefix(str(before))) or 'it is'
+    cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
     kind = type(object_.value).__name__
     text = f'expected data that end, got {kind} that contains itself, as {cycle}'
     raise Misfit(text, str(node), before)
@@ -339,7 +339,9 @@ def _objects_in(x: object) -> Iterator[Located]:
             yield from _objects_in(part)
 
 
-def _walk_shared(declaration: Any, node: Typed, x: Located, state: Walk) -> Steps[Any]:
+def _walk_shared(
+    declaration: Any, node: TypedUse, x: Located, state: Walk
+) -> Steps[Any]:
     """Return the value of a shared object, computed once for each key."""
     key: Any = id(x.value)
     if declaration.key is not id:

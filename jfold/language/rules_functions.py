@@ -10,16 +10,22 @@ from typing import Any
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import reason, short_repr
+from jfold.base.errors import describe_error, short_repr
 from jfold.language import symbols as s
 from jfold.language.cells import check_order
-from jfold.language.fields import order_for
+from jfold.language.fields import argument_order
 from jfold.language.inference import TO_TENSORS, Inference, output_type
-from jfold.language.layer_names import arguments_of, hint, identity, make_layer, traced
+from jfold.language.layer_names import (
+    arguments_of,
+    hint,
+    layer_key,
+    make_layer,
+    trace_layer,
+)
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, in_tuples, walk
 from jfold.language.writing import write
 from jfold.types import (
@@ -43,7 +49,7 @@ OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
 @output_type.register
-def type_function(block: b.Function, node: Typed, state: Inference) -> Type:
+def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
     """Return the output type of a function: a variable until its inputs are known."""
     output = state.types.fresh()
 
@@ -63,7 +69,7 @@ def type_function(block: b.Function, node: Typed, state: Inference) -> Type:
         if _has_void(input_):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
             fail(node, 'tensors or tuples of tensors', str(input_), hint)
-        node.order = order_for(node, block, input_)
+        node.order = argument_order(node, block, input_)
         taken = TupleType(node.arranged(input_)) if node.order else input_
         taken = state.types.plain(taken)
         state.equal(node, apply_layer(node, taken, block, state), output, 'to give')
@@ -85,23 +91,24 @@ def _has_void(type_: Type) -> bool:
 
 
 def apply_layer(
-    node: Typed, input_: Type, function: b.Function, state: Inference
+    node: TypedUse, input_: Type, function: b.Function, state: Inference
 ) -> Type:
     """Give a node the layer of its function, and return its output type."""
     # One layer for all uses of a callable, and one trace for each type of its inputs.
-    arguments, key = arguments_of(input_), identity(function)
+    arguments, key = arguments_of(input_), layer_key(function)
     if (key, arguments) not in state.results:
         _refuse_defaults(node, input_, function)
         try:
             if key not in state.layers:
                 state.layers[key] = make_layer(function, arguments)
                 state.functions[state.layers[key]] = function
-            state.results[key, arguments] = traced(state.layers[key], arguments)
+            state.results[key, arguments] = trace_layer(state.layers[key], arguments)
         except Exception as error:
             shown = ', '.join(map(repr, arguments))
             advice = hint(error, function, input_)
             raise TypeError(
-                f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
+                f'{node}: expected to run on inputs ({shown}), got '
+                f'{describe_error(error)}'
                 f'{advice and f"; {advice}"}'
             ) from error
     node.layer = state.layers[key]
@@ -109,7 +116,7 @@ def apply_layer(
     return result
 
 
-def _refuse_defaults(node: Typed, input_: Type, function: b.Function) -> None:
+def _refuse_defaults(node: TypedUse, input_: Type, function: b.Function) -> None:
     """Refuse a tuple that has items for arguments with defaults."""
     count = len(input_) if isinstance(input_, TupleType) else 1
     for parameter in settings_of(function, count):
@@ -124,12 +131,12 @@ def _refuse_defaults(node: Typed, input_: Type, function: b.Function) -> None:
 
 
 @walk.register
-def _(block: b.Function, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.Function, node: TypedUse, x: object, state: Walk) -> object:
     return state.tensors.call(node, x)
 
 
 @write.register(b.Function)
-def _(block: b.Function, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Function, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return write_layer(node, value, w)
 
 
@@ -137,7 +144,7 @@ def _(block: b.Function, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Concat, node: Typed, state: Inference) -> Type:
+def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
     def check(head: Type) -> None:
         if isinstance(head, TensorType):
             hint = 'make one of all that is joined, as in `AllOf(a, b) >> Concat()`'
@@ -150,7 +157,7 @@ def _(block: b.Concat, node: Typed, state: Inference) -> Type:
     return type_function(block, node, state)
 
 
-def write_layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write a call of a layer; forwarded and constant outputs need no operation."""
     assert node.layer is not None and node.origins is not None
     origins = node.origins

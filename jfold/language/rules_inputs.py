@@ -16,17 +16,17 @@ from jfold.language import symbols as s
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.unification import Mismatch
 from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import (
+    argument_text,
     as_object,
     listed,
     literal,
-    looked_up,
-    read_by,
     reads_no_items,
     write,
+    write_lookup,
     zeros_written,
 )
 from jfold.tracing.helpers import Numbers
@@ -41,19 +41,19 @@ NO_CLASS = 'pass `strict=False` to make zeros of others'
 
 
 @output_type.register
-def _(block: b.Tensor | b.OneHotFromList, node: Typed, state: Inference) -> Type:
+def _(block: b.Tensor | b.OneHotFromList, node: TypedUse, state: Inference) -> Type:
     state.objects(node, 'put it before any block that gives tensors')
     check_dtype(node, block.type)
     return block.type
 
 
 @walk.register
-def _(block: b.Tensor, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.Tensor, node: TypedUse, x: object, state: Walk) -> object:
     return state.tensors.tensor(node, state.as_object(x), block.type, block.below)
 
 
 @write.register(b.Tensor)
-def _(block: b.Tensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Tensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constants(block.type, as_object(value, w).text, block.below, node)
 
 
@@ -61,13 +61,13 @@ def _(block: b.Tensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.InputTransform, node: Typed, state: Inference) -> Type:
+def _(block: b.InputTransform, node: TypedUse, state: Inference) -> Type:
     state.objects(node, 'use Function to compute with tensors')
     return ObjectType()
 
 
 @walk.register
-def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> Located:
+def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Located:
     argument = state.as_object(x)
     if isinstance(block.fn, Mapping):
         result = state.lookup(
@@ -79,25 +79,25 @@ def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> Located:
 
 
 @write.register(b.InputTransform)
-def _(block: b.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     x = as_object(value, w).text
     if not isinstance(block.fn, Mapping):
         fn = w.g.given(
             callable_name(block.fn).replace('<lambda>', 'function'), block.fn
         )
         if w.count is None:
-            return w.held(s.Object(f'{fn}({read_by(block.fn, x)})'), 'value')
+            return w.held(s.Object(f'{fn}({argument_text(block.fn, x)})'), 'value')
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
         return listed(f'[*map({fn}, {arguments})]', w)
     table = w.g.given('table', w.g.copied(block.fn))
-    return looked_up(table, x, [literal(entry, w) for entry in block.default], w)
+    return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 
 
 # ---- OneHotFromList ------------------------------------------------------------------
 
 
 @walk.register
-def _(block: b.OneHotFromList, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.OneHotFromList, node: TypedUse, x: object, state: Walk) -> object:
     numbers = {item: number for number, item in enumerate(block.items)}
     default = () if block.strict else (-1,)
     number = state.lookup(
@@ -117,7 +117,7 @@ def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
 
 
 @write.register(b.OneHotFromList)
-def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     tables, dtype = w.g.tables, block.type.dtype
     size = len(block.items)
 
@@ -134,14 +134,14 @@ def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
     if not block.strict:
         index = tables.constant(block.type, np.zeros(size, dtype))
         default = [w.g.constant_name(index, 'ZEROS')]
-    vector = looked_up(rows_by_item, as_object(value, w).text, default, w)
+    vector = write_lookup(rows_by_item, as_object(value, w).text, default, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
 
 
 # ---- constants: FromTensor, Zeros ----------------------------------------------------
 
 
-def _refuse_input(node: Typed, state: Inference) -> None:
+def _refuse_input(node: TypedUse, state: Inference) -> None:
     """Refuse a node that is given an input."""
     try:
         state.types.unify(node.input, VoidType())
@@ -151,24 +151,24 @@ def _refuse_input(node: Typed, state: Inference) -> None:
 
 
 @output_type.register
-def _(block: b.FromTensor, node: Typed, state: Inference) -> Type:
+def _(block: b.FromTensor, node: TypedUse, state: Inference) -> Type:
     _refuse_input(node, state)
     check_dtype(node, block.type)
     return block.type
 
 
 @walk.register
-def _(block: b.FromTensor, node: Typed, x: None, state: Walk) -> object:
+def _(block: b.FromTensor, node: TypedUse, x: None, state: Walk) -> object:
     return state.tensors.constant(node, block.value)
 
 
 @write.register(b.FromTensor)
-def _(block: b.FromTensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.FromTensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constant(w.g.tables.constant(id(block.value), block.value))
 
 
 @output_type.register
-def _(block: b.Zeros, node: Typed, state: Inference) -> Type:
+def _(block: b.Zeros, node: TypedUse, state: Inference) -> Type:
     _refuse_input(node, state)
     check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
     check_dtype(node, block.type)
@@ -176,12 +176,12 @@ def _(block: b.Zeros, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Zeros, node: Typed, x: None, state: Walk) -> object:
+def _(block: b.Zeros, node: TypedUse, x: None, state: Walk) -> object:
     return zero_of(block.type, node, state)
 
 
 @write.register(b.Zeros)
-def _(block: b.Zeros, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Zeros, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return zeros_written(block.type, w)
 
 
@@ -189,17 +189,17 @@ def _(block: b.Zeros, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Void, node: Typed, state: Inference) -> Type:
+def _(block: b.Void, node: TypedUse, state: Inference) -> Type:
     return VoidType()
 
 
 @walk.register
-def _(block: b.Void, node: Typed, x: object, state: Walk) -> None:
+def _(block: b.Void, node: TypedUse, x: object, state: Walk) -> None:
     return None
 
 
 @write.register(b.Void)
-def _(block: b.Void, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Void, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return None
 
 

@@ -9,16 +9,16 @@ from typing import Any, cast
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import reason, short_repr
+from jfold.base.errors import describe_error, short_repr
 from jfold.base.functions import take_item
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
-from jfold.language.fields import order_for, record_type
+from jfold.language.fields import argument_order, record_type
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
-from jfold.language.paths import fail, further
+from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import EXAMPLE, Located, Walk, path_of, refuse, walk
 from jfold.language.writing import (
     PLAIN,
@@ -46,26 +46,26 @@ from jfold.types import (
 
 
 @output_type.register
-def _(block: b.Identity, node: Typed, state: Inference) -> Type:
+def _(block: b.Identity, node: TypedUse, state: Inference) -> Type:
     return node.input
 
 
 @walk.register
-def _(block: b.Identity, node: Typed, x: object, state: Walk) -> Any:
+def _(block: b.Identity, node: TypedUse, x: object, state: Walk) -> Any:
     return x
 
 
 @write.register
-def _(block: b.Identity, node: Typed, value: object, w: Lines) -> Any:
+def _(block: b.Identity, node: TypedUse, value: object, w: Lines) -> Any:
     return value
 
 
 @output_type.register
-def _(block: b.Pipe, node: Typed, state: Inference) -> Steps[Type]:
-    parts: list[Typed] = []
+def _(block: b.Pipe, node: TypedUse, state: Inference) -> Steps[Type]:
+    parts: list[TypedUse] = []
     input_ = node.input
     for i, inner in enumerate(block.blocks):
-        where = further(node.where, f'Pipe[{i}]')
+        where = join_path(node.where, f'Pipe[{i}]')
         input_ = input_ if i else state.input_of(inner, input_)
         parts.append((yield state.visit(inner, input_, where)))
         input_ = parts[-1].output
@@ -74,20 +74,20 @@ def _(block: b.Pipe, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.Pipe, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Pipe, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     for part in node.parts:
         x = yield state.part(part, x)
     return x
 
 
 @write.register
-def _(block: b.Pipe, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.Pipe, node: TypedUse, value: Any, w: Lines) -> Any:
     for part in _flat_parts(node):
         value = w.part(part, value, tail=part is node.parts[-1])
     return value
 
 
-def _flat_parts(node: Typed) -> list[Typed | None]:
+def _flat_parts(node: TypedUse) -> list[TypedUse | None]:
     """Return the parts of a pipe, with those of a pipe at its beginning inlined."""
     # `a >> b >> c` is a pipe of a pipe and `c`.
     parts = [*node.parts]
@@ -102,8 +102,8 @@ def _flat_parts(node: Typed) -> list[Typed | None]:
 
 
 @output_type.register
-def _(block: b.AllOf, node: Typed, state: Inference) -> Steps[Type]:
-    parts: list[Typed] = []
+def _(block: b.AllOf, node: TypedUse, state: Inference) -> Steps[Type]:
+    parts: list[TypedUse] = []
     for i, inner in enumerate(block.blocks):
         parts.append((yield state.part(node, inner, node.input, f'[{i}]')))
     node.parts = tuple(parts)
@@ -111,12 +111,12 @@ def _(block: b.AllOf, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.AllOf, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.AllOf, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     return tuple((yield in_turn(state.part(part, x) for part in node.parts)))
 
 
 @write.register
-def _(block: b.AllOf, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
     value = w.held(value, 'value')
     # A list, since a generator inside `tuple` would nest C calls, which Python limits.
     return tuple([w.part(part, value) for part in node.parts])
@@ -126,7 +126,7 @@ def _(block: b.AllOf, node: Typed, value: Any, w: Lines) -> Any:
 
 
 @output_type.register
-def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
     inputs: list[Type] = [state.types.fresh() for _ in block.fields]
     read = [
         (place, key)
@@ -139,7 +139,7 @@ def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
         if isinstance(head, TupleType) and most is not None and len(head) > most:
             shown = str(state.types.resolve(head))
             fail(node, f'at most {count_of(most)}', shown, PICK)
-        node.order = order_for(node, block, head)
+        node.order = argument_order(node, block, head)
         for place, key in read:
             taken = key if node.order is None else node.order[key]
             field = _field_type(node, head, taken, state)
@@ -151,7 +151,7 @@ def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
     # A record of constants alone takes no input, so there is no type to wait for.
     if read:
         state.when_head(node, link)
-    parts: list[Typed] = []
+    parts: list[TypedUse] = []
     for place, (key, inner) in enumerate(block.fields):
         parts.append((yield state.part(node, inner, inputs[place], f'[{key!r}]')))
     node.parts = tuple(parts)
@@ -159,7 +159,7 @@ def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
     return record_type((part.output for part in parts), tuple(names))
 
 
-def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
+def _field_type(node: TypedUse, head: Type, key: object, state: Inference) -> Type:
     if isinstance(head, Product):
         return _product_item_type(node, head, key, state)
     type_ = state.types.resolve(head)
@@ -172,7 +172,7 @@ def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
 
 
 def _product_item_type(
-    node: Typed, input_: Product, key: object, state: Inference
+    node: TypedUse, input_: Product, key: object, state: Inference
 ) -> Type:
     place = input_.place(key)
     if place is not None:
@@ -190,7 +190,7 @@ def _product_item_type(
 
 
 @walk.register
-def _(block: b.Record, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Record, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     reads = not isinstance(node.input, VoidType)
     if reads and not isinstance(node.input, Product):
         x = state.as_object(x)
@@ -211,7 +211,7 @@ def _(block: b.Record, node: Typed, x: object, state: Walk) -> Steps[Any]:
 
 
 @write.register
-def _(block: b.Record, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
     pairs = list(zip(block.fields, node.parts, strict=True))
     value = node.arranged(value)
     if isinstance(value, tuple) or value is None:
@@ -245,7 +245,7 @@ def _(block: b.Record, node: Typed, value: Any, w: Lines) -> Any:
     return tuple(values)
 
 
-def _is_optional(node: Typed | None, typing: Typing) -> bool:
+def _is_optional(node: TypedUse | None, typing: TypedExpression) -> bool:
     """Return whether a part is an `Optional`, which takes `None` of a missing field."""
     seen = set()
     while node is not None and isinstance(node.block, b.Pipe | b.Reference):
@@ -263,7 +263,7 @@ def _is_optional(node: Typed | None, typing: Typing) -> bool:
 
 
 @output_type.register
-def _(block: b.GetItem, node: Typed, state: Inference) -> Type:
+def _(block: b.GetItem, node: TypedUse, state: Inference) -> Type:
     # At once if possible: then the result has the variable of the item.
     head = state.types.head(node.input)
     if isinstance(head, Product):
@@ -277,7 +277,7 @@ def _(block: b.GetItem, node: Typed, state: Inference) -> Type:
     return output
 
 
-def _item_type(block: b.GetItem, node: Typed, head: Type, state: Inference) -> Type:
+def _item_type(block: b.GetItem, node: TypedUse, head: Type, state: Inference) -> Type:
     key = block.key
     if isinstance(head, ObjectType):
         return ObjectType()
@@ -302,15 +302,20 @@ def _item_type(block: b.GetItem, node: Typed, head: Type, state: Inference) -> T
     fail(node, 'an object, tuple, sequence or tensor', got)
 
 
-def _check_slice(node: Typed, key: slice) -> None:
+def _check_slice(node: TypedUse, key: slice) -> None:
     try:
         key.indices(0)
     except (TypeError, ValueError) as error:
-        fail(node, 'a slice of ints', f'{key}: {reason(error)}', 'write it by Slice')
+        fail(
+            node,
+            'a slice of ints',
+            f'{key}: {describe_error(error)}',
+            'write it by Slice',
+        )
 
 
 def _tensor_item_type(
-    node: Typed, tensor: TensorType, key: object, state: Inference
+    node: TypedUse, tensor: TensorType, key: object, state: Inference
 ) -> Type:
     try:
         fn = take_item(key)
@@ -329,7 +334,7 @@ def _tensor_item_type(
 
 
 @walk.register
-def _(block: b.GetItem, node: Typed, x: object, state: Walk) -> Any:
+def _(block: b.GetItem, node: TypedUse, x: object, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
         return state.tensors.call(node, x)
     if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
@@ -340,7 +345,7 @@ def _(block: b.GetItem, node: Typed, x: object, state: Walk) -> Any:
 
 
 @write.register
-def _(block: b.GetItem, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
         return value[_index_of(node.input, block.key)]
     if isinstance(value, s.Items):
@@ -354,7 +359,7 @@ def _(block: b.GetItem, node: Typed, value: Any, w: Lines) -> Any:
     return _write_field(x, block.key, block.default, w)
 
 
-def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
+def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
     """Return an item, or a slice, of a sequence that blocks made."""
     if isinstance(key, slice):
         return items[key]
@@ -376,7 +381,7 @@ def _takes_no_input(part: Any) -> bool:
     return part is None or isinstance(part.input, VoidType)
 
 
-def _write_unpacking(x: s.Object, node: Typed, w: Lines) -> Any:
+def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
     """Write the unpacking of a tuple or list all of whose items are read."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)

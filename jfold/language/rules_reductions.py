@@ -14,13 +14,13 @@ from jfold.language.groups import GROUPS, Fill, filled_by, group_function, is_by
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.rules_sequences import unify_items
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.values import blank
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import (
     assign_last,
     counted,
-    finite,
+    finite_sequence,
     in_lists_of,
     one_of_lists,
     variables,
@@ -32,7 +32,7 @@ from jfold.types import TupleType, Type
 
 
 @output_type.register
-def _(block: b.Reduce, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     unify_items(node, state, item)
     # Two variables, since a pair has two values: a block used on both is used twice.
@@ -50,7 +50,7 @@ def _(block: b.Reduce, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.Reduce, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     combine, default = node.parts
     assert combine is not None
     values = state.items(node, x)
@@ -73,10 +73,10 @@ def _(block: b.Reduce, node: Typed, x: object, state: Walk) -> Steps[Any]:
 
 
 @write.register(b.Reduce)
-def _(block: b.Reduce, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     combine, default = node.parts
     assert combine is not None
-    operand = finite(value, w)
+    operand = finite_sequence(value, w)
     # Variables that both cases assign to.
     result = variables(w.g.template(node.output), w)
     operand = counted(operand, w)
@@ -114,7 +114,7 @@ def _cut(items: list[Any], sizes: Sequence[int], keeps_rest: bool) -> list[list[
 
 
 def _reduced_group(
-    group: list[Any], combine: Typed, node: Typed, state: Walk
+    group: list[Any], combine: TypedUse, node: TypedUse, state: Walk
 ) -> object:
     """Reduce a group by one operation, filled by repeating its last item if allowed."""
     if len(group) == 1:
@@ -125,14 +125,14 @@ def _reduced_group(
     return state.tensors.group(combine, node.output, group)
 
 
-def _reduced_pair(combine: Typed, pair: list[Any], state: Walk) -> Steps[Any]:
+def _reduced_pair(combine: TypedUse, pair: list[Any], state: Walk) -> Steps[Any]:
     """Combine a pair; a single item is the result itself."""
     if len(pair) == 1:
         return pair[0]
     return (yield state.anew(combine, (pair[0], pair[1])))
 
 
-def _write_rounds(node: Typed, operand: s.Items, w: Lines) -> s.Symbol:
+def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a loop that combines neighbours in pairs until one value is left."""
     combine = node.parts[0]
     w.g.loops_written.append(str(node))
@@ -157,7 +157,7 @@ def _write_rounds(node: Typed, operand: s.Items, w: Lines) -> s.Symbol:
     return w.unpacked(one_of_lists(known), f'{name}[0]', 'total')
 
 
-def _write_groups(node: Typed, operand: s.Items, w: Lines) -> s.Symbol:
+def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a call of the function that combines groups of neighbours."""
     # Items of a group are items of the sequence, or results of groups before.
     known = w.joined((node, 'item'), blank(operand.items))

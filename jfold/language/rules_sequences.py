@@ -10,16 +10,16 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
-from jfold.language.bulk import in_lists, map_at_once
+from jfold.language.bulk import can_map_lists, map_lists
 from jfold.language.cells import check_end
 from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import (
     counted,
-    finite,
+    finite_sequence,
     parts_of,
     sequence,
     write,
@@ -52,7 +52,7 @@ def why_no_items(input_: Type) -> str:
 
 
 def unify_items(
-    node: Typed,
+    node: TypedUse,
     state: Inference,
     item: Type,
     broadcast: bool = False,
@@ -79,7 +79,7 @@ def unify_items(
     state.when_head(node, link, of)
 
 
-def sequence_like_input(node: Typed, state: Inference, item: Type) -> Type:
+def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
     """Return the type of a sequence of `item`; endless if the input is endless."""
     output = state.types.fresh()
 
@@ -95,7 +95,7 @@ def sequence_like_input(node: Typed, state: Inference, item: Type) -> Type:
 
 
 @output_type.register
-def _(block: b.Map, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Map, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     unify_items(node, state, item, broadcast=True)
     fn = yield state.part(node, block.fn, item, '')
@@ -104,7 +104,7 @@ def _(block: b.Map, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.Map, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
+def _(block: b.Map, node: TypedUse, x: Iterable[object], state: Walk) -> Steps[Any]:
     if isinstance(node.input, BroadcastType):
         item = yield state.anew(node.parts[0], next(iter(x)))
         return itertools.repeat(item)
@@ -113,14 +113,14 @@ def _(block: b.Map, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]
 
 
 @write.register(b.Map)
-def _(block: b.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     (part,) = node.parts
     assert part is not None
     operand = sequence(value, w)
     if isinstance(operand, s.Endless):
         return s.Endless(w.part(part, operand.item))
-    if in_lists(part, operand.items, w):
-        return map_at_once(part, counted(operand, w), w)
+    if can_map_lists(part, operand.items, w):
+        return map_lists(part, counted(operand, w), w)
     items = w.loop(operand, 'item', lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))
     n = operand.n
@@ -134,10 +134,10 @@ def _(block: b.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Fold, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.Fold, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     unify_items(node, state, item)
-    start: Typed = yield state.part(node, block.start, VoidType(), '.start')
+    start: TypedUse = yield state.part(node, block.start, VoidType(), '.start')
     # The state is a new value in each round, though always of the type of the start.
     pair = TupleType(state.carries(node, start.output), item)
     combine = yield state.part(node, block.combine, pair, '.combine')
@@ -148,7 +148,7 @@ def _(block: b.Fold, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.Fold, node: Typed, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Fold, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     start, combine = node.parts
     items = state.items(node, x)
     value = yield state.part(start, None)
@@ -158,10 +158,10 @@ def _(block: b.Fold, node: Typed, x: object, state: Walk) -> Steps[Any]:
 
 
 @write.register(b.Fold)
-def _(block: b.Fold, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     start, combine = node.parts
     assert combine is not None
-    operand = finite(value, w)
+    operand = finite_sequence(value, w)
     first = w.part(start, None)
     w.g.loops_written.append(str(node))
     state = w.joined((node, 'state'), w.assigned('state', first))
@@ -181,7 +181,7 @@ def _(block: b.Fold, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.RNN, node: Typed, state: Inference) -> Steps[Type]:
+def _(block: b.RNN, node: TypedUse, state: Inference) -> Steps[Type]:
     check_end(node, block.cell)
     item, carried, output = (state.types.fresh() for _ in range(3))
     if block.initial_state_from_input:
@@ -205,7 +205,7 @@ def _(block: b.RNN, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.RNN, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
+def _(block: b.RNN, node: TypedUse, x: Iterable[object], state: Walk) -> Steps[Any]:
     start, cell = node.parts
     assert isinstance(node.output, TupleType)
     sequence_: object = x
@@ -223,7 +223,7 @@ def _(block: b.RNN, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]
 
 
 @write.register(b.RNN)
-def _(block: b.RNN, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     start, cell = node.parts
     assert isinstance(node.output, TupleType)
     if block.initial_state_from_input:
@@ -232,7 +232,7 @@ def _(block: b.RNN, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
         first = zeros_written(node.output[1], w)
     else:
         first = w.part(start, None)
-    operand = finite(value, w)
+    operand = finite_sequence(value, w)
     w.g.loops_written.append(str(node))
     state = w.joined((node, 'state'), w.assigned('state', first))
 
@@ -254,7 +254,7 @@ def _(block: b.RNN, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 @output_type.register
-def _(block: b.Length, node: Typed, state: Inference) -> Type:
+def _(block: b.Length, node: TypedUse, state: Inference) -> Type:
     def check(head: Type) -> None:
         if not isinstance(head, ObjectType | SequenceType | TupleType):
             got = state.types.resolve(head)
@@ -267,12 +267,12 @@ def _(block: b.Length, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Length, node: Typed, x: object, state: Walk) -> object:
+def _(block: b.Length, node: TypedUse, x: object, state: Walk) -> object:
     return state.tensors.length(node, state.length(node, x), block.type)
 
 
 @write.register(b.Length)
-def _(block: b.Length, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.Length, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, s.Items):
         n = value.n
     else:

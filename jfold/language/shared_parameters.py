@@ -13,21 +13,21 @@ import jax
 
 from jfold.blocks.external import shown_rows
 from jfold.combinators import Function
-from jfold.language.flax_modules import check_tied
+from jfold.language.flax_modules import check_shared_variables
 from jfold.program.operations import Layer
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
 
-def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
+def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     """Return layers with names that differ: later ones of a name get a number.
 
     Layers come in the order in which the expression uses them. Those without parameters
     are numbered last, since nothing is stored under their names.
     """
     _check_externals([layer for layer in layers if layer.external])
-    check_tied(function.fn for function in layers.values())
+    check_shared_variables(function.fn for function in layers.values())
     groups: dict[Hashable, list[Layer]] = {}
     for layer in layers:
         key = layer if layer.owner is None else layer.owner

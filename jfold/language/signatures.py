@@ -45,7 +45,7 @@ def settings_of(function: Function, count: int) -> list[Parameter]:
     return list(filter(_is_setting, inputs))
 
 
-def inputs_of(function: Function) -> list[str]:
+def input_names(function: Function) -> list[str]:
     """Return the names of the parameters for inputs, in order."""
     names = [x.name for x in _positional(function.fn)][function.init is not None :]
     return [name for name in names if name not in function.rngs]

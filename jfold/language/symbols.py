@@ -133,14 +133,14 @@ def leaves(value: Symbol) -> Iterator[Leaf]:
         yield value
 
 
-def mapped(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
+def map_leaves(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
     """Return a value with `fn` applied to each leaf."""
     if isinstance(value, tuple):
-        return tuple(mapped(fn, part) for part in value)
+        return tuple(map_leaves(fn, part) for part in value)
     if isinstance(value, Items):
-        return replace(value, items=mapped(fn, value.items))
+        return replace(value, items=map_leaves(fn, value.items))
     if isinstance(value, Endless):
-        return Endless(mapped(fn, value.item))
+        return Endless(map_leaves(fn, value.item))
     return None if value is None else fn(value)
 
 
@@ -152,7 +152,7 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
             return Tensor(next(texts), value.type, value.makers)
         return replace(value, text=next(texts))
 
-    result = mapped(leaf, value)
+    result = map_leaves(leaf, value)
     return replace(result, n=n) if isinstance(result, Items) else result
 
 
@@ -176,7 +176,7 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
             return Nested(value.text, cast(Items, with_makers(value.item, sets)))
         return value
 
-    return mapped(leaf, value)
+    return map_leaves(leaf, value)
 
 
 def levels(value: Symbol) -> Iterator[Any]:

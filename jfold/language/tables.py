@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from jfold.language.forwarding import computing
+from jfold.language.forwarding import computed_layer
 from jfold.language.layer_names import arguments_of
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Operation
 from jfold.types import KeyType, TensorType, TupleType, Type, tensors
 
@@ -28,7 +28,7 @@ class Tables:
       applied: the numbers of operations, by the uses of blocks that apply them.
     """
 
-    typing: Typing
+    typing: TypedExpression
     types: dict[TensorType, int] = field(default_factory=dict)
     operations: dict[Operation, int] = field(default_factory=dict)
     listed: list[Operation] = field(default_factory=list)
@@ -67,13 +67,13 @@ class Tables:
             self.listed.append(operation)
         return self.operations[operation]
 
-    def computing(self, node: Typed) -> int:
+    def computing(self, node: TypedUse) -> int:
         """Return the operation of a node, without outputs that are not computed."""
         if node not in self.applied:
             self.applied[node] = self._computing(node)
         return self.applied[node]
 
-    def grouping(self, node: Typed, combine: Typed, size: int) -> int:
+    def grouping(self, node: TypedUse, combine: TypedUse, size: int) -> int:
         """Return the operation that combines `size` items of a node."""
         if (node, size) not in self.applied:
             assert combine.layer is not None
@@ -83,7 +83,7 @@ class Tables:
             self.applied[node, size] = number
         return self.applied[node, size]
 
-    def _computing(self, node: Typed) -> int:
+    def _computing(self, node: TypedUse) -> int:
         """Return the operation, of the layer or of the part that computes."""
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
@@ -95,7 +95,7 @@ class Tables:
         if (len(computed), len(reads)) != (len(outputs), count):
             # Only some outputs are computed, or of only some inputs.
             if (layer, arguments) not in self.parts:
-                self.parts[layer, arguments] = computing(layer, arguments, origins)
+                self.parts[layer, arguments] = computed_layer(layer, arguments, origins)
             layer = self.parts[layer, arguments]
             read = TupleType(inputs[i] for i in reads)
             results = [outputs[k] for k in computed]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold import blocks as b
-from jfold.base.printing import short
+from jfold.base.printing import short_text
 from jfold.language.fields import Order
 from jfold.language.forwarding import Forwarding
 from jfold.language.paths import path_of
@@ -20,7 +20,7 @@ from jfold.types import TupleType, Type
 
 
 @dataclass(eq=False, repr=False)
-class Typed:
+class TypedUse:
     """One use of a block with its types, or all its uses on one value.
 
     Attributes:
@@ -40,7 +40,7 @@ class Typed:
     where: str
     input: Type
     output: Type
-    parts: tuple[Typed | None, ...] = ()
+    parts: tuple[TypedUse | None, ...] = ()
     layer: Layer | None = None
     order: Order | None = None
     origins: Forwarding | None = None
@@ -68,7 +68,7 @@ class Typed:
 
 
 @dataclass(frozen=True, eq=False)
-class Typing:
+class TypedExpression:
     """A typed expression, which prints with an indented line for each use of a block.
 
     Attributes:
@@ -76,8 +76,8 @@ class Typing:
       metrics: by name, the type that is collected and whether labels are beside it.
     """
 
-    root: Typed
-    declarations: dict[b.ForwardDeclaration, Typed]
+    root: TypedUse
+    declarations: dict[b.ForwardDeclaration, TypedUse]
     layers: tuple[Layer, ...]
     metrics: dict[str, tuple[Type, bool]]
 
@@ -102,12 +102,12 @@ class Typing:
         return '\n'.join(itertools.chain.from_iterable(trees))
 
 
-def _lines(root: Typed) -> Iterator[str]:
+def _lines(root: TypedUse) -> Iterator[str]:
     """Yield a line per use inside `root`; parts of a shared use once."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()
-        yield f'{"  " * depth}{short(node.block)}: {node.input} -> {node.output}'
+        yield f'{"  " * depth}{short_text(node.block)}: {node.input} -> {node.output}'
         if id(node) not in seen:
             seen.add(id(node))
             parts = [part for part in node.parts if part is not None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jfold.base.trampoline import Steps, in_turn, run
-from jfold.language.fields import merged, without_names
+from jfold.language.fields import merge_names, without_names
 from jfold.types import Nested, TupleType, Type
 
 
@@ -136,7 +136,7 @@ class Unifier:
     def _name(self, left: Type, right: Type, last: Type) -> None:
         """Bind `last` to the right type with the names of items of both."""
         if isinstance(left, TupleType) and isinstance(right, TupleType):
-            tuple_type = merged(right, left)
+            tuple_type = merge_names(right, left)
             if tuple_type is None:
                 raise Mismatch('write the fields in one order')
             if isinstance(last, TypeVariable):

@@ -25,16 +25,16 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from jfold.language.generate import Generator, settled
-from jfold.language.rounds import Call, Chosen
+from jfold.language.generate import Generator, generate_source
+from jfold.language.rounds import Call, OperationChoice
 from jfold.language.tables import Tables
-from jfold.program.components import component_of, components, reads, results_in
+from jfold.program.components import component_of, components, direct_reads, results_in
 from jfold.program.operations import Operation, Operations, Producers
 
 
 def unroll_rounds(
-    tables: Tables, chosen: Chosen, before: Generator
-) -> tuple[Generator, str, Chosen]:
+    tables: Tables, chosen: OperationChoice, before: Generator
+) -> tuple[Generator, str, OperationChoice]:
     """Return the last round, its text and operations, after unrolling.
 
     Raises:
@@ -46,11 +46,11 @@ def unroll_rounds(
     for call in _recursive_calls(before):
         raise _recurrence_error(call.where, 'a recursion')
     # First with an operation for each use, then with those of a stage joined again.
-    split, _ = settled(tables, replace(chosen, split=True))
+    split, _ = generate_source(tables, replace(chosen, split=True))
     program = before.program(before.operations)
     kinds, operations = _staged_operations(split, program)
     unrolled = replace(chosen, operations=operations, kinds=kinds)
-    after, text = settled(tables, unrolled)
+    after, text = generate_source(tables, unrolled)
     types = [*after.tables.types]
     for where, number in after.groups_written:
         dtype_kinds = {types[t].dtype.kind for t in operations[number].outputs}
@@ -159,7 +159,7 @@ def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list
       split: the program with an operation for each use.
       uses: the operation of each use.
     """
-    owner, read, stages = component_of(program), reads(split), [0 for _ in uses]
+    owner, read, stages = component_of(program), direct_reads(split), [0 for _ in uses]
     # In topological order; a component is a single use, or those of a recurrence.
     for inner in components(split):
         members = inner.operations

@@ -33,7 +33,7 @@ def blank(value: s.Symbol) -> s.Symbol:
             return s.Tensor('', value.type, value.makers)
         return s.Nested('', value.item) if isinstance(value, s.Nested) else s.Object()
 
-    return s.mapped(leaf, value)
+    return s.map_leaves(leaf, value)
 
 
 def blank_items(value: s.Items) -> s.Items:
@@ -51,7 +51,7 @@ def template_of(value: s.Symbol) -> s.Symbol:
             return s.Tensor('', value.type, value.makers, level=value.level)
         return replace(value, text='')
 
-    return s.mapped(leaf, value)
+    return s.map_leaves(leaf, value)
 
 
 def arguments(value: s.Symbol) -> Iterator[Any]:

@@ -20,9 +20,9 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import InputError, instead_of, reason, short_repr
+from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.trampoline import Steps, in_turn, run
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.tracing.helpers import field as field_of
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
@@ -99,23 +99,23 @@ class Tensors(Protocol):
     """The operations of a walk on tensors, whatever stands for them."""
 
     def tensor(
-        self, node: Typed, x: Located, type_: TensorType, below: int | None
+        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Any:
         """Return the tensor of an object, with ints in `[0, below)`."""
 
-    def constant(self, node: Typed, value: Any) -> Any:
+    def constant(self, node: TypedUse, value: Any) -> Any:
         """Return the tensor of a constant of the program."""
 
-    def call(self, node: Typed, x: object) -> Any:
+    def call(self, node: TypedUse, x: object) -> Any:
         """Return the outputs of the layer of a node."""
 
-    def length(self, node: Typed, n: int, type_: TensorType) -> Any:
+    def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
         """Return the tensor of the length of a sequence."""
 
-    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+    def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
         """Return several items reduced by one operation, made of `combine`."""
 
-    def observe(self, node: Typed, name: str, x: object) -> None:
+    def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Collect a value for a metric."""
 
 
@@ -131,11 +131,11 @@ class Walk:
         or call of this walk alone.
     """
 
-    typing: Typing
+    typing: TypedExpression
     tensors: Tensors
     calls: dict[tuple[Any, ...], Path] = field(default_factory=dict)
     shared: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
-    known: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
+    known: dict[TypedUse, tuple[Any, Any]] = field(default_factory=dict)
 
     def run(self, example: object) -> Any:
         """Return the value of an example, its objects with their paths.
@@ -145,7 +145,7 @@ class Walk:
         """
         return run(self.part(self.typing.root, Located(example)))
 
-    def part(self, node: Typed | None, x: object) -> Steps[Any]:
+    def part(self, node: TypedUse | None, x: object) -> Steps[Any]:
         """Return the value of one use of a block, computed once for each input."""
         assert node is not None
         x = None if isinstance(node.input, VoidType) else x
@@ -168,7 +168,7 @@ class Walk:
             self.known[node] = x, value
         return value
 
-    def anew(self, node: Typed | None, x: object) -> Steps[Any]:
+    def anew(self, node: TypedUse | None, x: object) -> Steps[Any]:
         """Return the value of a block that gets many inputs, one after another."""
         return Walk(self.typing, self.tensors, self.calls, self.shared).part(node, x)
 
@@ -184,7 +184,7 @@ class Walk:
         return Located(container(part.value for part in parts), path)
 
     def apply(
-        self, node: Typed, fn: Callable[[Any], Any], x: Located, what: str
+        self, node: TypedUse, fn: Callable[[Any], Any], x: Located, what: str
     ) -> Any:
         """Return `fn` of an object; `what` says in an error what it takes."""
         if why := why_no_value(type(x.value)):
@@ -193,12 +193,14 @@ class Walk:
         try:
             return fn(x.value)
         except Exception as error:
-            text = f'expected {what}, got {short_repr(x.value)}: {reason(error)}'
-            raise misfit(node, text, x, instead_of(x.value)) from error
+            text = (
+                f'expected {what}, got {short_repr(x.value)}: {describe_error(error)}'
+            )
+            raise misfit(node, text, x, hint_for(x.value)) from error
 
     def lookup(
         self,
-        node: Typed,
+        node: TypedUse,
         table: Mapping[Any, Any],
         key: Located,
         expected: Callable[[Mapping[Any, Any], bool], str],
@@ -214,10 +216,10 @@ class Walk:
             text = f'expected {what}, got {short_repr(key.value)}'
             raise misfit(node, text, key, hint) from None
         except Exception as error:  # raised by its `__hash__` or `__eq__`
-            raise misfit(node, reason(error), key) from error
+            raise misfit(node, describe_error(error), key) from error
 
     def get(
-        self, node: Typed, value: Any, key: Any, default: tuple[Any, ...] = ()
+        self, node: TypedUse, value: Any, key: Any, default: tuple[Any, ...] = ()
     ) -> Located:
         """Return an item of a mapping or sequence, or an attribute of an object."""
         x = self.as_object(value)
@@ -226,14 +228,13 @@ class Walk:
         except Exception as error:
             if default and isinstance(error, ABSENT):
                 return x.step(default[0], _step(x.value, key))
-            text = (
-                f'expected an item {key!r}, got {short_repr(x.value)}: {reason(error)}'
-            )
+            got = f'{short_repr(x.value)}: {describe_error(error)}'
+            text = f'expected an item {key!r}, got {got}'
             lacks = isinstance(error, KeyError) and isinstance(x.value, Mapping)
-            hint = LACKS if lacks else instead_of(x.value)
+            hint = LACKS if lacks else hint_for(x.value)
             raise misfit(node, text, x, hint) from error
 
-    def items(self, node: Typed, x: Any) -> list[Any]:
+    def items(self, node: TypedUse, x: Any) -> list[Any]:
         """Return the items of a sequence."""
         if not isinstance(x, Located):
             return list(x)
@@ -243,24 +244,24 @@ class Walk:
         try:
             items = listed(x.value)
         except Exception as error:
-            got = f'{short_repr(x.value)}: {reason(error)}'
+            got = f'{short_repr(x.value)}: {describe_error(error)}'
             text = f'expected something iterable, got {got}'
-            raise misfit(node, text, x, instead_of(x.value)) from error
+            raise misfit(node, text, x, hint_for(x.value)) from error
         return [x.step(item, f'[{k}]') for k, item in enumerate(items)]
 
-    def length(self, node: Typed, x: Any) -> int:
+    def length(self, node: TypedUse, x: Any) -> int:
         """Return the number of items."""
         if not isinstance(x, Located):
             return len(x)
         return int(self.apply(node, len, x, 'something with a length'))
 
 
-def misfit(node: Typed, message: str, x: object = None, hint: str = '') -> Misfit:
+def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Misfit:
     """Return the error of a block, with the path of an object `x`."""
     return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
 
 
-def refuse(node: Typed, message: str, x: object = None) -> NoReturn:
+def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
     """Raise a `Misfit`."""
     raise misfit(node, message, x)
 
@@ -285,7 +286,7 @@ def _plain(value: object) -> Steps[Any]:
     return value
 
 
-def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
+def zero_of(type_: Type, node: TypedUse, state: Walk) -> Any:
     """Return the zero of a type on a walk; sequences are empty."""
     if isinstance(type_, Product):
         return tuple(zero_of(item, node, state) for item in type_)
@@ -325,11 +326,11 @@ def path_of(x: object) -> Path | None:
         path = path_of(x[0])
         return path.before if path and path.text == '[0]' else path
     if isinstance(x, tuple | list):
-        return common([p for p in map(path_of, x) if p is not None])
+        return common_prefix([p for p in map(path_of, x) if p is not None])
     return getattr(x, 'path', None)
 
 
-def common(paths: Iterable[Path]) -> Path | None:
+def common_prefix(paths: Iterable[Path]) -> Path | None:
     """Return the longest common prefix of paths; `None` without any path."""
     others = iter(paths)
     return functools.reduce(_common, others, next(others, None))
@@ -366,7 +367,7 @@ def _step(value: object, key: object) -> str:
     return f'[{key!r}]'
 
 
-def _add_note(error: Exception, node: Typed, x: object) -> None:
+def _add_note(error: Exception, node: TypedUse, x: object) -> None:
     """Add to an error of a function the block and its input."""
     # The error passes all blocks around it; only the innermost adds a note.
     if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):
@@ -388,6 +389,6 @@ def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
 
 
 @functools.singledispatch
-def walk(block: b.Block, node: Typed, x: object, state: Walk) -> Any:
+def walk(block: b.Block, node: TypedUse, x: object, state: Walk) -> Any:
     """Return the value of one use of a block; yields the steps of inner blocks."""
     raise NotImplementedError(f'walking has no rule for {block!r}')

@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, cast
 from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.language.values import blank
 from jfold.types import Product, SequenceType, TensorType, Type
 
@@ -22,7 +22,7 @@ READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 @functools.singledispatch
-def write(block: b.Block, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write one use of a block; return the symbol of its value, or `RETURNED`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
 
@@ -32,7 +32,7 @@ def reads_no_items(fn: object) -> bool:
     return any(fn is x for x in READS_NO_ITEMS)
 
 
-def read_by(fn: object, text: str) -> str:
+def argument_text(fn: object, text: str) -> str:
     """Return the text of an argument, checked if the function could use it up."""
     if reads_no_items(fn):
         return text
@@ -62,7 +62,7 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
     return None
 
 
-def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
+def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
     """Write a look-up in a table, with a default if there is one."""
     other = braced(default[0]) if default else ''
     text = f'{table}.get({{}}, {other})' if default else f'{table}[{{}}]'
@@ -142,7 +142,7 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
     return s.Items(s.Object(name), f'len({name})')
 
 
-def finite(value: s.Symbol, w: Lines) -> s.Items:
+def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
     """Write the sequence of a value whose items end."""
     result = sequence(value, w)
     assert isinstance(result, s.Items)
@@ -197,14 +197,14 @@ def counted(value: s.Items, w: Lines) -> s.Items:
 class Branches:
     """A choice of cases, which assign to the same variables or return."""
 
-    def __init__(self, node: Typed, w: Lines) -> None:
+    def __init__(self, node: TypedUse, w: Lines) -> None:
         self.node, self.w = node, w
         self.tail = w.tail
         self.like: s.Symbol = None
         if not self.tail:
             self.like = variables(w.g.template(node.output), w)
 
-    def add(self, case: Typed | None, value: s.Symbol) -> None:
+    def add(self, case: TypedUse | None, value: s.Symbol) -> None:
         """Write a case; `None` stands for the zero of the type."""
         w = self.w
         tail = self.tail

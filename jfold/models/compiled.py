@@ -15,7 +15,7 @@ import jax
 from jfold.base.errors import expect
 from jfold.base.memo import Recent
 from jfold.base.tracebacks import api_boundary
-from jfold.data.adoption import with_spec
+from jfold.data.adoption import adopt_spec
 from jfold.language.flax_modules import is_graph
 from jfold.scheduling.schedule import Schedule, abstract
 from jfold.scheduling.spec import Capacity, Spec
@@ -72,7 +72,7 @@ class CompiledStep:
         )
         specs = iter(self.specs)
         adopted = [
-            with_spec(x, next(specs).replaced(capacity=x.capacity)) or x
+            adopt_spec(x, next(specs).replaced(capacity=x.capacity)) or x
             if _is_schedule(x)
             else x
             for x in leaves

@@ -11,7 +11,7 @@ import numpy as np
 
 from jfold.program.operations import Operation
 from jfold.runtime import residual_bytes
-from jfold.scheduling.layout import layout, running
+from jfold.scheduling.layout import layout, running_components
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Spec
@@ -83,7 +83,9 @@ def _levels(schedule: Schedule) -> list[str]:
     names = _headings(program.operations)
     counts = np.zeros((schedule.depth, len(names)), int)
     before = 0
-    for component, depth in zip(running(schedule.spec), schedule.depths, strict=True):
+    for component, depth in zip(
+        running_components(schedule.spec), schedule.depths, strict=True
+    ):
         for o in component.operations:
             done = schedule.tiles(o)[:, 1]
             counts[before : before + depth, o] = np.diff(done, prepend=0)

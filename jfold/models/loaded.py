@@ -12,7 +12,7 @@ import jax
 from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
-from jfold.base.containers import plain
+from jfold.base.containers import plain_containers
 from jfold.base.errors import check_at_least, check_examples, expect
 from jfold.base.tracebacks import api_boundary
 from jfold.data.corpus import Corpus
@@ -24,8 +24,8 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.language.parameter_checks import check_kept, check_params
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import deal_in_order
-from jfold.scheduling.schedule import Schedule, check_one
+from jfold.scheduling.assignment import default_assignment
+from jfold.scheduling.schedule import Schedule, check_not_stacked
 from jfold.scheduling.spec import Capacity, Spec
 
 # What a file holds of `apply`: leaves of parameters, indices, constants to results.
@@ -96,7 +96,7 @@ class LoadedModel:
         if size is not None:
             size = self._checked(size)
         selection = self.scheduler.select(examples)
-        deal = deal_in_order(len(selection), size)
+        deal = default_assignment(len(selection), size)
         schedule = self.scheduler.schedule(selection, deal)
         if size not in (None, schedule.examples):
             raise ValueError(
@@ -137,7 +137,7 @@ class LoadedModel:
         hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
         is_schedule = isinstance(schedule, Schedule)
         expect('schedule', schedule, is_schedule, 'a schedule', hint)
-        check_one(schedule)
+        check_not_stacked(schedule)
         step = self._steps.get(schedule.spec)
         if step is None:
             raise ValueError(
@@ -145,7 +145,9 @@ class LoadedModel:
             )
         saved: Any = jax.tree.structure(self.params)
         if jax.tree.structure(params) != saved:
-            params = plain(params)  # others may have their leaves in another order
+            params = plain_containers(
+                params
+            )  # others may have their leaves in another order
         check_kept(self.program)
         check_params(self.program.layers, params)
         return step(jax.tree.leaves(params), schedule.indices, schedule.constants)

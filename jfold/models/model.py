@@ -16,7 +16,7 @@ from jfold.base.keys import Rngs, check_key
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
-from jfold.data.adoption import of_model
+from jfold.data.adoption import adopt_schedule
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -35,7 +35,7 @@ from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
-from jfold.scheduling.assignment import deal_in_order
+from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
@@ -154,7 +154,7 @@ class Model(Stays):
             channel = scheduler.agreement.among(shards)
             return schedule_part(scheduler, examples, size, shards, channel, begin)[0]
         selection = scheduler.select(examples)
-        deal = deal_in_order(len(selection), size, shards)
+        deal = default_assignment(len(selection), size, shards)
         schedule = scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
 
@@ -376,7 +376,7 @@ class Model(Stays):
             )
         if schedule.spec.program is self.program:
             return schedule
-        return of_model(schedule, self.budget.spec_of, self.program)
+        return adopt_schedule(schedule, self.budget.spec_of, self.program)
 
     @api_boundary
     def eval(

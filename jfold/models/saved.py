@@ -19,14 +19,14 @@ import numpy as np
 from jax import export
 
 import jfold
-from jfold.base.containers import leaves_of, plain, restored
-from jfold.base.errors import expect, reason, short_repr
+from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
+from jfold.base.errors import describe_error, expect, short_repr
 from jfold.base.tracebacks import api_boundary
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
 from jfold.files.encoding import PLAIN, Decoder, Encoder, tags
-from jfold.files.formats import UnknownFormatError, check_path, malformed, noted
+from jfold.files.formats import UnknownFormatError, check_path, note_missing, reading
 from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import Portable, portable
 from jfold.lower import lower_portable
@@ -99,7 +99,7 @@ def save(
     specs = _specs(model, capacities)
     layers = (x.name for x in model.program.layers if x.params is not None)
     params, leaves = {name: params[name] for name in layers}, list[Array]()
-    tree = _write_params(plain(params), 'params', leaves)
+    tree = _write_params(plain_containers(params), 'params', leaves)
     arrays, program = _write_program(model.program)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
     shapes = jax.tree.map(_shape, params)
@@ -107,7 +107,7 @@ def save(
         data = _export(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
     content = {'program': program, 'params': tree, **_metadata(model.program, specs)}
-    with noted('`path` in a folder that exists, got another: make the folder'):
+    with note_missing('`path` in a folder that exists, got another: make the folder'):
         storage.write(path, arrays, {'model': content})
 
 
@@ -238,7 +238,7 @@ def _write_params(value: object, where: str, leaves: list[Array]) -> Any:
         assert isinstance(value, list | tuple)
         items = [_write_params(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
         return [type_.__name__, items]
-    if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.can_hold(
         value.dtype
     ):
         # In the dtype of JAX now: `jax.enable_x64` may differ where it is loaded.
@@ -269,7 +269,7 @@ def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
     """Return `apply` for batches of a spec, as `jax.export` writes it."""
-    structure = restored(params)
+    structure = leaf_restorer(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
         schedule = Schedule(indices, constants, spec)
@@ -279,7 +279,7 @@ def _export(
     run = export.export(jax.jit(apply), platforms=platforms)
     try:
         # Leaves in a list, since JAX writes only dicts whose keys are strings.
-        return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
+        return run(plain_leaves(params), shapes.indices, shapes.constants).serialize()
     except ImportError:  # `flatbuffers` is missing
         raise
     except Exception as error:
@@ -336,7 +336,7 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     """
     arrays, saved = _open(path)
     _check_versions(path, saved)
-    with malformed(path):
+    with reading(path):
         program, specs, params = _read_content(arrays, saved)
         data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
         is_laid_out = [*map(_layout_digest, specs)] == saved['layouts']
@@ -356,7 +356,7 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
 def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return the arrays of a file, and what it says of its model."""
     check_path(path)
-    with noted('a model in a file, got none: write it by `jf.save`'):
+    with note_missing('a model in a file, got none: write it by `jf.save`'):
         maps, metadata = storage.read(path)
     saved = metadata.get('model')
     if not isinstance(saved, dict):
@@ -384,11 +384,11 @@ def _read_content(
 
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
     """Refuse a file of another format, or of a version with other blocks."""
-    with malformed(path):
+    with reading(path):
         number, _ = saved['format'], _versions_text(saved['versions'])
     if number != FORMAT:  # of which nothing else is known
         raise _unknown(path, saved, f'format {number!r}, not {FORMAT}')
-    with malformed(path):
+    with reading(path):
         unlike = {*saved['program']['classes']} ^ {*tags()}
     if unlike:
         names = ', '.join(sorted(map(str, unlike)))
@@ -446,7 +446,7 @@ def _read_params(tree: object, arrays: Mapping[str, Array]) -> object:
 
 def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
     """Refuse a program whose functions have changed since it was saved."""
-    with malformed(path):
+    with reading(path):
         changes = differences(fingerprint(program), saved['fingerprint'])
     if changes:
         raise ValueError(
@@ -467,7 +467,7 @@ def _deserialize(
         raise
     except Exception as error:
         raise _unknown(
-            path, saved, f'programs that fail with {reason(error)}'
+            path, saved, f'programs that fail with {describe_error(error)}'
         ) from error
 
 

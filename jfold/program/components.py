@@ -41,7 +41,7 @@ class Component:
 @memoized
 def components(operations: Operations) -> tuple[Component, ...]:
     """Return the components, in an order in which each reads earlier ones alone."""
-    closure = _closure(reads(operations))
+    closure = _closure(direct_reads(operations))
     # Operations that read each other reach the same set: that is a component.
     reached = [producers | 1 << o for o, producers in enumerate(closure)]
     groups: dict[ProducerSet, list[int]] = {}
@@ -71,16 +71,16 @@ def are_recurrent(operations: Operations) -> tuple[bool, ...]:
     return tuple(parts[c].recurrent for c in component_of(operations))
 
 
-def _closure(reads: list[ProducerSet]) -> list[ProducerSet]:
+def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
     """Return the operations that each reads, directly or through others."""
-    reads = list(reads)
+    direct_reads = list(direct_reads)
     # Warshall's algorithm: paths through more and more operations. Sets are bits,
     # so one step adds all that another operation reads.
-    for q in range(len(reads)):
-        for o in range(len(reads)):
-            if reads[o] >> q & 1:
-                reads[o] |= reads[q]
-    return reads
+    for q in range(len(direct_reads)):
+        for o in range(len(direct_reads)):
+            if direct_reads[o] >> q & 1:
+                direct_reads[o] |= direct_reads[q]
+    return direct_reads
 
 
 # ---- reads and producers -------------------------------------------------------------
@@ -139,7 +139,7 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
     )
 
 
-def reads(operations: Operations) -> list[ProducerSet]:
+def direct_reads(operations: Operations) -> list[ProducerSet]:
     """Return the operations whose results each operation may read directly."""
     counts = enumerate(len(x.outputs) for x in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]

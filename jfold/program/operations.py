@@ -176,12 +176,12 @@ class Operations(Memoized):
     @functools.cached_property
     def metric_results(self) -> tuple[int, ...]:
         """The numbers of results of metrics."""
-        return tables.of_metrics(self.results)
+        return tables.metric_numbers(self.results)
 
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
         """The numbers of the results that make up the value, in `nesting` order."""
-        return tables.of_value(self.results)
+        return tables.value_numbers(self.results)
 
     def __copy__(self) -> Operations:
         return self

@@ -119,7 +119,7 @@ class Result:
     Attributes:
       kind: where rows come from, and how they are returned.
       type: of a row, as the user wrote it.
-      tensors: the types `in_row`, as numbers in `Operations.types`.
+      tensors: the types `tensors_in_row`, as numbers in `Operations.types`.
     """
 
     kind: Kind
@@ -130,7 +130,7 @@ class Result:
         return f'{self.kind} {self.type!r}'
 
 
-def in_row(type_: Type) -> tuple[TensorType, ...]:
+def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
     """Return the tensor types in a row of a type; of sequences, lengths."""
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
@@ -174,13 +174,13 @@ def labelled(results: Sequence[Result]) -> tuple[int, ...]:
     return tuple(r for r, x in enumerate(results) if x.kind.labelled)
 
 
-def of_value(results: Sequence[Result]) -> tuple[int, ...]:
+def value_numbers(results: Sequence[Result]) -> tuple[int, ...]:
     """Return the numbers of results that make up the expression's value, by level."""
     levels = ((x.kind.level, r) for r, x in enumerate(results))
     return tuple(r for _, r in sorted((k, r) for k, r in levels if k is not None))
 
 
-def of_metrics(results: Sequence[Result]) -> tuple[int, ...]:
+def metric_numbers(results: Sequence[Result]) -> tuple[int, ...]:
     """Return the numbers of results of metrics."""
     return tuple(r for r, x in enumerate(results) if x.kind.name is not None)
 
@@ -205,7 +205,7 @@ def check_classes(results: Iterable[Result]) -> None:
 # ---- returned values -----------------------------------------------------------------
 
 
-def handed_out(
+def assemble(
     results: Sequence[Result],
     tables: Iterable[T],
     value_of: Callable[[list[T]], Any],
@@ -219,21 +219,22 @@ def handed_out(
       metric_of: makes the value of a metric from the number of its result and table.
     """
     rows = [*tables]
-    value = value_of([rows[r] for r in of_value(results)])
+    value = value_of([rows[r] for r in value_numbers(results)])
     metrics = {
-        str(results[r].kind.name): metric_of(r, rows[r]) for r in of_metrics(results)
+        str(results[r].kind.name): metric_of(r, rows[r])
+        for r in metric_numbers(results)
     }
     return (value, metrics) if metrics else value
 
 
-def each_handed_out(
+def map_outputs(
     results: Sequence[Result],
     output: Any,
     change_value: Callable[[Any], Any],
     change_metric: Callable[[Any], Any],
 ) -> Any:
-    """Apply functions to the value and to each metric of a result of `handed_out`."""
-    if not of_metrics(results):
+    """Apply functions to the value and to each metric of a result of `assemble`."""
+    if not metric_numbers(results):
         return change_value(output)
     value, metrics = output
     return change_value(value), {name: change_metric(x) for name, x in metrics.items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jfold.base.errors import check_at_least, check_spare_rows, rows_asked
+from jfold.base.errors import check_at_least, check_spare_rows, result_rows
 from jfold.graph import Array
 from jfold.scheduling.selections import Selection
 from jfold.scheduling.shards import Shards
@@ -60,7 +60,7 @@ class ShardAssignment:
         return np.concatenate(order).astype(np.int64), mask.ravel()
 
 
-def deal_in_order(
+def default_assignment(
     examples: int, size: int | None = None, shards: Shards | None = None
 ) -> ShardAssignment:
     """Assign examples in order, to shards or all to one device.
@@ -73,12 +73,14 @@ def deal_in_order(
         divided.
     """
     if shards is None:
-        return ShardAssignment(None, rows_asked(size, examples), (np.arange(examples),))
+        return ShardAssignment(
+            None, result_rows(size, examples), (np.arange(examples),)
+        )
     rows = rows_of_shard('size', shards, examples, size)
-    return in_order(shards, rows, examples)
+    return assign_in_order(shards, rows, examples)
 
 
-def in_order(
+def assign_in_order(
     shards: Shards, rows: int, examples: int, count: int | None = None
 ) -> ShardAssignment:
     """Assign examples in order, `rows` to each of the first `count` shards."""
@@ -88,7 +90,7 @@ def in_order(
     return ShardAssignment(shards, rows, tuple(np.arange(a, b) for a, b in parts))
 
 
-def evenly(
+def assign_evenly(
     shards: Shards, rows: int, work: Sequence[int], count: int | None = None
 ) -> ShardAssignment:
     """Assign examples so that all shards have about the same work.

@@ -20,12 +20,17 @@ from typing import NoReturn, TypeAlias
 from jfold.base.errors import ProgramBudgetError
 from jfold.base.memo import cached_property
 from jfold.program.operations import Program
-from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, nothing_more
+from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, no_headroom
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import with_slots
 from jfold.scheduling.spec import ONCE, Capacity, Spec
 from jfold.scheduling.staircase import fits
-from jfold.scheduling.tiles import asked, best_strategy, strategy_named, strategy_of
+from jfold.scheduling.tiles import (
+    best_strategy,
+    strategy_named,
+    strategy_of,
+    without_unused,
+)
 
 Batches: TypeAlias = tuple[int, Shards | None]  # rows of the results, and shards
 LOG = logging.getLogger('jfold')
@@ -107,7 +112,7 @@ class Budget:
         Raises:
           ProgramBudgetError: it would be one too many; nothing has changed then.
         """
-        need = asked(self.program, need, self.strategy)
+        need = without_unused(self.program, need, self.strategy)
         chain = self.chains.get(_batches(need)) or Chain()
         spec = chain.holding(need) or self._grow(chain, need, chance)
         chain.late.append(need)
@@ -141,12 +146,12 @@ class Budget:
         Raises:
           ProgramBudgetError: as of `reserve`.
         """
-        need = asked(self.program, need, self.strategy)
+        need = without_unused(self.program, need, self.strategy)
         chain = self.chains.get(_batches(need)) or Chain()
         spec = chain.holding(need)
         if spec is None:
             # Grown as a first capacity: earlier batches tell nothing about these.
-            chance = functools.partial(nothing_more, need) if is_known else dict
+            chance = functools.partial(no_headroom, need) if is_known else dict
             new = grow(None, need, chance, self._sizes)
             spec = self._append(need, _union(chain.largest, new), chain)
             self._log(f'{self._latest(need)}: reserved {_size(spec)} for {whose}')
@@ -161,7 +166,7 @@ class Budget:
         """
         self._check(capacity)
         capacity = with_slots(self.program, capacity)
-        capacity = asked(self.program, capacity, self.strategy)
+        capacity = without_unused(self.program, capacity, self.strategy)
         chain = self.chains.get(_batches(capacity)) or Chain()
         spec = chain.holding(capacity)
         if spec is None:
@@ -257,7 +262,7 @@ class FixedBudget:
         Raises:
           ValueError: none does.
         """
-        need = asked(self.specs[0].program, need, self.specs[0].strategy)
+        need = without_unused(self.specs[0].program, need, self.specs[0].strategy)
         for spec in self.specs:
             if need.shards is None and spec.capacity.holds(need):
                 return spec

@@ -12,17 +12,17 @@ from dataclasses import replace
 import numpy as np
 
 from jfold.graph import Array
-from jfold.scheduling.layout import running
+from jfold.scheduling.layout import running_components
 from jfold.scheduling.levels import Batch
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.sum_trees import (
     RowUses,
     SumTree,
     adding,
-    followed,
-    in_order,
+    resolve_edges,
+    sorted_by_round,
     sum_tree,
-    whole_cotangents,
+    total_cotangent_rows,
 )
 
 
@@ -47,17 +47,17 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
         base = batch.places.edge_sums[t]
         tree = sum_tree(uses, most, base, zero)
         rounds = _rounds(batch, t, tree)
-        tree = in_order(tree, rounds, base)
+        tree = sorted_by_round(tree, rounds, base)
         uses = tree.left
     # Outputs of sums have one use left: its edge row holds their total cotangent, which
     # is that of all their operands, too.
     is_total = (most < SUM_ARITY)[uses.rows]
-    totals = whole_cotangents(uses.chosen(is_total), len(most), zero)
+    totals = total_cotangent_rows(uses.chosen(is_total), len(most), zero)
     uses = uses.chosen(~is_total)
     if tree is not None:
-        table = followed(tree.table, totals)
+        table = resolve_edges(tree.table, totals)
         _write_sums(batch, t, replace(tree, table=table), np.sort(rounds))
-    return RowUses(uses.rows, followed(uses.edges, totals))
+    return RowUses(uses.rows, resolve_edges(uses.edges, totals))
 
 
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
@@ -130,7 +130,7 @@ def _row_steps(batch: Batch, t: int) -> Array:
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
     # A level may take several steps; in reverse it begins with the last of them.
     begin = 0
-    for c, component in enumerate(running(batch.spec)):
+    for c, component in enumerate(running_components(batch.spec)):
         for o in component.operations:
             last = begin + _last_steps(batch, c, o)
             outputs = batch.spec.program.operations[o].outputs

@@ -30,7 +30,7 @@ from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import slots
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.sum_trees import adding, most_uses, sum_room
-from jfold.scheduling.summands import needs
+from jfold.scheduling.summands import slot_needs
 
 ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
 FEW = 16  # examples; the spread of fewer tells nothing of others
@@ -145,7 +145,7 @@ def demands(selection: Selection) -> Demands:
         added.append(tables[[types + nodes + r for r in program.observed]])
     if program.once:
         # Computed for all examples of the graph at once, and remembered.
-        reads = needs(selection.every)
+        reads = slot_needs(selection.every)
         chosen = slice(None) if selection.examples is None else selection.examples
         added.append(reads.summands[:, chosen])
         highest.append(reads.highest[:, chosen])

@@ -20,7 +20,7 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, ranges, shared_counts
 from jfold.program.components import components
 from jfold.scheduling.consumers import write_consumers
-from jfold.scheduling.layout import active_types, layout, running
+from jfold.scheduling.layout import active_types, layout, running_components
 from jfold.scheduling.levels import Batch, in_steps, levels_of
 from jfold.scheduling.sections import NOWHERE, Section, summed_at_once
 from jfold.scheduling.selections import (
@@ -31,12 +31,12 @@ from jfold.scheduling.selections import (
     make_columns,
     parts_of,
 )
-from jfold.scheduling.slots import ReadMode, slots, sums_have_rows, ways
+from jfold.scheduling.slots import ReadMode, read_modes, slots, sums_have_rows
 from jfold.scheduling.spec import ONCE, Spec
 from jfold.scheduling.sum_trees import RowUses
-from jfold.scheduling.summands import with_sums
+from jfold.scheduling.summands import with_pair_tables
 from jfold.scheduling.tiles import cores, in_loops
-from jfold.scheduling.widths import empty_part
+from jfold.scheduling.widths import empty_fraction
 from jfold.types import KeyType
 
 
@@ -50,7 +50,7 @@ def fill(
       devices: the number that run such schedules at a time, on this process's cores.
     """
     if spec.strategy == ONCE:
-        graph = with_sums(selection.every, ways(spec))
+        graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
     places = layout(spec)
@@ -87,7 +87,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
             loops = places.widths[o], places.trips[c]
             in_loops(spec).write(part, batch.levels.counts[o], last, *loops)
     header[len(depths) : -1] = rows
-    header[-1] = 1 if spec.strategy == ONCE else empty_part(cores(devices))
+    header[-1] = 1 if spec.strategy == ONCE else empty_fraction(cores(devices))
     places.sections.header.whole.write(indices, header)
 
 
@@ -97,7 +97,7 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     places = layout(spec)
     triples = [
         (c, o, places.sections.tiles[c].start + places.column[o])
-        for c, component in enumerate(running(spec))
+        for c, component in enumerate(running_components(spec))
         for o in component.operations
         if places.tables[c][0] == 1
     ]
@@ -253,9 +253,9 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     types, operations = len(program.types), len(program.operations)
     reads = sections.inputs + sections.results
     sums = sections.input_sums + sections.result_sums
-    # The tables of `with_sums` stand behind all others, in the order of this function.
+    # The tables of `with_pair_tables` stand behind all others, in this order.
     behind = types + operations + len(program.results)
-    for slot, mode in zip(slots(program), ways(spec), strict=True):
+    for slot, mode in zip(slots(program), read_modes(spec), strict=True):
         table, target = types + slot.table, _Target(reads[slot.table][slot.column])
         if mode is ReadMode.INDEXED:
             number = slot.column + (slot.table < operations)  # behind the levels
@@ -270,7 +270,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
         if summed_at_once(spec, c) and sums_have_rows(spec):
             (t,) = program.operations[component.operations[0]].outputs
             yield Column(t, behind, 0), _Target(sections.summands[c])
-            here = running(spec)[c].operations
+            here = running_components(spec)[c].operations
             before = layout(spec).value_base[here[0]][0] if here else 0
             yield Column(t, behind, 1), _Target(sections.sums_of[c], before, NOWHERE)
             behind += 1

@@ -93,7 +93,7 @@ def grow(
     )
 
 
-def nothing_more(need: Capacity) -> Headroom:
+def no_headroom(need: Capacity) -> Headroom:
     """Return a headroom of zero, for `grow` where all that is needed is known."""
     names = 'constants', 'rows', 'sums', 'metrics', 'summands'
     rows: dict[str, tuple[Any, ...]] = {

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jfold.base.memo import memoized
 from jfold.program.components import Component, component_of, components
 from jfold.program.operations import Operation, Operations
-from jfold.scheduling.sections import Allocator, Room, Sections, lay_out
+from jfold.scheduling.sections import Allocator, Room, Sections, allocate_sections
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
 
@@ -56,7 +56,7 @@ def active_types(program: Operations) -> frozenset[int]:
 
 
 @memoized
-def running(spec: Spec) -> tuple[Component, ...]:
+def running_components(spec: Spec) -> tuple[Component, ...]:
     """Return the components, without operations that there is no room for."""
     # So an operation that no batch has had so far costs nothing.
     rows = spec.capacity.rows
@@ -133,7 +133,7 @@ def layout(spec: Spec) -> Layout:
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     together, sums = _together(spec), _sum_width(spec)
     edges = _edges(spec, region, results, base, together, sums)
-    sections = lay_out(Room(spec, tables, region, results, computed, sums))
+    sections = allocate_sections(Room(spec, tables, region, results, computed, sums))
     of_rows = region, results, chunk, widths, component_of(program), column
     of_values = tables, trips, base, rows, together
     return Layout(*of_rows, *of_values, *edges, sums, sections)
@@ -231,7 +231,9 @@ def _tables(
     """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
-    for component, runs in zip(components(spec.program), running(spec), strict=True):
+    for component, runs in zip(
+        components(spec.program), running_components(spec), strict=True
+    ):
         for place, o in enumerate(runs.operations):
             column[o] = 2 * place  # first row and end
         trips.append(strategy_of(spec).trips(spec, component))

@@ -14,7 +14,7 @@ import numpy as np
 from jfold.base.memo import memoized
 from jfold.graph import Array
 from jfold.program.components import Component
-from jfold.scheduling.layout import Layout, layout, running
+from jfold.scheduling.layout import Layout, layout, running_components
 from jfold.scheduling.selections import Selection
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import in_loops
@@ -39,7 +39,7 @@ class Levels:
 @memoized
 def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
     """Return the components that may take several steps, by their numbers."""
-    pairs = zip(running(spec), layout(spec).tables, strict=True)
+    pairs = zip(running_components(spec), layout(spec).tables, strict=True)
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 
 

@@ -32,7 +32,7 @@ def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
     return functools.reduce(lambda a, b: tuple(map(larger, a, b)), parts, nothing)
 
 
-def most(selection: Selection, examples: int) -> Profiles:
+def largest_profiles(selection: Selection, examples: int) -> Profiles:
     """Return the most rows of each level that some examples have, per component.
 
     Args:

@@ -27,7 +27,7 @@ from jfold.scheduling.layout import layout
 from jfold.scheduling.sections import Sections
 from jfold.scheduling.shards import EVERYWHERE
 from jfold.scheduling.spec import Capacity, Spec, SpecKey, of_one_shard
-from jfold.scheduling.targets import lay_out
+from jfold.scheduling.targets import lay_out_targets
 from jfold.scheduling.tiles import strategy_of
 from jfold.types import TypeLike
 
@@ -121,7 +121,7 @@ class Schedule:
         Their arrays are of the host, to look at, and number the examples of each shard
         from 0.
         """
-        check_one(self)
+        check_not_stacked(self)
         if self.spec.shards is None:
             return (self,)
         arrays = zip(_parts(self.indices), *map(_parts, self.constants), strict=True)
@@ -203,7 +203,7 @@ class Schedule:
                 'have a part: give targets with the data, in a field of each example'
             )
         parts = [np.asarray(x.indices) for x in self.parts]
-        return lay_out(of_one_shard(spec), parts, lists, type)
+        return lay_out_targets(of_one_shard(spec), parts, lists, type)
 
     def owners(self, result: int) -> jax.Array:
         """Return the example of each row of a result [rows]; `examples` if spare."""
@@ -271,7 +271,7 @@ class Schedule:
             return 'traced'
 
 
-def check_one(schedule: Schedule) -> None:
+def check_not_stacked(schedule: Schedule) -> None:
     """Check that a schedule is of one batch, and not stacked.
 
     Raises:
@@ -336,7 +336,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     Returns:
       Its results [shards * rows, ...], those of one shard after those of another.
     """
-    check_one(schedule)
+    check_not_stacked(schedule)
     shards, spec = schedule.spec.shards, schedule.spec
     if shards is None:
         return _replicated(fn, schedule, *others)

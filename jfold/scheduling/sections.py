@@ -27,7 +27,7 @@ import jax
 from jfold.graph import Array
 from jfold.program.components import component_of, components
 from jfold.program.operations import Operations
-from jfold.scheduling.slots import ReadMode, read_ways, slot_numbers, sums_have_rows
+from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, sums_have_rows
 from jfold.scheduling.spec import ONCE, Spec
 
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device
@@ -208,7 +208,7 @@ def _results(room: Room, r: int) -> list[Shape]:
 def _slots(room: Room, table: int, count: int, rows: int) -> list[Shape]:
     """Return the shape of the section of each column of a table."""
     numbers, summands = slot_numbers(room.spec.program), room.spec.capacity.summands
-    modes = read_ways(room.spec, table, count)
+    modes = column_modes(room.spec, table, count)
     room_of = {ReadMode.IN_PLACE: 0, ReadMode.INDEXED: rows}
     return [
         (summands[numbers[table, a]] if mode is ReadMode.SUMMED else room_of[mode],)
@@ -225,7 +225,7 @@ def _result_sums(room: Room, r: int) -> list[Shape]:
 
 
 def _summed(room: Room, table: int, shapes: list[Shape]) -> list[Shape]:
-    modes = read_ways(room.spec, table, len(shapes))
+    modes = column_modes(room.spec, table, len(shapes))
     pairs = zip(shapes, modes, strict=True)
     return [shape if mode is ReadMode.SUMMED else (0,) for shape, mode in pairs]
 
@@ -317,7 +317,7 @@ class Allocator:
         return self.section(*shapes)
 
 
-def lay_out(room: Room) -> Sections:
+def allocate_sections(room: Room) -> Sections:
     """Return the sections of an index array."""
     allocator = Allocator()
     header = _header(room.spec.program, allocator)

@@ -29,7 +29,7 @@ from jfold.graph import (
     Array,
     Graph,
     Table,
-    concatenated,
+    concatenate_arrays,
     first_of,
     ranges,
     shared_counts,
@@ -151,7 +151,7 @@ class Parts:
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
         bounds = itertools.pairwise(self.ends)
-        return concatenated([numbers[a:b].T.ravel() for a, b in bounds])
+        return concatenate_arrays([numbers[a:b].T.ravel() for a, b in bounds])
 
 
 @memoized
@@ -351,7 +351,7 @@ class Selection(Memoized):
         numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
         in_graph = [self.column(table, number) for _, table, number in columns.every]
         if in_graph:
-            numbers += concatenated(in_graph)
+            numbers += concatenate_arrays(in_graph)
         lengths = self.totals[columns.tables]
         return Merged(columns, numbers, lengths, [0, *lengths.cumsum().tolist()])
 

@@ -118,7 +118,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 
 @memoized
-def ways(spec: Spec) -> tuple[ReadMode, ...]:
+def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
     """Return the mode in which each slot is read."""
     program, capacity = spec.program, spec.capacity
     if spec.strategy != ONCE or not capacity.indexed:
@@ -135,11 +135,11 @@ def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
 
 def sums_have_rows(spec: Spec) -> bool:
     """Return whether sums have rows of their own, and are not added up in slots."""
-    return ReadMode.SUMMED not in ways(spec)
+    return ReadMode.SUMMED not in read_modes(spec)
 
 
-def read_ways(spec: Spec, table: int, count: int) -> list[ReadMode]:
+def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
     """Return the mode in which each column of a table is read; indexed with loops."""
-    numbers, modes = slot_numbers(spec.program), ways(spec)
+    numbers, modes = slot_numbers(spec.program), read_modes(spec)
     columns = [numbers.get((table, a)) for a in range(count)]
     return [ReadMode.INDEXED if s is None else modes[s] for s in columns]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jfold.base.memo import memoized
-from jfold.graph import Array, concatenated
+from jfold.graph import Array, concatenate_arrays
 from jfold.program.operations import Operations
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import Selection
@@ -89,7 +89,7 @@ class RowUses(NamedTuple):
 NO_USES = RowUses(np.zeros(0, np.intp), np.zeros(0, np.int32))
 
 
-def followed(edges: Array, totals: Array) -> Array:
+def resolve_edges(edges: Array, totals: Array) -> Array:
     """Return edge rows [n], where `~row` is replaced by that of `totals` [rows]."""
     result = edges.copy()
     waiting = edges < 0
@@ -97,7 +97,7 @@ def followed(edges: Array, totals: Array) -> Array:
     return result
 
 
-def whole_cotangents(uses: RowUses, rows: int, zero: int) -> Array:
+def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
     """Return the edge row of each value's total cotangent [rows]; `zero` without a use.
 
     Args:
@@ -169,7 +169,7 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
         left.append(sums.chosen(~wide))
         rows, edges = sums.chosen(wide)
     table, value, stage = map(np.concatenate, (tables, values, stages))
-    uses = RowUses(*map(concatenated, zip(*left, strict=True)))
+    uses = RowUses(*map(concatenate_arrays, zip(*left, strict=True)))
     return SumTree(table, value, stage, uses)
 
 
@@ -192,7 +192,7 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
     return table, rows[begins], np.repeat(groups, groups)
 
 
-def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
+def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
     """Return a tree with its sums sorted by round, and edge rows renumbered.
 
     Args:

@@ -43,12 +43,12 @@ class Needs:
 
 
 @memoized
-def needs(selection: Selection) -> Needs:
+def slot_needs(selection: Selection) -> Needs:
     """Return the needs of all examples of a graph."""
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
     highest = np.zeros((len(places) + 1, len(selection)), bool)
-    for s, (slot, pairs) in enumerate(zip(places, summed(selection), strict=True)):
+    for s, (slot, pairs) in enumerate(zip(places, slot_pairs(selection), strict=True)):
         owner = selection.owners(_table(selection, slot))
         summands[s] = np.bincount(owner[pairs.rows], minlength=len(selection))
         highest[s] = _is_indexed(selection, slot)
@@ -100,7 +100,7 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 
 @memoized
-def summed(selection: Selection) -> tuple[Pairs, ...]:
+def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
     """Return the pairs of each slot that reads sums, if sums have no rows."""
     places = slots(selection.program)
     if not any(slot.sums for slot in places):
@@ -132,7 +132,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
         for a in range(len(selection.program.operations[o].inputs)):
             read = selection.values.column(types + o, 1 + a)
             columns.append(Pairs(read[rows], results[rows]))
-    return Pairs(*end_summands(*map(np.concatenate, zip(*columns, strict=True))))
+    return Pairs(*sum_leaves(*map(np.concatenate, zip(*columns, strict=True))))
 
 
 def _is_neutral(selection: Selection) -> Array:
@@ -173,7 +173,7 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
     return Pairs(values[order], rows[order])
 
 
-def end_summands(read: Array, parent: Array) -> tuple[Array, Array]:
+def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
     """Return the leaves of trees of sums, and the root that each gets into.
 
         parent   read
@@ -201,13 +201,13 @@ def end_summands(read: Array, parent: Array) -> tuple[Array, Array]:
 
 
 @memoized
-def with_sums(selection: Selection, modes: Modes) -> Graph:
+def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
     """Return the graph with tables of pairs appended.
 
     One for each slot that is summed, of values and rows; or, if sums have rows, one for
     each component of sums, of values and sums.
     """
-    places = zip(slots(selection.program), modes, summed(selection), strict=True)
+    places = zip(slots(selection.program), modes, slot_pairs(selection), strict=True)
     tables = [
         _of_slot(selection, slot, pairs)
         for slot, mode, pairs in places

@@ -11,8 +11,8 @@ import numpy as np
 
 from jfold.base.errors import expect
 from jfold.graph import Array
-from jfold.program.result_tables import of_value
-from jfold.ragged import Ragged, laid_out
+from jfold.program.result_tables import value_numbers
+from jfold.ragged import Ragged, ragged_from_lists
 from jfold.scheduling.layout import layout
 from jfold.scheduling.spec import Spec
 from jfold.types import (
@@ -24,7 +24,7 @@ from jfold.types import (
 )
 
 
-def lay_out(
+def lay_out_targets(
     spec: Spec,
     parts: Sequence[Array],
     lists: Iterable[Iterable[Any]],
@@ -42,7 +42,7 @@ def lay_out(
         item = converted if isinstance(converted, TensorType) else None
         expect('type', type_, item is not None, 'that of a tensor')
     targets = _lists_by_row(spec, parts, [*map(_as_list, lists)])
-    return laid_out(targets, _rows_of_levels(spec, parts, targets), item)
+    return ragged_from_lists(targets, _rows_of_levels(spec, parts, targets), item)
 
 
 def _as_list(items: Iterable[Any]) -> Sequence[Any]:
@@ -76,7 +76,7 @@ def _rows_of_levels(
     Raises:
       TypeError: there is no sequence; ValueError: none has such lengths.
     """
-    results = of_value(spec.program.results)
+    results = value_numbers(spec.program.results)
     types = [spec.program.results[r].type for r in results]
     # The results of items stand in the order of their sequences: see `nesting`.
     counts = [sum(isinstance(x, SequenceType) for x in leaf_types(t)) for t in types]

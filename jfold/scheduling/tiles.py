@@ -466,6 +466,8 @@ def in_loops(spec: Spec) -> InLoops:
     return strategy
 
 
-def asked(program: Operations, need: Capacity, strategy: str | None) -> Capacity:
+def without_unused(
+    program: Operations, need: Capacity, strategy: str | None
+) -> Capacity:
     """Return the capacity without fields that no array shape depends on."""
     return Once().fitted(program, need) if strategy == ONCE else need

@@ -18,7 +18,7 @@ Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
 Part = TypeVar('Part', int, jax.Array)
 
 
-def empty_part(cores: int) -> int:
+def empty_fraction(cores: int) -> int:
     """Return `n`, where up to 1/n of a wide tile may be empty.
 
     On several cores a wide tile that is half full is faster than narrow ones, which do
@@ -36,11 +36,11 @@ def reverse_widths(widths: Widths) -> Widths:
     return widths[:1] + widths[1:][-1:]
 
 
-def left_over(widths: Widths, empty: Part) -> list[Part | int]:
+def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
     """Return the most rows that tiles of each width leave to narrower ones.
 
     Args:
-      empty: [] as of `empty_part`.
+      empty: [] as of `empty_fraction`.
     """
     left: list[Part | int] = [width - width // empty for width in widths]
     left[-1] = 0
@@ -50,7 +50,7 @@ def left_over(widths: Widths, empty: Part) -> list[Part | int]:
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
     """Return the tiles of each width [n, widths] int32 for numbers of rows [n]."""
     counts = np.empty((len(rows), len(widths)), np.int32)
-    pairs = zip(widths, left_over(widths, empty), strict=True)
+    pairs = zip(widths, max_left_over(widths, empty), strict=True)
     for column, (width, left) in enumerate(pairs):
         counts[:, column] = np.maximum(-((left - rows) // width), 0)
         rows = np.maximum(rows - counts[:, column] * width, 0)

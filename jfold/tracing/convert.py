@@ -14,10 +14,10 @@ import numpy as np
 from jfold.base.errors import (
     MASKED,
     BadItem,
-    instead_of,
-    reason,
+    describe_error,
+    has_masked,
+    hint_for,
     short_repr,
-    some_masked,
 )
 from jfold.types import TensorType
 
@@ -104,12 +104,12 @@ def _one_by_one(
     for index in chosen:
         try:
             item = _as_numpy(items[index])
-            if some_masked([item], len(type_.shape)):
+            if has_masked([item], len(type_.shape)):
                 raise _RefusedError(f', {MASKED}')
             arrays.append(_cast(_stack([item], type_), type_))
         except Exception as error:
             refused = isinstance(error, _RefusedError)
-            why = f'{error}' if refused else f'; {reason(error)}'
+            why = f'{error}' if refused else f'; {describe_error(error)}'
             text = f'expected {type_}, got {short_repr(items[index])}{why}'
             hint = _advice(items[index], type_)
             raise BadItem(index, text, hint) from None if refused else error
@@ -129,7 +129,7 @@ def _advice(item: Any, type_: TensorType) -> str:
     except Exception:  # which the message tells
         return ''
     if shape == type_.shape:
-        return instead_of(item)
+        return hint_for(item)
     if isinstance(item, int | float | np.generic) and len(type_.shape) == 1:
         return 'write `Scalar()` for a number, `[example]` for one example'
     if len(shape) == 1 and len(type_.shape) < 2:
@@ -190,7 +190,7 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
     # NumPy reads a masked number as NaN, but a masked array as if it had no mask.
     holds_nan = _is_inexact(array.dtype) and bool(np.isnan(array).any())
     rank = array.ndim - 1 if holds_nan else array.ndim - 2
-    if some_masked(items, rank):
+    if has_masked(items, rank):
         raise _RefusedError(f', {MASKED}')
     return array
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.base.errors import MASKED, some_masked
+from jfold.base.errors import MASKED, has_masked
 
 # Raised for a missing field; objects without any fields raise `TypeError`.
 ABSENT = KeyError, IndexError, AttributeError
@@ -65,7 +65,7 @@ def index_of(value: Any) -> int:
     Raises:
       TypeError: it is no index.
     """
-    if some_masked([value]):
+    if has_masked([value]):
         raise TypeError(MASKED)
     return operator.index(value)
 
@@ -78,7 +78,7 @@ def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
     """
     if not hasattr(type(numbers), '__len__'):
         numbers = listed(numbers)
-    if some_masked([numbers]):
+    if has_masked([numbers]):
         raise TypeError(MASKED)
     array = np.asarray(numbers)
     if array.ndim != 1 or (array.size and array.dtype.kind not in 'iu'):

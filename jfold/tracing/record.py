@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from jfold.base.errors import BadItem, InputError, reason
+from jfold.base.errors import BadItem, InputError, describe_error
 from jfold.base.memo import Memoized, memoized
 from jfold.graph import Graph
 from jfold.program.operations import Operations
@@ -116,7 +116,7 @@ def _explained(
         if explanation is not None:
             error.explained_cause = explanation.__cause__  # type: ignore[attr-defined]
             return explanation.renumbered(k)
-    unsteady = RuntimeError(f'{UNSTEADY}; it was {reason(error)}')
+    unsteady = RuntimeError(f'{UNSTEADY}; it was {describe_error(error)}')
     error.explained_cause = error  # type: ignore[attr-defined]
     return unsteady
 

@@ -29,13 +29,13 @@ from hypothesis import given, settings
 from traced_cases import CASES
 
 import jfold as jf
-from jfold.base.containers import leaves_of, plain, restored
+from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
 from jfold.data.fingerprint import fingerprint
 from jfold.files.encoding import Decoder, Encoder, tags
 from jfold.files.naming import name_of, named, told
 from jfold.language.names import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, LAYER, USE, Portable, portable
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.writing import write
 from jfold.lower import lower_portable
 from jfold.program.operations import Layer, Program
@@ -295,8 +295,8 @@ def test_nothing_is_left_out_of_an_expression() -> None:
     """Every field of its classes is written, but for what layers do."""
     every = {x.name for x in fields(Layer)}
     assert every - {*LAYER} == {'call', 'init', 'evaluating', 'owner'}
-    assert {x.name for x in fields(Typed)} | {'path'} == {*USE}
-    assert {x.name for x in fields(Typing)} == {
+    assert {x.name for x in fields(TypedUse)} | {'path'} == {*USE}
+    assert {x.name for x in fields(TypedExpression)} == {
         *('root', 'declarations', 'layers', 'metrics')
     }
     assert {x.name for x in fields(Portable)} == {'typing', 'feeds', 'once'}
@@ -305,9 +305,9 @@ def test_nothing_is_left_out_of_an_expression() -> None:
 def test_an_expression_may_be_nested_without_limit() -> None:
     """Deeper than Python's stack."""
     type_ = jf.TensorType(())
-    node = Typed(jf.Identity(), 'expression', type_, type_)
+    node = TypedUse(jf.Identity(), 'expression', type_, type_)
     for _ in range(20_000):
-        node = Typed(jf.Identity(), 'expression', type_, type_, (node,))
+        node = TypedUse(jf.Identity(), 'expression', type_, type_, (node,))
     found = again(node)
     depth = 0
     while found.parts:
@@ -444,9 +444,9 @@ def test_parameters_in_plain_containers() -> None:
     """Those of NNX, without boxes; and the way back."""
     module = nnx.Sequential(*(nnx.Linear(2, 2, rngs=nnx.Rngs(0)) for _ in range(11)))
     state = nnx.state(module)
-    found = plain({'a': state, 'b': freeze({'x': (1, [2])})})
+    found = plain_containers({'a': state, 'b': freeze({'x': (1, [2])})})
     assert type(found['a']) is dict and found['b'] == {'x': (1, [2])}
     assert found['a'] == nnx.to_pure_dict(state)
-    back = restored(state)(leaves_of(state))
+    back = leaf_restorer(state)(plain_leaves(state))
     assert jax.tree.structure(back) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, back, state)

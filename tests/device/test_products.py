@@ -254,7 +254,7 @@ def test_rows_of_tables_are_gathered_at_one_coordinate() -> None:
     schedule = made.schedule([[1, 2, 3]])
     execution = make_execution(schedule.spec, made.init(jax.random.key(0)))
     layers = [operation.layer.name for operation in made.program.operations]
-    jaxpr, _ = jaxprs.opened(execution.kernels[layers.index('look_up')].forward(3))
+    jaxpr, _ = jaxprs.open_jaxpr(execution.kernels[layers.index('look_up')].forward(3))
     found = [e for e in jaxpr.eqns if e.primitive.name in ('gather', 'dynamic_slice')]
     assert [e.primitive.name for e in found] == ['gather']
     assert found[0].invars[1].aval.shape == (3, 1)

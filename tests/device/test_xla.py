@@ -148,7 +148,7 @@ def test_writes_that_are_not_behind_reads_copy_buffers(
         return binary(leaf, layer(crossed, 4, 3))
 
     assert not large(parse(program(block(), 'fixed', learns=False)), LARGE)
-    monkeypatch.setattr(xla, 'after', lambda read, x, first: x)
+    monkeypatch.setattr(xla, 'write_after', lambda read, x, first: x)
     assert large(parse(program(block(), 'fixed', learns=False)), LARGE)
 
 
@@ -249,7 +249,7 @@ def test_slices_that_are_not_read_at_once_are_read_in_every_kernel(
         return [name for name, x in opcodes.items() if {'dynamic-slice', 'tanh'} <= x]
 
     assert not shared()
-    monkeypatch.setattr(xla, 'sliced', slice_rows)
+    monkeypatch.setattr(xla, 'isolated_slice', slice_rows)
     assert shared()
 
 
@@ -289,5 +289,5 @@ def test_equations_that_nothing_owns_outlive_their_model(
         return function() is not None
 
     assert not is_kept()
-    monkeypatch.setattr(xla, 'mortal', lambda: None)
+    monkeypatch.setattr(xla, 'lifetime_token', lambda: None)
     assert is_kept()

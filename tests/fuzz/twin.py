@@ -21,7 +21,7 @@ from agreement import labels_of, values_of
 
 from jfold.language import eager
 from jfold.language.layer_names import arguments_of, to_spec
-from jfold.language.typed import Typed, Typing
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import in_tuples
 
 Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
@@ -59,7 +59,7 @@ class Layer:
       params: their leaves.
     """
 
-    def __init__(self, node: Typed, params: dict[str, Any]) -> None:
+    def __init__(self, node: TypedUse, params: dict[str, Any]) -> None:
         layer = node.layer
         assert layer is not None
         self.name = layer.name
@@ -109,7 +109,7 @@ class Layer:
 class Twin:
     """An expression with parameters, evaluated example by example."""
 
-    typing: Typing
+    typing: TypedExpression
     params: dict[str, Any]
     layers: dict[int, Layer] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class Twin:
         labels = {name: labels_of(rows) for name, rows in metrics.items()}
         return Evaluated(value, values, labels, calls)
 
-    def layer_of(self, node: Typed) -> Layer:
+    def layer_of(self, node: TypedUse) -> Layer:
         """The layer of a node, made once."""
         if id(node) not in self.layers:
             self.layers[id(node)] = Layer(node, self.params)
@@ -163,7 +163,7 @@ class Recording(eager.Arrays):
         super().__init__(twin.params, {name: [] for name in twin.typing.metrics})
         self.twin, self.calls = twin, list[Call]()
 
-    def call(self, node: Typed, x: Any) -> Any:
+    def call(self, node: TypedUse, x: Any) -> Any:
         """Runs the jaxpr, and writes down what it did."""
         layer = self.twin.layer_of(node)
         inputs = jax.tree.leaves(node.arranged(x))

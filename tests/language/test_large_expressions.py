@@ -15,7 +15,7 @@ import pytest
 from large_blocks import calls, layers, sums
 
 import jfold as jf
-from jfold.base.printing import short
+from jfold.base.printing import short_text
 
 
 def cases(count: int) -> jf.OneOf:
@@ -134,7 +134,7 @@ def test_the_beginning_of_a_block_is_printed_alone() -> None:
 
     block = jf.AllOf(*[jf.Scalar()] * 4, Asked())
     start = "AllOf(Scalar('float32'), Scalar('float32'), Scalar('float32')"
-    assert short(block) == f'{start[:57]}...'
+    assert short_text(block) == f'{start[:57]}...'
 
 
 def test_a_deep_block_prints() -> None:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.program.components import components
 from jfold.scheduling.spec import RESIDUALS
-from jfold.scheduling.summands import end_summands
+from jfold.scheduling.summands import sum_leaves
 
 WIDTH = 3
 KEY = jax.random.key(0)
@@ -299,7 +299,7 @@ def test_transformations() -> None:
 def test_sums_that_sums_read() -> None:
     """What is added up in the end, and where."""
     read, made = np.array([4, 0, 1, 2, 3, 8]), np.array([9, 4, 4, 6, 6, 9])
-    found, sums = end_summands(read, made)
+    found, sums = sum_leaves(read, made)
     assert found.tolist() == [0, 1, 2, 3, 8]
     assert sums.tolist() == [9, 9, 6, 6, 9]
 

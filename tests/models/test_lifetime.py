@@ -19,7 +19,7 @@ import pytest
 
 import jfold as jf
 from jfold.device.kernel import Kernel
-from jfold.language.typed import Typed
+from jfold.language.typed import TypedUse
 from jfold.program.operations import Layer, Operation, Program
 from jfold.scheduling.spec import Spec
 from jfold.tracing.record import Source
@@ -246,7 +246,7 @@ def test_a_jitted_function_keeps_the_programs_it_has_traced() -> None:
 
 # ---- many models ---------------------------------------------------------------------
 
-COUNTED = Program, Source, Typed, Layer, Operation, Spec, Kernel, jf.Model
+COUNTED = Program, Source, TypedUse, Layer, Operation, Spec, Kernel, jf.Model
 
 
 def count_objects() -> Counter[str]:

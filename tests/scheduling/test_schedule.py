@@ -37,7 +37,7 @@ from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import Capacity, Spec, key_of
 from jfold.scheduling.tiles import cores
-from jfold.scheduling.widths import empty_part, tiles
+from jfold.scheduling.widths import empty_fraction, tiles
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
@@ -424,8 +424,8 @@ def test_tiles_cover_all_rows(widths: tuple[int, ...], empty: int) -> None:
 def test_nearly_full_tiles_on_one_core_half_full_ones_on_several() -> None:
     """Of 70 rows."""
     rows, widths = np.array([70]), (128, 32, 8)
-    assert tiles(rows, widths, empty_part(cores=1)).tolist() == [[0, 2, 1]]
-    assert tiles(rows, widths, empty_part(cores=2)).tolist() == [[1, 0, 0]]
+    assert tiles(rows, widths, empty_fraction(cores=1)).tolist() == [[0, 2, 1]]
+    assert tiles(rows, widths, empty_fraction(cores=2)).tolist() == [[1, 0, 0]]
 
 
 def test_devices_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

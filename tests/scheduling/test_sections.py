@@ -9,10 +9,10 @@ import pytest
 from jfold.scheduling.sections import Section
 from jfold.scheduling.sum_trees import (
     RowUses,
-    followed,
-    in_order,
+    resolve_edges,
+    sorted_by_round,
     sum_tree,
-    whole_cotangents,
+    total_cotangent_rows,
 )
 
 
@@ -64,16 +64,16 @@ def test_all_uses_of_a_sum_are_added_up() -> None:
 def test_edge_rows_are_found_through_sums_of_sums() -> None:
     """Of five values 0 has an edge row, 1 points to it, 2 to 1, 3 to 2; 4 has none."""
     uses = RowUses(np.array([3, 1, 2, 0]), np.array([~2, ~0, ~1, 7], np.int32))
-    whole = whole_cotangents(uses, 5, 99)
+    whole = total_cotangent_rows(uses, 5, 99)
     assert whole.tolist() == [7, 7, 7, 7, 99]
-    assert followed(np.array([5, ~3, ~4]), whole).tolist() == [5, 7, 99]
+    assert resolve_edges(np.array([5, ~3, ~4]), whole).tolist() == [5, 7, 99]
 
 
 def test_sorted_sums_keep_what_they_add_up() -> None:
     """The sums of the value whose level is reversed first come first."""
     rows, edges = np.repeat([0, 1], 5), np.arange(10, dtype=np.int32)
     tree = sum_tree(RowUses(rows, edges), np.full(2, 4), 50, 99)
-    moved = in_order(tree, np.array([4, 4, 1, 1]), 50)
+    moved = sorted_by_round(tree, np.array([4, 4, 1, 1]), 50)
     assert moved.values.tolist() == [1, 1, 0, 0]
     assert moved.table[:, 0].tolist() == [5, 9, 0, 4]
     assert moved.left.edges.tolist() == [52, 53, 50, 51]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
-from jfold.scheduling.assignment import evenly, in_order
+from jfold.scheduling.assignment import assign_evenly, assign_in_order
 from jfold.scheduling.shards import make_shards
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
@@ -278,12 +278,12 @@ def test_examples_are_dealt_evenly() -> None:
     rng = np.random.default_rng(0)
     shards = make_shards(sharding(8))
     work = (1 + 20 * rng.gamma(1, size=256)).astype(int)
-    deal = evenly(shards, 32, work.tolist())
+    deal = assign_evenly(shards, 32, work.tolist())
     loads = np.array([work[part].sum() for part in deal.examples])
     assert loads.max() <= 1.01 * loads.mean()
     assert [*map(len, deal.examples)] == [32] * 8
     assert sorted(np.concatenate(deal.examples)) == list(range(256))
-    again = evenly(shards, 32, work.tolist())
+    again = assign_evenly(shards, 32, work.tolist())
     assert [*map(list, again.examples)] == [*map(list, deal.examples)]
 
 
@@ -291,7 +291,10 @@ def test_examples_are_dealt_evenly() -> None:
 def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> None:
     shards = make_shards(sharding(count))
     rows = -(-len(work) // count) + 1
-    for deal in (evenly(shards, rows, work), in_order(shards, rows, len(work))):
+    for deal in (
+        assign_evenly(shards, rows, work),
+        assign_in_order(shards, rows, len(work)),
+    ):
         every = np.concatenate(deal.examples)
         assert sorted(every) == list(range(len(work)))
         assert max(map(len, deal.examples)) <= rows

@@ -18,7 +18,7 @@ from agreement import agree
 from hlo import compiled_text
 
 import jfold as jf
-from jfold.scheduling.slots import ReadMode, slots, ways
+from jfold.scheduling.slots import ReadMode, read_modes, slots
 from jfold.scheduling.spec import Spec
 
 KEY = jax.random.key(0)
@@ -28,7 +28,7 @@ def told(model: jf.Model, spec: Spec) -> list[str]:
     """Each slot with how it is read."""
     names = [each.layer.name for each in model.program.operations]
     names += ['result' for _ in model.program.results]
-    pairs = zip(slots(model.program), ways(spec), strict=True)
+    pairs = zip(slots(model.program), read_modes(spec), strict=True)
     return [f'{names[x.table]} {x.column}: {way.name.lower()}' for x, way in pairs]
 
 
@@ -61,7 +61,7 @@ def test_what_is_read_in_place() -> None:
     model, params = compiled(jf.AllOf(chained, given))
     examples = [np.ones(2, 'float32') * i for i in range(3)]
     schedule = model.schedule(examples, size=5)
-    assert {way for way in ways(schedule.spec)} == {ReadMode.IN_PLACE}
+    assert {way for way in read_modes(schedule.spec)} == {ReadMode.IN_PLACE}
     agree(model, params, examples, forward=True, size=5)
     text = compiled_text(model.apply, params, schedule)
     assert ' gather(' not in text
@@ -137,7 +137,7 @@ def test_a_sum_that_is_read_often_has_a_row() -> None:
     model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
     schedule = model.schedule(lists(3, 5))
     assert schedule.capacity.sum_rows
-    assert ReadMode.SUMMED not in ways(schedule.spec)
+    assert ReadMode.SUMMED not in read_modes(schedule.spec)
     agree(model, params, lists(3, 0, 1, 9), forward=True)
 
 
@@ -166,7 +166,10 @@ def test_what_was_in_place_may_be_indexed_from_then_on() -> None:
     assert told(model, first.spec)[1] == 'sin 0: in_place'
     agree(model, params, [apart, apart[:1]], forward=True)
     second = model.schedule([[*apart, apart[0]]])
-    assert {way for way in ways(second.spec)} <= {ReadMode.INDEXED, ReadMode.SUMMED}
+    assert {way for way in read_modes(second.spec)} <= {
+        ReadMode.INDEXED,
+        ReadMode.SUMMED,
+    }
     agree(model, params, [apart, [apart[1], *apart], []], forward=True)
     assert model.schedule([apart]).spec is second.spec
 

@@ -24,7 +24,7 @@ import jfold as jf
 from jfold.program.components import components
 from jfold.scheduling import staircase
 from jfold.scheduling.layout import layout
-from jfold.scheduling.profiles import Profiles, margins, most, profiles
+from jfold.scheduling.profiles import Profiles, largest_profiles, margins, profiles
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import RESIDUALS
 from jfold.scheduling.staircase import (
@@ -46,9 +46,9 @@ from trees import Workload
 Array = np.ndarray[Any, Any]
 
 
-def levels(most: int = 300) -> st.SearchStrategy[Array]:
+def levels(largest_profiles: int = 300) -> st.SearchStrategy[Array]:
     """Rows of up to 20 levels of two operations."""
-    row = st.tuples(st.integers(0, most), st.integers(0, most))
+    row = st.tuples(st.integers(0, largest_profiles), st.integers(0, largest_profiles))
     return st.lists(row, max_size=20).map(lambda x: np.array(x, int).reshape(-1, 2))
 
 
@@ -129,7 +129,7 @@ FIGURES = {(32, 32): (14, 1.7), (64, 128): (21, 1.4), (256, 128): (21, 1.4)}
 @pytest.mark.parametrize(('trees', 'leaves'), FIGURES)
 def test_trees_take_few_steps(trees: int, leaves: int) -> None:
     """Where a step costs as much as the rows of a mean level."""
-    most, spare = FIGURES[trees, leaves]
+    largest_profiles, spare = FIGURES[trees, leaves]
     (batch,) = Workload(trees, leaves, 1).batches(1)
     found: list[int] = []
 
@@ -143,7 +143,7 @@ def test_trees_take_few_steps(trees: int, leaves: int) -> None:
         height(tree)
     rows = np.bincount(found)[1:, None]
     stairs = cut(rows, float(rows.mean()), np.ones(1), (1 << 20,))
-    assert sum(count for count, _ in stairs) <= most
+    assert sum(count for count, _ in stairs) <= largest_profiles
     assert sum(count * x for count, (x,) in stairs) <= spare * rows.sum()
 
 
@@ -315,7 +315,9 @@ def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -
             assert not wanted[len(got) :].any()
 
     check(profiles(program, [selection]), lambda rows: rows.sum(0))
-    check(most(selection, size), lambda x: np.sort(x, 0)[::-1][:size].sum(0))
+    check(
+        largest_profiles(selection, size), lambda x: np.sort(x, 0)[::-1][:size].sum(0)
+    )
     check(
         margins(selection, size),
         lambda rows: np.ceil(3 * np.sqrt(size) * rows.std(0) - 1e-6),
@@ -325,12 +327,14 @@ def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -
 # ---- the budget ----------------------------------------------------------------------
 
 
-def programs(rng: random.Random, size: int, most: int, batches: int) -> list[int]:
+def programs(
+    rng: random.Random, size: int, largest_profiles: int, batches: int
+) -> list[int]:
     """How many programs there are after each batch of random trees."""
     model, made = jf.compile(tree_block(4), strategy='fixed'), np.random.default_rng(0)
     found = []
     for _ in range(batches):
-        leaves = [rng.randint(1, most) for _ in range(size)]
+        leaves = [rng.randint(1, largest_profiles) for _ in range(size)]
         model.schedule([binary_tree(made, n) for n in leaves])
         found.append(model.programs)
     return found

@@ -16,7 +16,7 @@ import jfold as jf
 from jfold.graph import Graph, Table
 from jfold.program.components import component_of, components
 from jfold.program.operations import Program
-from jfold.scheduling.layout import active_types, layout, running
+from jfold.scheduling.layout import active_types, layout, running_components
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.sections import SUM_ARITY, Section
 from jfold.scheduling.spec import Capacity
@@ -369,7 +369,7 @@ def ready_at(r: Reading) -> list[Array]:
     components; every row once at least, in tiles that stay in the region."""
     places, before = layout(r.schedule.spec), 0
     found = [np.full(len(x), -1) for x in r.levels]
-    for c, component in enumerate(running(r.schedule.spec)):
+    for c, component in enumerate(running_components(r.schedule.spec)):
         size, _ = places.tables[c]
         table = part(r, r.schedule.sections.tiles[c])
         for o in component.operations:

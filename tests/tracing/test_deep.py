@@ -14,7 +14,7 @@ from graphs import same
 
 import jfold as jf
 from jfold.graph import concatenate
-from jfold.language.walk import EXAMPLE, Path, common
+from jfold.language.walk import EXAMPLE, Path, common_prefix
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
@@ -99,14 +99,14 @@ def test_paths_are_read_no_further_than_where_they_part() -> None:
     """So that the walk of a chain takes time in proportion to its length."""
     node = Path(Unread(), '[1]', 99_999)  # type: ignore[arg-type]
     left, right = node.step('[0]'), node.step('[1]').step("['x']").step('[0]')
-    assert common([left, right]) is node
-    assert common([right, left]) is node
-    assert common([left]) is left
-    assert common([left, left.step('[2]')]) is left
+    assert common_prefix([left, right]) is node
+    assert common_prefix([right, left]) is node
+    assert common_prefix([left]) is left
+    assert common_prefix([left, left.step('[2]')]) is left
     twin = node.step('[1]').step("['x']")  # another object that says the same
-    assert common([right, twin.step('[3]')]).length == twin.length  # type: ignore[union-attr]
-    assert str(common([EXAMPLE.step('[1]'), EXAMPLE.step('[2]')])) == ''
-    assert common([]) is None
+    assert common_prefix([right, twin.step('[3]')]).length == twin.length  # type: ignore[union-attr]
+    assert str(common_prefix([EXAMPLE.step('[1]'), EXAMPLE.step('[2]')])) == ''
+    assert common_prefix([]) is None
 
 
 def test_collection_of_garbage_goes_on_after_an_error() -> None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import MASKED, check_at_least, expect, short_repr, some_masked
+from jfold.base.errors import MASKED, check_at_least, expect, has_masked, short_repr
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.inputs import InputTransform, Scalar
 from jfold.combinators import Block, Function
@@ -184,7 +184,7 @@ def _initial(table: object, shape: tuple[int, int]) -> Initial:
         TensorType(values.shape, values.dtype)
     except (TypeError, ValueError):
         expect('table', table, False, f'an array of numbers {list(shape)}')
-    expect('table', table, not some_masked([table]), 'an array of numbers', MASKED)
+    expect('table', table, not has_masked([table]), 'an array of numbers', MASKED)
     if values.shape != shape:
         raise ValueError(
             f'Embed: expected a `table` of shape {shape}, got {values.shape}'

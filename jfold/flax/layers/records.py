@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from jfold.base.errors import MASKED, check_at_least, some_masked
+from jfold.base.errors import MASKED, check_at_least, has_masked
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.control import Concat, Optional
 from jfold.blocks.declarations import ForwardDeclaration
@@ -249,7 +249,7 @@ def _as_items(value: object) -> object:
 
 
 def _as_vector(type_: type, value: Any) -> list[float]:
-    if some_masked([value]):
+    if has_masked([value]):
         raise TypeError(MASKED)
     number = value.item() if getattr(value, 'shape', None) == () else value
     # `item` of NumPy's dates and durations may be an int.
