@@ -23,7 +23,7 @@ def plain_containers(tree: object) -> Any:
     that holds no leaves is left out.
 
     >>> from flax.core import freeze
-    >>> plain(freeze({'a': [1, (2, None)]}))
+    >>> plain_containers(freeze({'a': [1, (2, None)]}))
     {'a': [1, (2, None)]}
     """
     parts, structure = jax.tree_util.tree_flatten_with_path(

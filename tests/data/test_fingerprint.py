@@ -185,11 +185,12 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
     """Neither addresses nor the order of sets are in them."""
     code = 'import json, test_fingerprint as t; '
     code += 'print(json.dumps({k: t.of(v) for k, v in t.everything().items()}))'
-    folder = str(Path(__file__).parents[1] / 'support')
+    here = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, '-c', code],
-        cwd=folder,
-        env=os.environ | {'PYTHONHASHSEED': '4711'},
+        cwd=here,
+        env=os.environ
+        | {'PYTHONHASHSEED': '4711', 'PYTHONPATH': str(here.parent / 'support')},
         capture_output=True,
         text=True,
         check=True,

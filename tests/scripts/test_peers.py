@@ -196,8 +196,9 @@ serve({name})
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of two programs: one in NumPy, and one that ends at once."""
-    tests = Path(__file__).parents[1] / 'support'
-    monkeypatch.setenv('PYTHONPATH', f'{tests}:{BENCHMARKS / "peers"}')
+    here = Path(__file__).parent
+    folders = here, here.parent / 'support', BENCHMARKS / 'peers'
+    monkeypatch.setenv('PYTHONPATH', ':'.join(map(str, folders)))
     monkeypatch.setattr(peers, 'PROGRAMS', tmp_path)
     names = {'jfold': 'exact', 'dynet': 'broken', 'dgl': 'exact'}
     found = {name: peers.Peer(name, program) for name, program in names.items()}

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def run_cells(cells: Sequence[str], folder: Path) -> list[Ran]:
       cells: the code of each.
       folder: an empty one, to which they may write.
     """
-    paths = {'PYTHONPATH': f'{HERE.parent}:{HERE}', 'JAX_PLATFORMS': 'cpu'}
+    paths = {'PYTHONPATH': f'{HERE.parents[1]}:{HERE}', 'JAX_PLATFORMS': 'cpu'}
     done = subprocess.run(
         [sys.executable, str(HERE / 'notebook.py')],
         input=json.dumps(cells),
@@ -108,6 +109,8 @@ def _main() -> None:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
+    # A shell's background jobs, and so these tests in one, are deaf to Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config = Config()
     config.InteractiveShell.colors = 'nocolor'
     config.HistoryManager.enabled = False
