@@ -34,7 +34,7 @@ from training import (
 )
 
 import jfold as jf
-from jfold.flax.layers import FC, GatedGraph, Weave
+from jfold import layers
 
 # Fields 'atoms' [n, ATOM]; 'bonds' [2m, BOND], each in both directions, 'of' [2m] and
 # 'to' [2m], the atoms at its ends; 'pairs' [n, n, PAIR].
@@ -116,18 +116,20 @@ PAIR = BOND + FAR - 1
 
 def messages(width: int, rounds: int) -> jf.Block:
     """From a graph to states of its atoms [width], by messages along bonds."""
-    atoms = jf.GetItem('atoms') >> jf.Map(jf.Vector(ATOM) >> FC(width, name='atom'))
+    atoms = jf.GetItem('atoms') >> jf.Map(
+        jf.Vector(ATOM) >> layers.FC(width, name='atom')
+    )
     bonds = jf.GetItem('bonds') >> jf.Map(jf.Vector(BOND))
     graph = jf.AllOf(atoms, jf.GetItem('of'), jf.GetItem('to'), bonds)
-    send = jf.Concat() >> FC(width, name='message')
-    return graph >> GatedGraph(width, rounds, send, edges=True)
+    send = jf.Concat() >> layers.FC(width, name='message')
+    return graph >> layers.GatedGraph(width, rounds, send, edges=True)
 
 
 def woven(width: int, rounds: int) -> jf.Block:
     """From a graph to states of its atoms [width], by weave modules."""
     atoms = jf.GetItem('atoms') >> jf.Map(jf.Vector(ATOM))
     pairs = jf.GetItem('pairs') >> jf.Map(jf.Map(jf.Vector(PAIR)))
-    modules = jf.Pipe(*(Weave(width) for _ in range(rounds)))
+    modules = jf.Pipe(*(layers.Weave(width) for _ in range(rounds)))
     return jf.AllOf(atoms, pairs) >> modules >> jf.GetItem(0)
 
 
@@ -137,8 +139,8 @@ MODELS = {'messages': messages, 'weave': woven}
 def make_block(options: argparse.Namespace) -> jf.Block:
     """From a graph to a number: atoms are added up."""
     atoms = MODELS[options.model](options.width, options.rounds)
-    each, whole = (FC(options.width, name=name) for name in ('each', 'whole'))
-    answer = FC(1, None, name='answer') >> (lambda x: x[0])
+    each, whole = (layers.FC(options.width, name=name) for name in ('each', 'whole'))
+    answer = layers.FC(1, None, name='answer') >> (lambda x: x[0])
     return atoms >> jf.Map(each) >> jf.Sum() >> whole >> answer
 
 

@@ -47,7 +47,7 @@ from treebank import (
 )
 
 import jfold as jf
-from jfold.flax import layers
+from jfold import layers
 
 CLASSES = 5  # from very negative to very positive; 2 is neutral
 USUAL = {  # options, with the treebank and without

@@ -26,7 +26,7 @@ from training import (
 )
 
 import jfold as jf
-from jfold.flax.layers import FC, Embed
+from jfold import layers
 
 WAYS = 'north', 'east', 'south', 'west'
 TURNS = {'left': 3, 'right': 1, 'around': 2}  # quarters, clockwise
@@ -36,10 +36,14 @@ WORDS = *TURNS, 'again', 'then', 'please'
 def make_block(width: int) -> jf.Block:
     """Logits [4] of a text."""
     known = {word: number for number, word in enumerate(WORDS)}
-    vector = jf.InputTransform(known) >> jf.Scalar('int32') >> Embed(len(WORDS), width)
-    step = jf.Concat() >> FC(width, jnp.tanh)
+    vector = (
+        jf.InputTransform(known)
+        >> jf.Scalar('int32')
+        >> layers.Embed(len(WORDS), width)
+    )
+    step = jf.Concat() >> layers.FC(width, jnp.tanh)
     state = jf.Fold(step, jf.Zeros(width))
-    return jf.InputTransform(str.split) >> jf.Map(vector) >> state >> FC(4, None)
+    return jf.InputTransform(str.split) >> jf.Map(vector) >> state >> layers.FC(4, None)
 
 
 def way(text: str) -> int:

@@ -20,11 +20,11 @@ from hlo import Module, body_of, compiled_text, large, parse, scatters
 from hypothesis import given, settings
 
 import jfold as jf
+from jfold import layers
 from jfold.device import hoisting
 from jfold.device.execution import Execution, make_execution
 from jfold.device.hoisting import WORTH, hoisted_products
 from jfold.device.kernel import Kernel
-from jfold.flax import layers
 from jfold.scheduling.spec import FIXED, RECOMPUTE_ALL
 
 SIZE = WORTH  # of items and states

@@ -17,7 +17,7 @@ from flax import nnx
 from layer_checks import RNG, affine, checked, same, vectors
 
 import jfold as jf
-from jfold.flax import layers
+from jfold import layers
 
 # ---- dense ---------------------------------------------------------------------------
 

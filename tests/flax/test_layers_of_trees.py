@@ -14,7 +14,7 @@ from checking import refuses
 from layer_checks import RNG, affine, same, vectors
 
 import jfold as jf
-from jfold.flax import layers
+from jfold import layers
 
 # ---- trees ---------------------------------------------------------------------------
 

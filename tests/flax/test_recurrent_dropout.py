@@ -13,7 +13,7 @@ import pytest
 from agreement import close
 
 import jfold as jf
-from jfold.flax import layers
+from jfold import layers
 
 H, RATE, ROWS = 16, 0.25, 24
 KEY = jax.random.key(3)
