@@ -7,6 +7,8 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
@@ -104,6 +106,7 @@ def compare_errors(
     Raises:
       Mismatch: one refuses what the other does not, or says something else.
     """
+    params = jax.tree.map(jnp.asarray, params)  # a tracer picks no row of NumPy's
     example = examples[rng.integers(len(examples))]
     if trace(model.program, [example]).nodes > MOST_NODES:
         return False
