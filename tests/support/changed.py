@@ -22,14 +22,15 @@ FOR_ALL = 'tests/twin'
 
 def differing(commit: str) -> list[str]:
     """The files that differ from a commit, new ones included."""
-    known = ['git', 'diff', '--name-only', commit], ['git', 'ls-files', '-o']
-    lines = [
-        subprocess.run(
-            [*command, *rest], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        for command, rest in zip(known, ([], ['--exclude-standard']), strict=True)
-    ]
-    return [*lines[0], *lines[1]]
+    known, new = f'diff --name-only {commit}', 'ls-files --others --exclude-standard'
+    return [file for command in (known, new) for file in _git(command)]
+
+
+def _git(command: str) -> list[str]:
+    """The lines that a command of git prints."""
+    words = ['git', *command.split()]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def tests_of(files: Iterable[str]) -> list[str]:
@@ -52,4 +53,4 @@ def tests_of(files: Iterable[str]) -> list[str]:
 
 
 if __name__ == '__main__':
-    print(*tests_of(differing(*sys.argv[1:2] or ['main'])))
+    print(*tests_of(differing(*sys.argv[1:] or ['main'])))
