@@ -86,9 +86,6 @@ class RowUses(NamedTuple):
         return RowUses(self.rows[which], self.edges[which])
 
 
-NO_USES = RowUses(np.zeros(0, np.intp), np.zeros(0, np.int32))
-
-
 def resolve_edges(edges: Array, totals: Array) -> Array:
     """Return edge rows [n], where `~row` is replaced by that of `totals` [rows]."""
     result = edges.copy()

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fuzz import campaign, cases, rows
+from fuzz import campaign, cases, rows, wrong
 from fuzz.checks import both, check_case, compiled, interpreted
 from fuzz.failures import replay
 from fuzz.near import Mismatch
@@ -434,3 +434,19 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_replay_of_a_case_that_passes() -> None:
     """Says nothing."""
     replay([])
+
+
+def test_a_wrong_example_that_is_recorded_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, examples = jf.compile(jf.Map(jf.Scalar())), [[1.0, 2.0, 3.0]]
+
+    def refused() -> list[bool]:
+        rng = np.random.default_rng(0)
+        return [wrong.compare_errors(model, {}, examples, rng) for _ in range(30)]
+
+    assert {*refused()} == {True, False}
+    traced = wrong.trace
+    monkeypatch.setattr(wrong, 'trace', lambda program, some: traced(program, some[:1]))
+    with pytest.raises(Mismatch, match='None\nis not\n'):
+        refused()
