@@ -71,6 +71,13 @@ def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
     return array_spec(np.shape(x), x.dtype)
 
 
+def strong(x: Any) -> Any:
+    """Return an array or spec [*shape] without a weak type, which a step would lose."""
+    if not getattr(x, 'weak_type', False):
+        return x
+    return spec_of(x) if isinstance(x, Spec) else jnp.asarray(x, x.dtype)
+
+
 def masked(x: jax.Array, real: jax.Array) -> jax.Array:
     """Return `x`, zero where it is not real.
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import blocks as b
+from jfold.base.arrays import strong
 from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
 from jfold.base.memo import memoized
 from jfold.base.trampoline import Steps, in_turn, run
@@ -69,6 +70,7 @@ def evaluate(
     """
     params = with_external(typing.layers, params or {}, external)
     check_params(typing.layers, params)
+    params = jax.tree.map(strong, params)
     arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
         result = Walk(typing, arrays).run(example)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from jfold.base.arrays import strong
 from jfold.base.keys import as_key
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm, flatten_once, is_struct
@@ -122,6 +123,7 @@ def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
     if init is None:
         return uniform, None
     params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
+    params = jax.tree.map(strong, params)
     if jax.tree.leaves(params):
         return uniform, params
     draws = uniform.draws
@@ -157,7 +159,7 @@ def _layer_call(
 
 
 def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
-    return jax.tree.map(jnp.asarray, init(key, *specs))
+    return jax.tree.map(lambda x: strong(jnp.asarray(x)), init(key, *specs))
 
 
 # ---- types and arrays ----------------------------------------------------------------
