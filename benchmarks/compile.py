@@ -55,7 +55,6 @@ class Job:
       by_hand: from parameters and `arrays` to the results of all examples.
       arrays: of the batch.
       convert: from the model's parameters to those of `by_hand`.
-      strategy: as of `jf.compile`.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Job:
     by_hand: Callable[..., jax.Array]
     arrays: tuple[Any, ...]
     convert: Callable[[Params], Any] = lambda params: params
-    strategy: str | None = None
 
 
 # ---- one cell ------------------------------------------------------------------------
@@ -131,7 +129,7 @@ def kinds_job(options: argparse.Namespace) -> Job:
     arrays = padded_by_kind(batch, kinds)
     block = functools.partial(kinds_expression, kinds, width)
     name = f'{kinds} kinds of items, {examples} lists, {width} wide'
-    return Job(name, block, batch, sum_of_kinds, arrays, strategy='once')
+    return Job(name, block, batch, sum_of_kinds, arrays)
 
 
 def padded_by_kind(batch: list[Items], kinds: int) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +166,7 @@ def messages_job(options: argparse.Namespace) -> Job:
     by_hand = functools.partial(padded_network, rounds)
     name = f'{rounds} rounds of messages, {count} molecules, {width} wide'
     arrays = padded([read(x) for x in batch])
-    return Job(name, block, batch, by_hand, arrays, strategy='once')
+    return Job(name, block, batch, by_hand, arrays)
 
 
 def inputs_job(options: argparse.Namespace) -> Job:
@@ -186,7 +184,7 @@ def inputs_job(options: argparse.Namespace) -> Job:
         return jax.vmap(lambda *xs: jnp.tanh(sum(x * x for x in xs)))(*xs)
 
     name = f'an operation with {inputs} inputs'
-    return Job(name, block, batch, by_hand, columns, strategy='once')
+    return Job(name, block, batch, by_hand, columns)
 
 
 JOBS = {
@@ -221,7 +219,7 @@ class Made:
 def make_own(job: Job) -> Made:
     """jfold's step."""
     block = job.block()
-    model, building = clocked(lambda: jf.compile(block, strategy=job.strategy))
+    model, building = clocked(lambda: jf.compile(block))
     arguments = model.init(jax.random.key(0)), model.schedule(job.batch)
     step = jax.value_and_grad(functools.partial(loss, model))
     return make_step(step, arguments, building)

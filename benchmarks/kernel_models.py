@@ -55,7 +55,7 @@ class Program:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """How many rows the loops compute, and how many stand for nodes."""
+        """How many rows are computed, and how many stand for nodes."""
         from jfold.scheduling.layout import layout
 
         places = layout(self.schedule.spec)

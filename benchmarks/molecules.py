@@ -31,7 +31,6 @@ import jfold as jf
 FEATURES = 16  # of an atom
 FEWEST, MOST = 8, 29  # atoms of a molecule
 POOL = 4  # batches that take turns
-OWN = {'jfold, once': 'once', 'jfold, in loops': None}  # by name, the strategy
 
 Atom = dict[str, Any]
 Arrays = tuple[np.ndarray, ...]
@@ -191,18 +190,15 @@ def compare(options: argparse.Namespace) -> Iterator[Row]:
     """Rows of times, then ratios to the faster network by hand, round by round."""
     rng = np.random.default_rng(0)
     batches = [[molecule(rng) for _ in range(options.batch)] for _ in range(POOL)]
-    block, contenders = expression(options.width, options.rounds), {}
-    setups = {}
-    for name, strategy in OWN.items():
-        say(f'{name}: compiling and checking')
-        setup = set_up(name, block, batches, batches[0][:2], len, strategy=strategy)
-        setups[name] = setup
-        contenders |= setup.contenders() | merging(name, setup)
+    block = expression(options.width, options.rounds)
+    say('jfold: compiling and checking')
+    setup = set_up('jfold', block, batches, batches[0][:2], len)
+    contenders = setup.contenders() | merging('jfold', setup)
     made, compiling = hand_written(options, batches, setup)
     say('timing')
     times = take_turns(contenders | made, options.repeats, options.limit)
     for mode in MODES:
-        yield from (setup.row(mode, times) for setup in setups.values())
+        yield setup.row(mode, times)
         for name in ('flat', 'padded'):
             parts = ('', 'merged ', 'whole ')
             device, merged, whole = (times[f'{name}: {part}{mode}'] for part in parts)
@@ -214,8 +210,7 @@ def compare(options: argparse.Namespace) -> Iterator[Row]:
                 'merged ms': merged.ms,
                 'whole ms': whole.ms,
             }
-        for name in setups:
-            yield from ratios(name, times, mode)
+        yield from ratios('jfold', times, mode)
 
 
 def merging(name: str, setup: Setup) -> dict[str, Callable[[int], Any]]:

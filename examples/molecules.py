@@ -255,7 +255,7 @@ def train(
     """Errors in test of what is simpler, and of the trained network."""
     scaled, scale = normalised(parts)
     steps = options.epochs * -(-len(parts['train'].items) // options.batch_size)
-    model = jf.compile(make_block(options), strategy='once')  # nothing is in a loop
+    model = jf.compile(make_block(options))
     optimizer = make_optimizer(options, steps)
     trainer = make_trainer(
         model, scaled, mean_square, jf.Model.apply, optimizer, options

@@ -55,12 +55,12 @@ FAMILIES = (
 TALL = 10_000  # nested calls, of which a block takes four, and some stack of C
 
 
-def lower(root: b.Block, fuses: bool = True, once: bool = False) -> Program:
+def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     """Compile an expression.
 
     Args:
       fuses: whether functions in a row are fused into one operation.
-      once: whether rounds are unrolled, so that no operation but sums is recurrent.
+      unrolls: whether rounds are unrolled, if then nothing but sums is recurrent.
 
     Raises:
       TypeError: the types clash, cannot be determined, or the result is not made of
@@ -68,25 +68,25 @@ def lower(root: b.Block, fuses: bool = True, once: bool = False) -> Program:
     """
     typing = infer(root)
     check_output(typing.root, typing.metrics)
-    return lower_typed(typing, None if fuses else {}, once)
+    return lower_typed(typing, None if fuses else {}, unrolls)
 
 
 def lower_portable(portable: Portable) -> Program:
     """Return the program of an expression of another process; its layers do not run."""
-    return lower_typed(portable.typing, portable.feeds, portable.once)
+    return lower_typed(portable.typing, portable.feeds, portable.unrolled)
 
 
 def lower_typed(
-    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, once: bool
+    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
 ) -> Program:
     """Compile a typed expression.
 
     Args:
       feeds: the fusion, as `OperationChoice.feeds`; chosen here if `None`.
-      once: see `lower`.
+      unrolls: see `lower`.
     """
     with _tall_stack():
-        return _lowered(typing, feeds, once)
+        return _lowered(typing, feeds, unrolls)
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def _tall_stack() -> Iterator[None]:
 
 
 def _lowered(
-    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, once: bool
+    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
 ) -> Program:
     tables, chosen = Tables(typing), OperationChoice()
     round_, text = generate_source(tables, chosen)
@@ -119,14 +119,15 @@ def _lowered(
         chosen = apply_fusion(feeds, applied, uses, grouped)
     if chosen.feeds:  # operations are renumbered: write again
         round_, text = generate_source(tables, chosen)
-    if once:
-        round_, text, chosen = unroll_rounds(tables, chosen, round_)
+    unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None
+    if unrolled:
+        round_, text, chosen = unrolled
     operations, sites = round_.program(round_.operations), round_.sites_in_order()
     attributes = {x.name: getattr(operations, x.name) for x in fields(Operations)}
     result = Program(
-        **attributes | {'once': once},
+        **attributes | {'unrolled': unrolled is not None},
         source=Source(text, round_.names.values, recording(round_), round_.where),
-        expression=Expression(typing, tables, chosen, once, sites),
+        expression=Expression(typing, tables, chosen, unrolled is not None, sites),
     )
     check_operations(result)
     return result

@@ -20,19 +20,19 @@ from jax import Array, lax
 
 from jfold.base.arrays import Arrays, ByOperation, cast_varying, masked, varying_axes
 from jfold.base.tracebacks import api_boundary
+from jfold.device.apply import apply_all, kept_bytes
 from jfold.device.backward import backward, stash_specs
 from jfold.device.batch import Batch
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.execution import Execution, make_execution
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import MaybeZeros
-from jfold.device.once import kept_bytes, run_once
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.results import by_result, gathered
 from jfold.program.result_tables import packed
 from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.spec import ONCE, Spec
+from jfold.scheduling.spec import Spec
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -90,9 +90,9 @@ def _run_shard(
     execution = make_execution(spec, used, varying)
     arguments = _weights(execution, used), indices, constants
     tensors = (
-        run_once(execution, *arguments)
-        if spec.strategy == ONCE
-        else _in_loops(execution, arguments)
+        _in_loops(execution, arguments)
+        if spec.has_loops
+        else apply_all(execution, *arguments)
     )
     results = by_result(execution.program, tensors)
     # Results with any number of rows have zeros behind the real ones.
@@ -211,7 +211,7 @@ def residual_bytes(spec: Spec) -> int:
     function does that has no gradient."""
     layers = spec.program.layers
     execution = make_execution(spec, {layer.name: layer.params for layer in layers})
-    if spec.strategy == ONCE:
+    if not spec.has_loops:
         return kept_bytes(execution)
     pullbacks = execution.pullbacks([True for _ in execution.tensors])
     specs = list(itertools.chain(*saved_specs(execution, execution.policies).values()))

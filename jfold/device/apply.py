@@ -26,12 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, ByOperation, Varying, array_spec, cast_varying
 from jfold.base.jaxprs import is_inexact
 from jfold.device.batch import Batch
 from jfold.device.buffers import add_at, slice_rows, take
+from jfold.device.derivatives import Derived, differentiable
 from jfold.device.execution import Execution
 from jfold.device.kernel import Weights
+from jfold.device.linear import MaybeZeros, Reverse
 from jfold.graph import shared_counts, value_parts
 from jfold.program.components import (
     Component,
@@ -77,7 +80,7 @@ class State:
     anything: set[int] = field(default_factory=set)
 
 
-def run_once(
+def apply_all(
     execution: Execution,
     weights: ByOperation,
     indices: Array,
@@ -98,7 +101,36 @@ def run_once(
         else:
             for o in component.operations:
                 _apply(state, o, weights[o])
-    return list(_results(state))
+    return _checked(execution, list(_results(state)))
+
+
+def _checked(execution: Execution, tensors: Arrays) -> Arrays:
+    """Return tensors [rows, *shape] each, whose reverse checks that functions have one.
+
+    JAX would raise its own error, which does not name the layer.
+    """
+    kernels = execution.kernels.values()
+    if all(jaxprs.is_straight(kernel.forward(2)) for kernel in kernels):
+        return tensors
+    return [_checked_tensor(execution, k, x) for k, x in enumerate(tensors)]
+
+
+def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
+    """Return a tensor [rows, *shape], whose reverse checks what it depends on."""
+
+    def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
+        execution.pullbacks([k == number for k, _ in enumerate(execution.tensors)])
+        return cotangents
+
+    def again(_: Arrays, along: MaybeZeros, cotangents: MaybeZeros) -> MaybeZeros:
+        return []  # it is linear
+
+    def derived(tensors: Arrays, _: MaybeZeros) -> Derived:
+        return tensors, Reverse(pull, again), tensors
+
+    checked: Array
+    (checked,) = differentiable(lambda tensors: tensors, derived)([tensor])
+    return checked
 
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
@@ -222,7 +254,12 @@ def _mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
 
 def kept_bytes(execution: Execution) -> int:
-    """Return the size of what JAX keeps for the reverse, in bytes."""
+    """Return the size of what JAX keeps for the reverse, in bytes.
+
+    Raises:
+      Exception: whatever a function without a gradient does.
+    """
+    execution.pullbacks([True for _ in execution.tensors])
     weights = {o: kernel.weight_specs for o, kernel in execution.kernels.items()}
     pairs = zip(execution.spec.capacity.constants, execution.program.types, strict=True)
     constants = tuple(array_spec((rows, *t.shape), t.dtype) for rows, t in pairs)
@@ -236,7 +273,7 @@ def kept_bytes(execution: Execution) -> int:
 
         def run(floats: ByOperation) -> Arrays:
             all_weights = {o: x + weights[o][len(x) :] for o, x in floats.items()}
-            return run_once(execution, all_weights, indices, constants)
+            return apply_all(execution, all_weights, indices, constants)
 
         return jax.vjp(run, floats)[1]
 

@@ -64,7 +64,7 @@ class CustomDerivatives:
             outputs, saved = self._save(arguments)
             return outputs, *self._reverse(len(outputs), arguments, saved)
 
-        result: Arrays = _differentiable(self.run, derived)(arguments)
+        result: Arrays = differentiable(self.run, derived)(arguments)
         return result
 
     def _save(self, arguments: Arrays) -> tuple[Arrays, Any]:
@@ -77,7 +77,7 @@ class CustomDerivatives:
             result = self._save(arguments)
             return result, *self._reverse(len(result[0]), arguments, result[1])
 
-        result: tuple[Arrays, Any] = _differentiable(self.save, derived)(arguments)
+        result: tuple[Arrays, Any] = differentiable(self.save, derived)(arguments)
         return result
 
     def _reverse(
@@ -130,7 +130,7 @@ class CustomDerivatives:
 
             return result, Reverse(back, refuse), known
 
-        pulling = _differentiable(pull, derived)
+        pulling = differentiable(pull, derived)
         result: MaybeZeros = pulling(known)
         return result
 
@@ -157,7 +157,7 @@ class CustomDerivatives:
         def derived(known: Arrays, _: MaybeZeros) -> Derived:
             return seconds(known), Reverse(refuse, refuse), known
 
-        seconds = _differentiable(second, derived)
+        seconds = differentiable(second, derived)
         result: tuple[MaybeZeros, MaybeZeros] = seconds(known)
         return result
 
@@ -167,7 +167,7 @@ class CustomDerivatives:
 Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 
 
-def _differentiable(
+def differentiable(
     function: Callable[[Arrays], Any], derived: Callable[[Arrays, MaybeZeros], Derived]
 ) -> Callable[[Arrays], Any]:
     """Return a function of arrays [*shape each] to a pytree, with its derivative.

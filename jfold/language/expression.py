@@ -29,14 +29,14 @@ class Expression:
       typing: the uses of blocks.
       tables: the numbers of types, operations and constants.
       chosen: the operations of the program.
-      once: whether rounds were unrolled, so that each operation runs once.
+      unrolled: whether rounds were unrolled, so that nothing runs in a loop.
       sites: by type, the bound and use of the constants on each tape.
     """
 
     typing: TypedExpression
     tables: Tables
     chosen: OperationChoice
-    once: bool = False
+    unrolled: bool = False
     sites: Any = None
 
     def deep(self) -> Source:

@@ -61,7 +61,7 @@ class Generator(Writer):
             self._function(key, node, value)
         name = self.written[key]
         tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
-        self.calls.append(Call(w.key, key, str(node), tensors))
+        self.calls.append(Call(w.key, key, tensors))
         # A call on the caller's own arguments: a circle of these is endless recursion.
         leaves = [
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat

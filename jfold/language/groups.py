@@ -72,7 +72,7 @@ def group_function(
     for o, size in zip(operations, GROUPS, strict=True):
         inputs = [s.Tensor('', x.type, x.makers) for x in items] * size
         place = g.applied(o, inputs, w.key)
-        g.groups_written.append((str(node), place))
+        g.reductions.add(place)
         numbers.append(place)
         makers.append(g.makers_of(place))
         for k, _ in enumerate(items):

@@ -26,19 +26,19 @@ class Portable:
     Attributes:
       typing: the uses of blocks.
       feeds: by operation, which of its operands are operations fused into it.
-      once: whether rounds are unrolled, so that each operation runs once.
+      unrolled: whether rounds are unrolled, so that nothing runs in a loop.
     """
 
     typing: TypedExpression
     feeds: dict[int, tuple[Any, ...]]
-    once: bool
+    unrolled: bool
 
 
 def portable(program: Program) -> Portable:
     """Return the data from which another process can record examples."""
     expression: Any = program.expression
     feeds = {o: tuple(x) for o, x in expression.chosen.feeds.items()}
-    return Portable(expression.typing, feeds, expression.once)
+    return Portable(expression.typing, feeds, expression.unrolled)
 
 
 def missing(*inputs: object) -> NoReturn:
@@ -164,7 +164,7 @@ CODECS: dict[type, Codec] = {
     TypedExpression: Codec(
         lambda x: (x.root, x.declarations, x.layers, x.metrics), TypedExpression
     ),
-    Portable: Codec(lambda x: (x.typing, x.feeds, x.once), Portable),
+    Portable: Codec(lambda x: (x.typing, x.feeds, x.unrolled), Portable),
     Forwarding: Codec(
         lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Forwarding
     ),

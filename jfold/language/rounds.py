@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,13 +51,11 @@ class Call:
     """A call in one function of the source to another.
 
     Attributes:
-      where: the path of the block.
       tensors: whether tensors are among the arguments.
     """
 
     caller: Hashable
     callee: Hashable
-    where: str
     tensors: bool
 
 
@@ -90,6 +89,9 @@ class Round:
       places, joins, levels, inputs, row_makers: facts that it finds; see `Facts`.
       uses: the applications of operations.
       grouped: operations that are applied to groups of items.
+      has_loops: whether a loop over a sequence runs on its own results.
+      reductions: the operations that are applied to groups of items, as they run.
+      applied_at: the number of places where each operation is applied.
       node: the use of a block that is being written.
       where: the use that wrote a line or refers to a name; `None` if several do.
       bits: per operation, the bit of its first output.
@@ -113,8 +115,9 @@ class Round:
         self.uses: list[Use] = []
         self.calls: list[Call] = []
         self.applied_in: dict[Hashable, set[int]] = {}
-        self.loops_written: list[str] = []
-        self.groups_written: list[tuple[str, int]] = []
+        self.has_loops = False
+        self.reductions: set[int] = set()
+        self.applied_at: Counter[int] = Counter()
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
@@ -246,7 +249,8 @@ class Round:
             o = len(self.split_of) - 1
         elif self.chosen.kinds is not None:
             o = self.chosen.kinds[self.applications]
-            self.applications += 1
+        self.applications += 1
+        self.applied_at[o] += 1
         self.applied_in.setdefault(key, set()).add(o)
         makers = self.inputs.setdefault(o, [0] * len(inputs))
         for k, tensor in enumerate(inputs):
@@ -260,6 +264,8 @@ class Round:
 
     def reads_own_level(self, o: int) -> bool:
         """Return whether an operation's level depends on its inputs'."""
+        if self.chosen.split or self.chosen.kinds is not None:
+            return False  # where rounds are unrolled, no use reads its own results
         return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:

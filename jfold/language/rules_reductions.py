@@ -135,7 +135,7 @@ def _reduced_pair(combine: TypedUse, pair: list[Any], state: Walk) -> Steps[Any]
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a loop that combines neighbours in pairs until one value is left."""
     combine = node.parts[0]
-    w.g.loops_written.append(str(node))
+    w.g.has_loops = True
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
     item = blank(operand.items)

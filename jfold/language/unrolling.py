@@ -13,17 +13,19 @@ stage, the number of uses in a chain before them,
 
     sum 0 >> round 0 >> sum 1 >> round 1 >> sum 2
 
-each an application. Uses on the same stage stay one operation. Where the data decide
-how often something runs on its own results, in a recursion or a loop over a sequence,
-there is no such program. Sums of sequences, in groups of groups, are recurrent too, but
-the device computes them as one segment sum.
+each an application, that JAX runs and differentiates without loops. Uses on the same
+stage stay one operation. Where the data decide how often something runs on its own
+results, in a recursion or a loop over a sequence, there is no such program. Sums of
+sequences, in groups of groups, are recurrent too, but the device computes them as one
+segment sum.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from jfold.language.generate import Generator, generate_source
 from jfold.language.rounds import Call, OperationChoice
@@ -31,75 +33,84 @@ from jfold.language.tables import Tables
 from jfold.program.components import component_of, components, direct_reads, results_in
 from jfold.program.operations import Operation, Operations, Producers
 
+MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
+
+
+Unrolled: TypeAlias = tuple[Generator, str, OperationChoice]
+
 
 def unroll_rounds(
-    tables: Tables, chosen: OperationChoice, before: Generator
-) -> tuple[Generator, str, OperationChoice]:
+    tables: Tables, chosen: OperationChoice, before: Generator, text: str
+) -> Unrolled | None:
     """Return the last round, its text and operations, after unrolling.
 
-    Raises:
-      TypeError: the data decide how often something runs on its own results; the
-        message names the block.
+    `None` if the data decide how often something runs on its own results, or if there
+    are very many uses.
+
+    Args:
+      before, text: the last round and its text, of the operations `chosen`.
     """
-    for where in before.loops_written:
-        raise _recurrence_error(where, 'a loop over a sequence')
-    for call in _recursive_calls(before):
-        raise _recurrence_error(call.where, 'a recursion')
+    if before.has_loops or _has_recursion(before):
+        return None
+    if _is_unrolled(before) and _are_apart(before):
+        return before, text, chosen
+    if sum(before.applied_at.values()) > MOST:
+        return None
     # First with an operation for each use, then with those of a stage joined again.
     split, _ = generate_source(tables, replace(chosen, split=True))
     program = before.program(before.operations)
     kinds, operations = _staged_operations(split, program)
     unrolled = replace(chosen, operations=operations, kinds=kinds)
     after, text = generate_source(tables, unrolled)
-    types = [*after.tables.types]
-    for where, number in after.groups_written:
-        dtype_kinds = {types[t].dtype.kind for t in operations[number].outputs}
-        if not operations[number].is_sum or 'b' in dtype_kinds:
-            raise _recurrence_error(where, 'a reduction that is no sum of numbers')
-    for call in _shared_recurrences(after):
-        raise _recurrence_error(
-            call.where, 'a declaration that may be given its own result'
-        )
-    return after, text, unrolled
+    return (after, text, unrolled) if _is_unrolled(after) else None
 
 
-def _recurrence_error(where: str, got: str) -> TypeError:
-    """Return the error for a block that has to run on its own results."""
-    return TypeError(
-        f"{where}: expected nothing that runs on its own results, as `strategy='once'` "
-        f'says, got {got}: leave `strategy` out'
-    )
+def _is_unrolled(g: Generator) -> bool:
+    """Return whether nothing is recurrent but segment sums, if none reads another."""
+    parts = components(g.program(g.operations))
+    recurrent = {o for part in parts if part.recurrent for o in part.operations}
+    are_sums = all(o in g.reductions and _is_sum_of_numbers(g, o) for o in recurrent)
+    return are_sums and not _is_shared(g, recurrent)
 
 
-def _recursive_calls(g: Generator) -> list[Call]:
-    """Return the calls of functions that call themselves, even through others."""
+def _are_apart(g: Generator) -> bool:
+    """Return whether each segment sum has operations of its own, one after another."""
+    parts = components(g.program(g.operations))
+    sums = [part.operations for part in parts if part.recurrent]
+    are_alone = all(g.applied_at[o] == 1 for part in sums for o in part)
+    return are_alone and all(part[-1] - part[0] + 1 == len(part) for part in sums)
+
+
+def _is_sum_of_numbers(g: Generator, o: int) -> bool:
+    types, operation = [*g.tables.types], g.operations[o]
+    is_bool = any(types[t].dtype.kind == 'b' for t in operation.outputs)
+    return operation.is_sum and not is_bool
+
+
+def _has_recursion(g: Generator) -> bool:
+    """Return whether functions call themselves, even through others."""
     left = {key: [x for x in g.calls if x.caller == key] for key in g.written}
     # Drop functions that call none of those that are left, until only circles are.
     while done := [k for k, c in left.items() if left.keys().isdisjoint(_callees(c))]:
         for key in done:
             del left[key]
-    return [call for calls in left.values() for call in calls if call.callee in left]
+    return bool(left)
 
 
 def _callees(calls: Sequence[Call]) -> set[Hashable]:
     return {call.callee for call in calls}
 
 
-def _shared_recurrences(g: Generator) -> Iterator[Call]:
-    """Yield the calls, on tensors, of recurrent functions that several places call.
-
-    Operations of a function are those of all these places, so one may read another's.
-    """
-    program = g.program(g.operations)
-    parts = components(program)
-    recurrent = {o for part in parts if part.recurrent for o in part.operations}
+def _is_shared(g: Generator, recurrent: set[int]) -> bool:
+    """Return whether several places call a recurrent function, some on tensors."""
     places = Counter(call.callee for call in g.calls)
     keys = {key for key, applied in g.applied_in.items() if recurrent & applied}
     for _ in g.written:  # their callers, transitively
         keys |= {call.caller for call in g.calls if call.callee in keys}
-    for call in g.calls:
-        if call.callee in keys and call.tensors and places[call.callee] > 1:
-            yield call
+    return any(
+        call.callee in keys and call.tensors and places[call.callee] > 1
+        for call in g.calls
+    )
 
 
 def _staged_operations(
@@ -108,11 +119,13 @@ def _staged_operations(
     """Return the operation of each place, and these operations by component."""
     uses = split.split_of
     stages = _stages(split.program(split.operations), uses, program)
-    kinds = list(zip(stages, uses, strict=True))
+    # Nothing but its own groups may read a part of a segment sum.
+    sums = (place in split.reductions for place in range(len(uses)))
+    kinds = list(zip(stages, uses, sums, strict=True))
     distinct = sorted({*kinds})
     number = {kind: n for n, kind in enumerate(distinct)}
     first = tuple(number[kind] for kind in kinds)
-    operations = tuple(program.operations[o] for _, o in distinct)
+    operations = tuple(program.operations[o] for _, o, _ in distinct)
     # Operations of a component stand together, and so do their rows.
     inputs = [[0] * len(operation.inputs) for operation in operations]
     facts = split.new_facts()

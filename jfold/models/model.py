@@ -39,7 +39,7 @@ from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
-from jfold.scheduling.spec import ONCE, RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
+from jfold.scheduling.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
 
 
 @dataclass(eq=False)
@@ -435,23 +435,22 @@ def compile(
         batch needs, which suits the CPU; or 'fixed', as often as the capacity allows,
         which suits devices that would wait for the host after every round: a few loops
         over tiles of different widths, as batches so far have had wide and narrow
-        levels. The default goes by the backend. 'once' is for expressions without
-        recursion and loops, as of messages along the edges of a graph: each operation
-        runs once, on all rows that there is room for, as plain JAX. On a CPU that is
-        about twice as fast, but takes as long for any batch as for one that fills the
-        capacity; on accelerators the order of sums differs from run to run.
+        levels. The default goes by the backend. Where nothing runs on its own results,
+        as messages along the edges of a graph, there are no loops: each operation runs
+        a single time, as plain JAX, on all rows that there is room for. On
+        accelerators the order of its sums then differs from run to run.
       reproducible: sums in a fixed order, to the last bit: the result of an example is
         the same whatever batch it is in, and the gradients of a batch are the same in
         every run and process and with any number of threads. All rows of an operation
-        are then computed by tiles of one width, which takes longer, most of all where
-        levels are narrow; `docs/reproducible.md` says how much, and what is not
-        promised.
+        are then computed by tiles of one width, in loops, which takes longer, most of
+        all where levels are narrow; `docs/reproducible.md` says how much, and what is
+        not promised.
 
     Raises:
       ValueError: `residuals` or `strategy` is none of these.
-      TypeError: `reproducible` is no bool; or types clash or cannot be determined, or
-        'once' is for no such expression, and the message names the path of the block
-        at fault, what it expects and what it gets.
+      TypeError: `reproducible` is no bool; or types clash or cannot be determined, and
+        the message names the path of the block at fault, what it expects and what it
+        gets.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Function, Scalar
@@ -461,10 +460,12 @@ def compile(
     """
     max_programs = _checked_limit(max_programs)
     _check_choice('residuals', residuals, RESIDUALS)
-    _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
-    _check_reproducible(reproducible, strategy)
+    _check_choice('strategy', strategy, (*STRATEGIES, None))
+    hint = 'say `True` for sums in a fixed order'
+    is_bool = isinstance(reproducible, bool)
+    expect('reproducible', reproducible, is_bool, 'a bool', hint)
     root = convert_to_block(block)
-    program = lower(root, once=strategy == ONCE)
+    program = lower(root, unrolls=not reproducible)
     return Model(root, program, max_programs, residuals, strategy, reproducible)
 
 
@@ -478,23 +479,13 @@ def _checked_limit(max_programs: int | None) -> int | None:
     return check_at_least('max_programs', max_programs, 1)
 
 
-def _check_reproducible(reproducible: object, strategy: str | None) -> None:
-    hint = 'say `True` for sums in a fixed order'
-    is_bool = isinstance(reproducible, bool)
-    expect('reproducible', reproducible, is_bool, 'a bool', hint)
-    if reproducible:
-        _check_choice('strategy', strategy, (*STRATEGIES, None), '`reproducible=True`')
-
-
 @memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
     """Return the model of a block, compiled once, for modules that are copied."""
     return compile(block, max_programs)
 
 
-def _check_choice(
-    name: str, value: object, choices: tuple[object, ...], beside: str = ''
-) -> None:
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
-        names, where = ' or '.join(map(repr, choices)), beside and f' beside {beside}'
-        raise ValueError(f'expected `{name}` as {names}{where}, got {value!r}')
+        names = ' or '.join(map(repr, choices))
+        raise ValueError(f'expected `{name}` as {names}, got {value!r}')

@@ -37,11 +37,11 @@ from jfold.program.result_tables import check_classes
 from jfold.scheduling.budget import FixedBudget
 from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule, abstract
-from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES, Capacity, Spec
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES, Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 2
+FORMAT = 3
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 
@@ -424,7 +424,7 @@ def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
         if capacity.shards or {*map(type, capacity.numbers)} != {int}:
             raise TypeError(f'expected whole numbers for one device, got {capacity}')
         residuals, strategy = saved['residuals'], saved['strategy']
-        if residuals not in RESIDUALS or strategy not in (*STRATEGIES, ONCE):
+        if residuals not in RESIDUALS or strategy not in STRATEGIES:
             raise ValueError(f'expected ways to run, got {residuals!r}, {strategy!r}')
         yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
 

@@ -142,7 +142,7 @@ class Operations(Memoized):
         sequences.
       sources: the results that may be read at each place, which decides what is
         recurrent; any of its type if `None`.
-      once: whether it runs without loops: no operation is recurrent, except sums.
+      unrolled: whether it runs without loops: no operation is recurrent, except sums.
     """
 
     types: tuple[TensorType, ...]
@@ -151,7 +151,7 @@ class Operations(Memoized):
     constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     results: tuple[Result, ...]
     sources: Producers | None
-    once: bool = field(default=False, kw_only=True)
+    unrolled: bool = field(default=False, kw_only=True)
 
     @property
     def own(self) -> Result:

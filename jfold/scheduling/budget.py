@@ -23,11 +23,12 @@ from jfold.program.operations import Program
 from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, no_headroom
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import with_slots
-from jfold.scheduling.spec import ONCE, Capacity, Spec
+from jfold.scheduling.spec import Capacity, Spec
 from jfold.scheduling.staircase import fits
 from jfold.scheduling.tiles import (
+    Strategy,
     best_strategy,
-    strategy_named,
+    strategy_for,
     strategy_of,
     without_unused,
 )
@@ -93,11 +94,15 @@ class Budget:
     @cached_property
     def has_profiles(self) -> bool:
         """Return whether capacities have profiles: how many rows each level has."""
-        return strategy_named(self.strategy, self.reproducible).fixed
+        return self._strategy.fixed
 
     @cached_property
     def _sizes(self) -> int:
-        return FINE if self.strategy == ONCE else COARSE
+        return FINE if self.program.unrolled else COARSE
+
+    @property
+    def _strategy(self) -> Strategy:
+        return strategy_for(self.program, self.strategy, self.reproducible)
 
     def without_limit(self) -> Budget:
         """Return a budget that shares the specs and may add any number to them.
@@ -112,7 +117,7 @@ class Budget:
         Raises:
           ProgramBudgetError: it would be one too many; nothing has changed then.
         """
-        need = without_unused(self.program, need, self.strategy)
+        need = without_unused(self.program, need)
         chain = self.chains.get(_batches(need)) or Chain()
         spec = chain.holding(need) or self._grow(chain, need, chance)
         chain.late.append(need)
@@ -146,7 +151,7 @@ class Budget:
         Raises:
           ProgramBudgetError: as of `reserve`.
         """
-        need = without_unused(self.program, need, self.strategy)
+        need = without_unused(self.program, need)
         chain = self.chains.get(_batches(need)) or Chain()
         spec = chain.holding(need)
         if spec is None:
@@ -166,7 +171,7 @@ class Budget:
         """
         self._check(capacity)
         capacity = with_slots(self.program, capacity)
-        capacity = without_unused(self.program, capacity, self.strategy)
+        capacity = without_unused(self.program, capacity)
         chain = self.chains.get(_batches(capacity)) or Chain()
         spec = chain.holding(capacity)
         if spec is None:
@@ -187,9 +192,9 @@ class Budget:
         return self._spec(capacity)
 
     def _spec(self, capacity: Capacity) -> Spec:
-        fitted = strategy_named(self.strategy, self.reproducible).fitted
         options = self.residuals, self.strategy or best_strategy(), self.reproducible
-        capacity = fitted(self.program, with_slots(self.program, capacity))
+        capacity = with_slots(self.program, capacity)
+        capacity = self._strategy.fitted(self.program, capacity)
         return Spec(self.program, capacity, *options)
 
     def _check(self, capacity: Capacity) -> None:
@@ -262,7 +267,7 @@ class FixedBudget:
         Raises:
           ValueError: none does.
         """
-        need = without_unused(self.specs[0].program, need, self.specs[0].strategy)
+        need = without_unused(self.specs[0].program, need)
         for spec in self.specs:
             if need.shards is None and spec.capacity.holds(need):
                 return spec

@@ -99,7 +99,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
     """Return whether demands are of a program, by their widths."""
     # Those for the same graphs differ between programs with loops and without.
     highest = 2 + len(program.types)  # levels, fans and stages
-    highest += len(slots(program)) + 1 if program.once else 0
+    highest += len(slots(program)) + 1 if program.unrolled else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
     return widths == ((_ends(program)[-1],), (highest,))
 
@@ -143,7 +143,7 @@ def demands(selection: Selection) -> Demands:
     added, highest = [tables[: types + nodes], sums], [_depth(selection), fans, stages]
     if program.observed:
         added.append(tables[[types + nodes + r for r in program.observed]])
-    if program.once:
+    if program.unrolled:
         # Computed for all examples of the graph at once, and remembered.
         reads = slot_needs(selection.every)
         chosen = slice(None) if selection.examples is None else selection.examples

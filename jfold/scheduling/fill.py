@@ -32,7 +32,7 @@ from jfold.scheduling.selections import (
     parts_of,
 )
 from jfold.scheduling.slots import ReadMode, read_modes, slots, sums_have_rows
-from jfold.scheduling.spec import ONCE, Spec
+from jfold.scheduling.spec import Spec
 from jfold.scheduling.sum_trees import RowUses
 from jfold.scheduling.summands import with_pair_tables
 from jfold.scheduling.tiles import cores, in_loops
@@ -49,7 +49,7 @@ def fill(
       spec: of a capacity that holds the selection.
       devices: the number that run such schedules at a time, on this process's cores.
     """
-    if spec.strategy == ONCE:
+    if not spec.has_loops:
         graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
@@ -87,7 +87,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
             loops = places.widths[o], places.trips[c]
             in_loops(spec).write(part, batch.levels.counts[o], last, *loops)
     header[len(depths) : -1] = rows
-    header[-1] = 1 if spec.strategy == ONCE else empty_fraction(cores(devices))
+    header[-1] = empty_fraction(cores(devices)) if spec.has_loops else 1
     places.sections.header.whole.write(indices, header)
 
 
@@ -221,7 +221,7 @@ class _Reads:
 @memoized
 def _reads(spec: Spec) -> _Reads:
     """Return the columns of reads that schedules of a spec contain."""
-    pairs = _of_slots(spec) if spec.strategy == ONCE else _in_graph(spec)
+    pairs = _in_graph(spec) if spec.has_loops else _of_slots(spec)
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
     edges = np.array([x.edge for x in targets], np.int32)
@@ -280,9 +280,9 @@ def _write_rows(batch: Batch) -> None:
     """Write the rows that are read; with loops the consumers of values, too."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
-    has_loops = spec.strategy != ONCE  # so all reads are indexed
     selection = batch.selection
-    merged = selection.values if has_loops else selection.merge(reads.columns)
+    # With loops all reads are indexed.
+    merged = selection.values if spec.has_loops else selection.merge(reads.columns)
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
     # Numbers of values become rows of buffers; behind them are rows of tables already.
@@ -299,7 +299,7 @@ def _write_rows(batch: Batch) -> None:
         # Spare rows repeat a real one: on zeros a function may return NaN.
         last = column[-1] if b > a else 0
         section.fill(indices, column, spare if spare >= 0 else last)
-    if has_loops:  # else JAX itself differentiates the program
+    if spec.has_loops:  # else JAX itself differentiates the program
         edges = _edges(reads, merged)
         for t in active_types(spec.program):
             begin, end = reads.columns.ends[t : t + 2]

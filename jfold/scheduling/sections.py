@@ -28,7 +28,7 @@ from jfold.graph import Array
 from jfold.program.components import component_of, components
 from jfold.program.operations import Operations
 from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, sums_have_rows
-from jfold.scheduling.spec import ONCE, Spec
+from jfold.scheduling.spec import Spec
 
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
@@ -178,7 +178,7 @@ def _per(
 def summed_at_once(spec: Spec, c: int) -> bool:
     """Return whether a component is sums of sums, taken at once from their leaves."""
     component = components(spec.program)[c]
-    return spec.strategy == ONCE and component.recurrent
+    return not spec.has_loops and component.recurrent
 
 
 def _summands(room: Room, c: int) -> Shape:
@@ -232,7 +232,7 @@ def _summed(room: Room, table: int, shapes: list[Shape]) -> list[Shape]:
 
 def _consumers(room: Room, t: int) -> Shape:
     # Without loops JAX differentiates the program, so no edges are summed here.
-    fan = 0 if room.spec.strategy == ONCE else room.spec.capacity.fans[t]
+    fan = room.spec.capacity.fans[t] if room.spec.has_loops else 0
     return fan, room.computed[t]
 
 
@@ -241,7 +241,7 @@ def _steps(room: Room, t: int) -> Shape:
 
 
 def _rows_of_sums(room: Room, t: int) -> int:
-    return 0 if room.spec.strategy == ONCE else room.spec.capacity.sums[t]
+    return room.spec.capacity.sums[t] if room.spec.has_loops else 0
 
 
 def _sums(room: Room, t: int) -> Shape:

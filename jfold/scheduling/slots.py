@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from jfold.base.memo import memoized
 from jfold.program.components import components, first_results, results_in, sources
 from jfold.program.operations import Operations, ProducerSet
-from jfold.scheduling.spec import ONCE, Capacity, Spec
+from jfold.scheduling.spec import Capacity, Spec
 
 
 class ReadMode(enum.Enum):
@@ -58,13 +58,13 @@ class Slot:
 def sum_operations(program: Operations) -> frozenset[int]:
     """Return the sums of sums of a program without loops, which are taken at once."""
     sums = (x.operations for x in components(program) if x.recurrent)
-    return frozenset(itertools.chain(*sums)) if program.once else frozenset()
+    return frozenset(itertools.chain(*sums)) if program.unrolled else frozenset()
 
 
 @memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
     """Return the slots of operations, except sums, then of results; none with loops."""
-    return tuple(_slots(program)) if program.once else ()
+    return tuple(_slots(program)) if program.unrolled else ()
 
 
 @memoized
@@ -107,7 +107,8 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     places, indexed, summands = slots(program), capacity.indexed, capacity.summands
     none, sums_have_rows = (0,) * len(places), capacity.sum_rows
     if not len(places) == len(indexed) == len(summands):
-        indexed, summands, sums_have_rows = (1,) * len(places), none, int(program.once)
+        indexed, summands = (1,) * len(places), none
+        sums_have_rows = int(program.unrolled)
     pairs = zip(places, indexed, strict=True)
     return replace(
         capacity,
@@ -121,7 +122,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
     """Return the mode in which each slot is read."""
     program, capacity = spec.program, spec.capacity
-    if spec.strategy != ONCE or not capacity.indexed:
+    if spec.has_loops or not capacity.indexed:
         return tuple(ReadMode.INDEXED for _ in slots(program))
     pairs = zip(slots(program), capacity.indexed, strict=True)
     return tuple(_mode(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)

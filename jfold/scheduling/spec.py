@@ -23,7 +23,6 @@ from jfold.scheduling.staircase import Profile, fits, larger
 
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
-ONCE = 'once'  # without loops
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,10 @@ class Spec(Memoized, Stays):
 
     Args:
       residuals: what the forward pass stores for the reverse; one of `RESIDUALS`.
-      strategy: how often loops run; one of `STRATEGIES`, or `ONCE`. 'counted': as
-        often as the batch says, level by level, with tiles of several widths. 'fixed':
-        as often as the capacity says, with one tile of each operation a step, whose
-        widths follow its profiles. 'once': no loops, as no operation is recurrent.
+      strategy: how often loops run, if the program has any; one of `STRATEGIES`.
+        'counted': as often as the batch says, level by level, with tiles of several
+        widths. 'fixed': as often as the capacity says, with one tile of each operation
+        a step, whose widths follow its profiles.
       reproducible: whether the order of sums depends neither on the capacity nor on the
         number of threads; then each operation has tiles of one width.
     """
@@ -186,6 +185,11 @@ class Spec(Memoized, Stays):
     def shards(self) -> Shards | None:
         """The devices that share the examples; `None` for one device."""
         return self.capacity.shards
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether levels and tiles run in loops; if not, the program is plain JAX."""
+        return not self.program.unrolled
 
     @property
     def key(self) -> SpecKey:

@@ -32,7 +32,7 @@ from jfold.program.costs import looks_up, parameter_bytes, row_bytes
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.growth import power_of_two
 from jfold.scheduling.sections import SUM_ARITY
-from jfold.scheduling.spec import COUNTED, FIXED, ONCE, Capacity, Spec
+from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
 from jfold.scheduling.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
 from jfold.scheduling.widths import Widths, tiles
 
@@ -278,7 +278,7 @@ class Fixed:
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
-class Once:
+class NoLoops:
     """A strategy without loops: each operation runs once, on all rows of its region."""
 
     fixed: ClassVar[bool] = False
@@ -439,9 +439,9 @@ def _same_width(profile: Profile, operations: int) -> Profile:
 # ---- all strategies ------------------------------------------------------------------
 
 InLoops: TypeAlias = Counted | Fixed
-Strategy: TypeAlias = InLoops | Once
-_STRATEGIES: dict[tuple[str, bool], Strategy] = {
-    (ONCE, False): Once(),
+Strategy: TypeAlias = InLoops | NoLoops
+_NO_LOOPS = NoLoops()
+_LOOPS: dict[tuple[str, bool], InLoops] = {
     (COUNTED, False): Counted(),
     (FIXED, False): Fixed(),
     (COUNTED, True): CountedAlike(),
@@ -449,25 +449,25 @@ _STRATEGIES: dict[tuple[str, bool], Strategy] = {
 }
 
 
-def strategy_named(name: str | None, reproducible: bool) -> Strategy:
-    """Return a strategy by name, or the one that suits the backend."""
-    return _STRATEGIES[name or best_strategy(), reproducible]
+def strategy_for(program: Operations, name: str | None, reproducible: bool) -> Strategy:
+    """Return the strategy of a program, whose loops are named or suit the backend."""
+    if program.unrolled:
+        return _NO_LOOPS
+    return _LOOPS[name or best_strategy(), reproducible]
 
 
 def strategy_of(spec: Spec) -> Strategy:
-    """Return the strategy that a spec names."""
-    return strategy_named(spec.strategy, spec.reproducible)
+    """Return the strategy of a spec."""
+    return strategy_for(spec.program, spec.strategy, spec.reproducible)
 
 
 def in_loops(spec: Spec) -> InLoops:
     """Return the strategy of a spec of a program with loops."""
     strategy = strategy_of(spec)
-    assert not isinstance(strategy, Once)
+    assert not isinstance(strategy, NoLoops)
     return strategy
 
 
-def without_unused(
-    program: Operations, need: Capacity, strategy: str | None
-) -> Capacity:
+def without_unused(program: Operations, need: Capacity) -> Capacity:
     """Return the capacity without fields that no array shape depends on."""
-    return Once().fitted(program, need) if strategy == ONCE else need
+    return _NO_LOOPS.fitted(program, need) if program.unrolled else need

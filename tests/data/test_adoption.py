@@ -202,7 +202,7 @@ def test_a_schedule_of_a_model_that_was_the_same(options: Any) -> None:
 
 def test_schedules_of_a_model_without_loops() -> None:
     def make() -> jf.Model:
-        return jf.compile(jf.Map(jf.Scalar()) >> jf.Sum(), strategy='once')
+        return jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
 
     one, other = make(), make()
     data = [[1, 2], [3], []]

@@ -299,7 +299,7 @@ def test_nothing_is_left_out_of_an_expression() -> None:
     assert {x.name for x in fields(TypedExpression)} == {
         *('root', 'declarations', 'layers', 'metrics')
     }
-    assert {x.name for x in fields(Portable)} == {'typing', 'feeds', 'once'}
+    assert {x.name for x in fields(Portable)} == {'typing', 'feeds', 'unrolled'}
 
 
 def test_an_expression_may_be_nested_without_limit() -> None:

@@ -453,7 +453,7 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             jf.Scalar() >> jf.Function(jnp.sin),
             jf.Scalar() >> jf.Function(jnp.sin) >> jf.Function(jnp.sin),
             [
-                "nothing instead of `row = len(numbers)` in Pipe[0].Scalar('float32')",
+                'nothing instead of `operation sin(float32) -> float32`',
             ],
         ),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs without loops, `strategy='once'`: what they give, and what has none."""
+"""Programs without loops: what they give, and what has none."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree, close
-from checking import refuses
 from drawing_models import compiled
 from expressions import Expression, expressions
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 
 import jfold as jf
+from jfold.language.unrolling import MOST
 from jfold.program.components import components
 from jfold.scheduling.spec import RESIDUALS
 from jfold.scheduling.summands import sum_leaves
@@ -78,7 +79,7 @@ def molecules(*counts: int) -> list[Atoms]:
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_rounds_of_messages(residuals: str) -> None:
     """Sums of more than eight numbers, of one and of none, to twelve digits."""
-    model = jf.compile(network(2), residuals=residuals, strategy='once')
+    model = jf.compile(network(2), residuals=residuals)
     params = model.init(KEY)
     for counts in (3, 1, 9), (1, 0, 1):
         agree(model, params, molecules(*counts), 1e-12, forward=True)
@@ -86,7 +87,7 @@ def test_rounds_of_messages(residuals: str) -> None:
 
 def test_operations_are_told_apart_and_nothing_is_in_a_loop() -> None:
     """One sum for each round, and one of all atoms; by three operations each."""
-    model = jf.compile(network(2), strategy='once')
+    model = jf.compile(network(2))
     names = [each.layer.name for each in model.program.operations]
     assert names.count('add') == 9
     assert sorted({*names} - {'add'}) == ['first', 'last', 'round 0', 'round 1']
@@ -109,7 +110,7 @@ def test_uses_beside_each_other_stay_one_operation() -> None:
     )
     behind = jf.Vector(WIDTH) >> jf.Function(layer) >> jf.Function(layer)
     for block, count in (beside, 1), (behind, 2):
-        model = jf.compile(block, strategy='once')
+        model = jf.compile(block)
         assert len(model.program.operations) == count
     params = model.init(KEY)
     assert list(params) == ['Dense']
@@ -122,7 +123,7 @@ def test_uses_beside_each_other_stay_one_operation() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('root', ['whole', 'sequences', 'sequence'])
 def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
-    """In double precision; those that have loops are told."""
+    """In double precision."""
 
     @settings(max_examples=2)
     @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
@@ -135,11 +136,8 @@ def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
 
 def check(expression: Expression, residuals: str) -> None:
     """Two batches agree, if the expression can be run like that."""
-    try:
-        model = jf.compile(expression.block, residuals=residuals, strategy='once')
-    except TypeError as error:
-        assert 'expected nothing that runs on its own results' in str(error)
-        assume(False)
+    model = jf.compile(expression.block, residuals=residuals)
+    assume(model.program.unrolled)
     params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
     for size in (3, 3):
         agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
@@ -165,7 +163,7 @@ def kinds() -> jf.Block:
 
 def test_operations_that_do_not_occur_have_no_gradient() -> None:
     """Room for them is there, and zero times infinity is no number."""
-    model = jf.compile(kinds(), strategy='once')
+    model = jf.compile(kinds())
     params = model.init(KEY)
     agree(model, params, [[('log', 2), ('square', 4)], [('log', 0.75)] * 5])
     agree(model, params, [[('square', 4)], []])
@@ -183,7 +181,7 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
         for name in ('one', 'two')
     )
     ends = jf.Map(jf.Map(jf.Vector(3) >> jf.AllOf(one, two)) >> jf.Slice(start=1))
-    model = jf.compile(ends, strategy='once')
+    model = jf.compile(ends)
     params = model.init(jax.random.key(0))
     model.schedule([[[[1.0, 2.0, 3.0]] * 3]])  # so that there is room
     schedule = model.schedule([[[]]])
@@ -197,7 +195,7 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 
 def test_what_is_drawn() -> None:
     """It is what an example draws by itself."""
-    model, params, examples = compiled('graph', strategy='once')
+    model, params, examples = compiled('graph')
     agree(model, params, examples, rngs=jax.random.key(3))
     schedule = model.schedule(examples)
     values = model.apply(params, schedule, deterministic=True)
@@ -208,20 +206,20 @@ def test_rows_of_arrays_that_are_passed() -> None:
     """And gradients of these."""
     rows = jf.External('rows', [WIDTH])
     block = jf.Map(rows >> jf.Function(nn.Dense(2))) >> jf.Sum()
-    model = jf.compile(block, strategy='once')
+    model = jf.compile(block)
     agree(model, model.init(KEY), [[0, 1, 1], [], [2] * 9])
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_long_sums_of_16_bits(dtype: str) -> None:
     """Forward, and of cotangents in reverse."""
-    model = jf.compile(jf.Map(jf.Scalar(dtype)) >> jf.Sum(), strategy='once')
+    model = jf.compile(jf.Map(jf.Scalar(dtype)) >> jf.Sum())
     assert model.apply({}, model.schedule([[1.0] * 1000])).tolist() == [1000.0]
     scale = jf.Function(lambda w, x: w * x, lambda key: jnp.ones((), dtype), name='w')
     one = jf.GetItem(0) >> jf.Scalar(dtype) >> scale >> jf.Broadcast()
     items = jf.GetItem(1) >> jf.Map(jf.Scalar(dtype))
     block = jf.AllOf(one, items) >> jf.ZipWith(jnp.multiply) >> jf.Sum()
-    model = jf.compile(block, strategy='once')
+    model = jf.compile(block)
     schedule = model.schedule([(1.0, [1.0] * 1000)])
     grads = jax.grad(lambda p: model.apply(p, schedule).sum())(model.init(KEY))
     assert grads['w'].tolist() == 1000.0
@@ -233,7 +231,7 @@ def test_sums_of_several_families() -> None:
     pair = jf.Record((jf.Scalar(), jf.Scalar())) >> jf.Function(jnp.add)
     items = jf.Map(jf.Scalar())
     three = jf.Record((pair, items >> plus, items >> jf.Sum()))
-    model = jf.compile(three >> jf.AllOf(plus, jf.Sum()), strategy='once')
+    model = jf.compile(three >> jf.AllOf(plus, jf.Sum()))
     examples = [((1, 2), [3, 4], [5, 6, 7]), ((0, 1), [], [1] * 20)]
     agree(model, {}, examples)
     assert model.apply({}, model.schedule(examples))[0].tolist() == [28, 21]
@@ -244,7 +242,7 @@ def test_sums_of_several_families() -> None:
 
 def test_schedules_of_a_corpus_are_those_of_its_examples() -> None:
     """To the bit, and so is what a file gives; a stream has few programs."""
-    model, examples = jf.compile(network(2), strategy='once'), molecules(*range(1, 9))
+    model, examples = jf.compile(network(2)), molecules(*range(1, 9))
     corpus = model.trace(examples, progress=False)
     rng = np.random.default_rng(1)
     for _ in range(40):
@@ -263,7 +261,7 @@ def test_schedules_of_a_corpus_are_those_of_its_examples() -> None:
 
 def test_devices_and_files(tmp_path: Path) -> None:
     """A batch dealt to two devices, and a model in a file, give the same."""
-    model, examples = jf.compile(network(2), strategy='once'), molecules(3, 9, 1, 4, 2)
+    model, examples = jf.compile(network(2)), molecules(3, 9, 1, 4, 2)
     params = model.init(KEY)
     mesh = jax.make_mesh(
         (2,), ('data',), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
@@ -278,22 +276,22 @@ def test_devices_and_files(tmp_path: Path) -> None:
 
 def test_transformations() -> None:
     """Those of plain JAX: forward mode, second derivatives, models at once."""
-    model, examples = jf.compile(network(1), strategy='once'), molecules(3, 4)
-    loops, schedule = jf.compile(network(1)), model.schedule(examples)
+    model, examples = jf.compile(network(1)), molecules(3, 4)
+    loops, schedule = in_loops(network(1)), model.schedule(examples)
     params, other = model.init(KEY), loops.schedule(examples)
 
     def losses(params: Any) -> Any:
         return (model.apply(params, schedule) ** 2).sum()
 
-    def in_loops(params: Any) -> Any:
+    def loss_in_loops(params: Any) -> Any:
         return (loops.apply(params, other) ** 2).sum()
 
     def curved(loss: Any) -> Any:
         return jax.jvp(jax.grad(loss), (params,), (params,))[1]
 
-    close(curved(losses), curved(in_loops), 1e-10)
+    close(curved(losses), curved(loss_in_loops), 1e-10)
     two = jax.tree.map(lambda x: jnp.stack([x, -x]), params)
-    close(jax.vmap(losses)(two), jax.vmap(in_loops)(two), 1e-12)
+    close(jax.vmap(losses)(two), jax.vmap(loss_in_loops)(two), 1e-12)
 
 
 def test_sums_that_sums_read() -> None:
@@ -314,53 +312,38 @@ twice = jf.ForwardDeclaration(name='twice', output_type=[])
 twice.resolve_to(jf.Function(jnp.sin))
 summed = jf.ForwardDeclaration(name='summed', output_type=[])
 summed.resolve_to(jf.Sum())
-AGAIN = 'a declaration that may be given its own result'
-TURNS = {
-    'a recursion': nested(),
-    'a loop over a sequence': jf.Map(jf.Scalar())
-    >> jf.Fold(jnp.add, jf.Zeros('float32')),
-    'a reduction that is no sum of numbers': jf.Map(jf.Scalar()) >> jf.Max(),
+half = jf.Function(lambda w, x: w * x, lambda key, x: jnp.full((), 0.5), name='half')
+LOOPS = {
+    'a recursion': (nested(), [[1, [2, 3]]]),
+    'a loop over a sequence': (
+        jf.Map(jf.Scalar()) >> jf.Fold(jnp.add, jf.Zeros('float32')),
+        [[1, 2, 3]],
+    ),
+    'a reduction that is no sum': (jf.Map(jf.Scalar()) >> jf.Max(), [[1, 3, 2]]),
+    'a function of its own results': (jf.Scalar() >> twice() >> twice(), [1.0, 2.0]),
+    'a sum of its own results': (
+        jf.Map(jf.Map(jf.Scalar()) >> summed()) >> summed(),
+        [[[1, 2], [3]]],
+    ),
+    'very many rounds': (jf.Pipe(jf.Scalar(), *[half] * (MOST + 1)), [1.0, 2.0]),
 }
 
 
-GIVEN_AGAIN = {
-    'a function': jf.Scalar() >> twice() >> twice(),
-    'a sum': jf.Map(jf.Map(jf.Scalar()) >> summed()) >> summed(),
-}
-
-
-@pytest.mark.parametrize('name', GIVEN_AGAIN)
-def test_declarations_that_are_given_their_own_results(name: str) -> None:
-    what_is_told(GIVEN_AGAIN[name], AGAIN)
+@pytest.mark.parametrize('name', LOOPS)
+def test_programs_with_loops(name: str) -> None:
+    """Where the data decide how often something runs, or it runs very often."""
+    block, examples = LOOPS[name]
+    model = jf.compile(block)
+    assert not model.program.unrolled
+    agree(model, model.init(KEY), examples)
 
 
 def test_declarations_in_several_places() -> None:
     """Which nothing of theirs gets back to."""
-    block = jf.Record((jf.Scalar() >> twice(), jf.Scalar() >> twice()))
-    agree(jf.compile(block, strategy='once'), {}, [(1.0, 2.0), (3.0, 4.0)])
-
-
-@pytest.mark.parametrize('got', TURNS)
-def test_what_takes_turns_is_told(got: str) -> None:
-    what_is_told(TURNS[got], got)
-
-
-def what_is_told(block: jf.Block, got: str) -> None:
-    """With the block at fault."""
-    with pytest.raises(TypeError) as caught:
-        jf.compile(block, strategy='once')
-    where, told = str(caught.value).split(': expected ', 1)
-    assert where
-    assert told == (
-        "nothing that runs on its own results, as `strategy='once'` says, got "
-        f'{got}: leave `strategy` out'
-    )
+    model = jf.compile(jf.Record((jf.Scalar() >> twice(), jf.Scalar() >> twice())))
+    assert model.program.unrolled
+    agree(model, {}, [(1.0, 2.0), (3.0, 4.0)])
 
 
 def test_a_fixed_order_needs_loops() -> None:
-    text = (
-        "expected `strategy` as 'counted' or 'fixed' or None beside "
-        "`reproducible=True`, got 'once'"
-    )
-    with refuses(text, ValueError):
-        jf.compile(jf.Scalar(), strategy='once', reproducible=True)
+    assert not jf.compile(jf.Scalar(), reproducible=True).program.unrolled

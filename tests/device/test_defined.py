@@ -179,14 +179,14 @@ def test_operations_of_either_kind_with_few_rows_or_none(
     name: str, residuals: str
 ) -> None:
     """To twelve digits, whichever reads what the other has made."""
-    model = jf.compile(BLOCKS[name], residuals=residuals, strategy='once')
+    model = jf.compile(BLOCKS[name], residuals=residuals)
     params = model.init(KEY)
     for batch in BATCHES:
         agree(model, params, batch, 1e-12, forward=True, size=4)
 
 
 def test_shards_of_which_some_lack_an_operation() -> None:
-    model = jf.compile(BLOCKS['by index'], strategy='once')
+    model = jf.compile(BLOCKS['by index'])
     axis = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((2,), ('data',), axis, devices=jax.devices()[:2])
     sharding = jax.NamedSharding(mesh, jax.P('data'))
@@ -195,7 +195,7 @@ def test_shards_of_which_some_lack_an_operation() -> None:
 
 def test_what_is_absent_does_not_read_what_is_infinite() -> None:
     """Though its spare rows might."""
-    model = jf.compile(items(log, square), strategy='once')
+    model = jf.compile(items(log, square))
     model.schedule(BATCHES[0][:1])  # there is room for both
     schedule = model.schedule([[('a', np.inf)]])
     loss = lambda params: model.apply(params, schedule).values[0]  # noqa: E731
@@ -204,7 +204,7 @@ def test_what_is_absent_does_not_read_what_is_infinite() -> None:
 
 def masks(block: jf.Block) -> int:
     """How many there are in the gradient of the results of a batch."""
-    model = jf.compile(block, strategy='once')
+    model = jf.compile(block)
     schedule = model.schedule([[2.0, 3.0], [4.0]])
     grads = jax.grad(lambda params: model.apply(params, schedule).sum())
     return str(jax.make_jaxpr(grads)(model.init(KEY))).count('select_n')

@@ -13,6 +13,7 @@ import pytest
 from agreement import close
 from binary_trees import tree_block
 from hlo import compiled_text
+from looped import in_loops
 from transformed import (
     PAIRS,
     TREES,
@@ -207,9 +208,9 @@ def test_reverse_mode_runs_nothing_of_forward_mode() -> None:
     assert 'jfold_linear' in str(jax.make_jaxpr(tangent)((weights,), (weights,)))
 
 
-def test_reverse_mode_three_times_is_refused() -> None:
+def test_reverse_mode_three_times_is_refused_in_loops() -> None:
     """The error says what to do, which works."""
-    reader = jf.compile(jf.Scalar() >> jf.Function(lambda w, x: jnp.sin(w * x), init))
+    reader = in_loops(jf.Scalar() >> jf.Function(lambda w, x: jnp.sin(w * x), init))
     weights, batch = reader.init(jax.random.key(0)), reader.schedule([1.5])
     (name,) = weights
 

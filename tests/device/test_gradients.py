@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hlo import compiled_text
+from looped import in_loops
 from reverse_rules import (
     BATCH,
     OPPOSITES,
@@ -323,14 +324,16 @@ def ruled(kind: str, scale: Any) -> Any:
     return lambda w, x: f(w * x)
 
 
-@pytest.mark.parametrize('kind', ['vjp', 'jvp'])
-def test_a_rule_may_close_over_numbers_alone(kind: str) -> None:
+@pytest.mark.parametrize(
+    ('kind', 'compiles'), [('vjp', in_loops), ('jvp', in_loops), ('vjp', jf.compile)]
+)
+def test_a_rule_may_close_over_numbers_alone(kind: str, compiles: Any) -> None:
     """Which no `jit` around traces: JAX compiles no loop with such a rule."""
 
     @functools.partial(jax.jit, static_argnums=1)
     def step(scale: Any, learns: bool) -> Any:
         layer = jf.Function(ruled(kind, scale), init=ones, name='ruled')
-        model = jf.compile(jf.Vector(H) >> layer)
+        model = compiles(jf.Vector(H) >> layer)
         params, schedule = {'ruled': jnp.ones(H)}, model.schedule(BATCH)
 
         def loss(params: Any) -> Any:
@@ -348,7 +351,7 @@ def test_a_rule_may_close_over_numbers_alone(kind: str) -> None:
         step(2.0, True)
     assert str(caught.value) == message
     assert "gradient of layer 'ruled'" in caught.value.__notes__[0]
-    model = jf.compile(jf.Vector(H) >> jf.Function(ruled(kind, 3), init=ones))
+    model = compiles(jf.Vector(H) >> jf.Function(ruled(kind, 3), init=ones))
     params = model.init(jax.random.key(0))
     close(gradient(model, params, BATCH), [np.array([15, 21, 27])])
 
@@ -356,9 +359,9 @@ def test_a_rule_may_close_over_numbers_alone(kind: str) -> None:
 def test_a_function_may_close_over_what_is_differentiated() -> None:
     """If it has parameters, or reads what depends on some; it is told else."""
 
-    def loss(scale: Any, *layers: Any) -> Any:
+    def loss(scale: Any, *layers: Any, compiles: Any = in_loops) -> Any:
         scaled = jf.Function(lambda x: x * scale)
-        model = jf.compile(functools.reduce(jf.Block.__rshift__, [*layers, scaled]))
+        model = compiles(functools.reduce(jf.Block.__rshift__, [*layers, scaled]))
         params, schedule = model.init(jax.random.key(0)), model.schedule(BATCH)
         params = jax.tree.map(jnp.ones_like, params)
         return model.apply(params, schedule).sum()
@@ -373,6 +376,7 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         jax.grad(loss)(2.0, jf.Vector(H))
+    assert jax.grad(loss)(2.0, jf.Vector(H), compiles=jf.compile) == 21  # plain JAX
 
 
 # ---- shards --------------------------------------------------------------------------
@@ -460,7 +464,7 @@ def sums_of_sums(x: Any, y: Any) -> Any:
 def test_what_sums_read_has_their_cotangent(residuals: str, strategy: str) -> None:
     """Whatever uses the sums, and how often; they leave no edges themselves."""
     block = (jf.Vector(H), jf.Vector(H)) >> sums_of_sums
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = in_loops(block, residuals=residuals, strategy=strategy)
     params = model.init(jax.random.key(0))
     batch = [([1, 2, 3], [0, 1, 2]), ([3, 1, 2], [2, 2, 2])]
     close(gradient(model, params, batch), eager_gradient(block, params, batch))

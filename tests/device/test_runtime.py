@@ -152,13 +152,13 @@ def test_integer_parameters_stay_out_of_gradients() -> None:
 
 
 def test_one_layer_at_two_types() -> None:
-    """Two operations share its parameters; their gradients add."""
+    """Operations share its parameters; their gradients add."""
     scale = jf.Function(
         lambda p, x: jnp.tanh(p * x), lambda key, _: jnp.array(0.7), name='scale'
     )
     block = jf.Record((jf.Scalar() >> scale, jf.Vector(3) >> scale >> scale))
     shared = jf.compile(block)
-    assert len(shared.program.operations) == 2
+    assert len(shared.program.operations) == 3
     assert list(shared.init(jax.random.key(0))) == ['scale']
     examples = [(0.5, [1.0, 2.0, 3.0]), (-1.5, [0.1, 0.2, 0.3])]
     agree(shared, shared.init(jax.random.key(0)), examples)

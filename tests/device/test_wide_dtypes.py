@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import close
+from looped import in_loops
 
 import jfold as jf
 
@@ -179,3 +180,25 @@ def test_arrays_of_another_width_are_refused_with_what_to_do() -> None:
         text = r"external=\{'rows': array\.astype\('float32'\)\}"
         with pytest.raises(TypeError, match=text):
             model.apply({}, model.schedule([[0]]), external={'rows': np.ones((3, 2))})
+
+
+# ---- parameters of a weak type -------------------------------------------------------
+
+
+@pytest.mark.parametrize('compiles', [jf.compile, in_loops])
+def test_weakly_typed_parameters_promote_as_strong_ones(compiles: Any) -> None:
+    """A training step makes them strong; types and the twin count with that."""
+    half = jf.Function(
+        lambda w, x: w * x, lambda key, x: jnp.full((), 0.5), name='half'
+    )
+    with x64(True):
+        model = compiles(jf.Scalar() >> half >> half)
+        params, schedule = model.init(jax.random.key(0)), model.schedule([1.0, 3.0])
+        assert not params['half'].weak_type
+        weak = {'half': jnp.full((), 0.5)}
+        assert weak['half'].weak_type
+        for x in params, weak:
+            found = model.apply(x, schedule)
+            assert found.dtype == model.eval(1.0, x).dtype == 'float64'
+            assert found.tolist() == [0.25, 0.75]
+            assert jax.grad(lambda p: model.apply(p, schedule).sum())(x)['half'] == 4

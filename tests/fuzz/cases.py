@@ -22,8 +22,7 @@ from nestings import DERIVATIVES, TRANSFORMATIONS
 from ways_in import TRACED, WAYS
 
 import jfold as jf
-from jfold.lower import lower
-from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 from jfold.types import TupleType, Type, convert_to_type
 
 DTYPES = 'float32', 'bfloat16', 'float64', 'float16'
@@ -224,7 +223,7 @@ def make_case(choices: Choices) -> Case:
     dtype = choices.pick(DTYPES)
     options = {
         'residuals': choices.pick(RESIDUALS),
-        'strategy': choices.pick((*STRATEGIES, ONCE)),
+        'strategy': choices.pick(STRATEGIES),
         'reproducible': choices.integer(3) == 3,
     }
     compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
@@ -241,7 +240,6 @@ def make_case(choices: Choices) -> Case:
         wild = not linear or bool(choices.integer(1))
         made, is_large = draw_source(choices, dtype, wild, linear)
         block = jf.Pipe(made.block)
-        options = _allowed(options, block)
     compiled |= is_large
     steps = tuple(_in_some_way(choices, each, compiled) for each in steps)
     # The interpreter, which runs what is nested, takes an hour for many rows.
@@ -249,17 +247,6 @@ def make_case(choices: Choices) -> Case:
     nesting = _nesting(choices, wild) if nests else ()
     how = options, compiled, forward, linear
     return Case(dtype, block, made.sample, *how, seeds, steps, nesting)
-
-
-def _allowed(options: dict[str, Any], block: jf.Block) -> dict[str, Any]:
-    """Options of an expression, which has loops where 'once' is refused."""
-    if options['strategy'] != ONCE:
-        return options
-    try:
-        lower(block, once=True)
-    except TypeError:
-        return options | {'strategy': STRATEGIES[0]}
-    return options | {'reproducible': False}
 
 
 def _nesting(choices: Choices, wild: bool) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from walked import recorded
 import jfold as jf
 from fuzz.near import Mismatch
 from jfold.lower import lower
-from jfold.scheduling.spec import ONCE
 from jfold.tracing.record import trace
 
 
@@ -24,7 +23,7 @@ def compare_rows(model: jf.Model, examples: Sequence[Any]) -> None:
       Mismatch: a row is another.
     """
     # Walks know nothing of uses of one operation that are told apart.
-    program = lower(model.block) if model.strategy == ONCE else model.program
+    program = lower(model.block) if model.program.unrolled else model.program
     pairs = zip(
         named(canonical(program, trace(program, examples))),
         named(canonical(program, recorded(program, examples))),

@@ -11,10 +11,12 @@ import pytest
 from expressions import Expression, expressions
 from graphs import canonical
 from hypothesis import given, settings
+from looped import in_loops
 from walked import recorded
 
 import jfold as jf
 from jfold.graph import Graph, concatenate
+from jfold.program.operations import Program
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
@@ -34,13 +36,21 @@ def same_graphs(left: Graph, right: Graph) -> None:
 
 def check(expression: Expression, size: int = 3) -> None:
     """The graphs of an expression on a batch, in every way that there is."""
-    program = jf.compile(expression.block).program
     examples = expression.batch(np.random.default_rng(2), size)
+    program = in_loops(expression.block).program
+    # Walks know nothing of rounds that are unrolled.
+    same_graphs(
+        *(canonical(program, made(program, examples)) for made in (trace, recorded))
+    )
+    for compiled in program, jf.compile(expression.block).program:
+        check_program(compiled, examples)
+
+
+def check_program(program: Program, examples: list[Any]) -> None:
+    """The graphs of a batch: alone, one after another, and of deep data."""
     made = trace(program, examples)
     check_graph(program, replace(made, fits=False, numbers=None))
-    walked = recorded(program, examples)
-    same_graphs(canonical(program, made), canonical(program, walked))
-    if size:
+    if examples:
         same_graphs(made, concatenate([trace(program, [x]) for x in examples]))
     source: Any = program.expression.deep()
     found = deep.run(source.record(examples))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from graphs import canonical, same
+from looped import in_loops
 from mutations import ALWAYS_CAUGHT, MISTAKES, Mistake, mutants
 from programs import with_source
 from traced_cases import CASES
 from walked import recorded
 
-import jfold as jf
 from jfold.graph import Graph
 from jfold.program.operations import Program
 from jfold.tracing.check_graph import check_graph
@@ -71,7 +71,7 @@ def test_mistakes_are_caught(mistake: Mistake) -> None:
     found = Counter[str]()
     for make in CASES.values():
         block, examples = make()
-        program = jf.compile(block).program
+        program = in_loops(block).program
         right, run = trace(program, examples), run_lines(program, examples)
         same(canonical(program, right), canonical(program, recorded(program, examples)))
         for text in mutants(program.source.text, mistake):

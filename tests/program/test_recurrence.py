@@ -13,6 +13,7 @@ from binary_trees import chain, dense_cell, embedding, kind_of, tree_block
 from expressions import Expression, any_expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 
 import jfold as jf
 from jfold.graph import Graph, numbering
@@ -111,7 +112,7 @@ def test_operations_that_read_each_other_are_one_component() -> None:
 def test_a_layer_used_twice_in_turn_is_recurrent() -> None:
     """It reads what it makes, though no data makes it longer."""
     step = function('step')
-    assert named(jf.compile(jf.Scalar() >> step >> step).program) == [(('step',), True)]
+    assert named(in_loops(jf.Scalar() >> step >> step).program) == [(('step',), True)]
     assert named(jf.compile(jf.Scalar() >> step).program) == [(('step',), False)]
 
 
@@ -121,7 +122,7 @@ def test_loops_are_looked_into() -> None:
     fold = jf.Fold(jf.Function(jnp.add, name='add'), jf.Zeros([]))
     reduce = jf.Reduce(jf.Function(jnp.multiply, name='multiply'))
     for loop, name in (fold, 'add'), (reduce, 'multiply'):
-        program = jf.compile(jf.Map(jf.Scalar() >> item) >> loop >> last).program
+        program = in_loops(jf.Map(jf.Scalar() >> item) >> loop >> last).program
         assert named(program) == [
             (('item',), False),
             ((name,), True),
@@ -187,4 +188,4 @@ def check(program: Program, examples: Sequence[Any]) -> None:
 def test_recurrence_of_expressions(expression: Expression, seed: int) -> None:
     """What the program says of who reads what covers what the data does."""
     examples = expression.batch(np.random.default_rng(seed), 3)
-    check(jf.compile(expression.block).program, examples)
+    check(in_loops(expression.block).program, examples)

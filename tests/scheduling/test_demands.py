@@ -16,6 +16,7 @@ from binary_trees import dense_cell, tree_block
 from expressions import Expression, any_expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 
 import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
@@ -176,7 +177,7 @@ def test_demands_of_expressions(
 ) -> None:
     """Whatever the expression, the batch and the part of it."""
     examples = expression.batch(np.random.default_rng(seed), 4)
-    check_picks(jf.compile(expression.block).program, examples, picks)
+    check_picks(in_loops(expression.block).program, examples, picks)
 
 
 def wide_fold() -> jf.Block:
@@ -199,7 +200,7 @@ def spread(size: int) -> jf.Block:
 @pytest.mark.parametrize('size', [1, 4, 5, 16, 17, 64, 65, 300])
 def test_demands_of_wide_uses(size: int) -> None:
     """Sums in several rounds, in examples with and without."""
-    program = jf.compile(jf.Map(spread(size)) >> jf.Sum()).program
+    program = in_loops(jf.Map(spread(size)) >> jf.Sum()).program
     examples = [[1], [], [2, 3, 4], []]
     check_picks(program, examples, [(), (1,), (0, 2), (2, 2, 1), (3, 2, 1, 0)])
 
@@ -211,7 +212,7 @@ WIDTHS = (1, 4, 5, 16, 17, 65)
 def chosen_widths() -> Program:
     """Items say how often their value is used."""
     cases = {width: jf.GetItem(1) >> spread(width) for width in WIDTHS}
-    return jf.compile(jf.Map(jf.OneOf(jf.GetItem(0), cases)) >> jf.Sum()).program
+    return in_loops(jf.Map(jf.OneOf(jf.GetItem(0), cases)) >> jf.Sum()).program
 
 
 @settings(max_examples=30)
@@ -230,7 +231,7 @@ def test_demands_of_uses_that_data_decides(
 
 def test_capacities_count_uses_in_each_example() -> None:
     """Written out: two examples, of which the second has the wider uses."""
-    model = jf.compile(wide_fold())
+    model = in_loops(wide_fold())
     graph = trace(model.program, [[[1, 2]], [[1, 2], [3, 4]]])
     found = demands(select(model.program, graph))
     names = [operation.layer.name for operation in model.program.operations]
@@ -249,7 +250,7 @@ def test_capacities_count_uses_in_each_example() -> None:
 
 def test_nothing_is_demanded_by_no_examples() -> None:
     """Except that gradients flow."""
-    program = jf.compile(tree_block()).program
+    program = in_loops(tree_block()).program
     found = check(program, [])
     selection = select(program, trace(program, [1, (2, 3)]))
     picked = demands(selection).pick(np.zeros(0, np.int64))
@@ -262,7 +263,7 @@ def test_nothing_is_demanded_by_no_examples() -> None:
 
 def test_demands_without_operations() -> None:
     """Of constants alone, the program's among them."""
-    program = jf.compile(jf.Record((jf.Scalar(), jf.Zeros([])))).program
+    program = in_loops(jf.Record((jf.Scalar(), jf.Zeros([])))).program
     found = check(program, [(1, None), (2, None)])
     assert node_counts(program, found).tolist() == [0, 0]
     assert capacity(program, found, 2) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())

@@ -16,6 +16,7 @@ from binary_trees import binary, binary_tree, chain, dense_cell, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 from readings import (
     Reading,
     check,
@@ -47,7 +48,7 @@ Array = np.ndarray[Any, Any]
 
 def fixed(block: jf.Block, examples: list[Any]) -> Reading:
     """The schedule of a model whose loops run a fixed number of times."""
-    return reading(jf.compile(block, strategy='fixed'), examples)
+    return reading(in_loops(block, strategy='fixed'), examples)
 
 
 @settings(max_examples=40)
@@ -337,7 +338,7 @@ def test_batches_of_unlike_examples_spare_a_quarter() -> None:
 @given(expressions('tree'))
 def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
     """A schedule fits into the least capacity, without room to spare."""
-    model = jf.compile(expression.block)
+    model = in_loops(expression.block)
     examples = expression.batch(np.random.default_rng(0), 3)
     graph = trace(model.program, examples)
     selection = select(model.program, graph)

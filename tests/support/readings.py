@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from expressions import Expression
+from looped import in_loops
 
 import jfold as jf
 from jfold.graph import Graph, Table
@@ -129,7 +130,7 @@ def part(r: Reading, section: Section) -> Array:
 
 def scheduled(expression: Expression, seed: int = 0, spare: int = 0) -> Reading:
     """The schedule of three examples, and of spare rows."""
-    model = jf.compile(expression.block)
+    model = in_loops(expression.block)
     return reading(model, expression.batch(np.random.default_rng(seed), 3), 3 + spare)
 
 

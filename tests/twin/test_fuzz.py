@@ -34,7 +34,7 @@ from ways_in import WAYS
 import jfold as jf
 from jfold.blocks import Reference
 from jfold.language.inference import infer
-from jfold.scheduling.spec import ONCE, STRATEGIES
+from jfold.scheduling.spec import STRATEGIES
 from jfold.tracing.record import trace
 
 # ---- the interpreter -----------------------------------------------------------------
@@ -151,14 +151,14 @@ def tree(dtype: str = 'float32') -> Any:
 TREE = (([1, 2], [3, 4]), [0.5, -1])
 
 
-@pytest.mark.parametrize('strategy', ['counted', ONCE])
+@pytest.mark.parametrize('unrolls', [False, True])
 def test_rows_are_those_of_walks(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
+    unrolls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where uses of one operation are told apart; a wrong one is found."""
     tanh = jf.Function(jnp.tanh)
     both_sides = jf.AllOf(tanh, tanh >> tanh) >> jf.Function(jnp.multiply)
-    model = jf.compile(jf.Scalar() >> both_sides >> tanh, strategy=strategy)
+    model = jf.compile(jf.Scalar() >> both_sides >> tanh, reproducible=not unrolls)
     rows.compare_rows(model, [1.0, 2.0])
     monkeypatch.setattr(rows, 'recorded', lambda program, _: trace(program, [2.0, 1.0]))
     with pytest.raises(Mismatch, match='rows: expected'):
@@ -274,8 +274,8 @@ def test_every_way_of_using_some_blocks_is_drawn() -> None:
 
 @pytest.mark.slow
 def test_every_way_in_and_every_transformation_is_drawn() -> None:
-    """With each strategy of loops, without loops, and in a fixed order."""
-    wanted: set[object] = {*WAYS, *TRANSFORMATIONS, *STRATEGIES, ONCE, True, 'deep'}
+    """With each strategy of loops, and in a fixed order."""
+    wanted: set[object] = {*WAYS, *TRANSFORMATIONS, *STRATEGIES, True, 'deep'}
     for seed in range(2000):
         if wanted:
             case = cases.make_case(cases.fresh(seed))

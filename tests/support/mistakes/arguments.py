@@ -195,7 +195,7 @@ MISTAKES = [
         'unknown strategy',
         lambda: compiled(number, strategy='fast'),
         ValueError,
-        "expected `strategy` as 'counted' or 'fixed' or 'once' or None, got 'fast'",
+        "expected `strategy` as 'counted' or 'fixed' or None, got 'fast'",
         lacks='do',
     ),
     Mistake(
