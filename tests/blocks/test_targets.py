@@ -44,10 +44,9 @@ def loss_of(params: Any) -> Any:
 # ---- one model that learns and predicts ----------------------------------------------
 
 
-@pytest.mark.parametrize('strategy', ['counted', 'fixed'])
-def test_a_tagger_is_trained_and_predicts(strategy: str) -> None:
+def test_a_tagger_is_trained_and_predicts() -> None:
     """Of one program, whose data have no labels."""
-    model = jf.compile(tagged, max_programs=1, strategy=strategy)
+    model = jf.compile(tagged, max_programs=1)
     params = model.init(jax.random.key(0))
 
     @jax.jit

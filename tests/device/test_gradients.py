@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hlo import compiled_text
-from looped import in_loops
+from looped import compiled, in_loops
 from reverse_rules import (
     BATCH,
     OPPOSITES,
@@ -64,7 +64,7 @@ def marked(rule: str) -> Any:
 @pytest.mark.parametrize('rule', [*map(marked, RULES)])
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_spare_rows_give_nothing_whatever_the_rule(
-    rule: str, residuals: str, strategy: str
+    rule: str, residuals: str, strategy: Any
 ) -> None:
     """Neither outside a recurrence, nor within, nor with room to spare."""
     cell = jf.Function(lambda w, x, y: RULES[rule](w, x + y), init=ones)
@@ -80,7 +80,7 @@ def test_spare_rows_give_nothing_whatever_the_rule(
         (vector >> jf.Function(RULES[rule], init=ones), BATCH),
         (tree(), [([1, 2, 3], ([0, 1, 2], [3, 1, 2])), ([1, 2, 3], [2, 2, 2])]),
     ):
-        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        model = compiled(block, residuals, strategy)
         params = model.init(jax.random.key(0))
         want = eager_gradient(block, params, batch)
         close(gradient(model, params, batch), want)
@@ -117,11 +117,11 @@ ON_A_PARAMETER = {
 @pytest.mark.parametrize('kind', ON_A_PARAMETER)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_a_rule_on_a_parameter_runs_once(
-    residuals: str, strategy: str, kind: str
+    residuals: str, strategy: Any, kind: str
 ) -> None:
     """As under `vmap`, however many rows, chunks and tiles there are."""
     block = jf.Vector(H) >> jf.Function(ON_A_PARAMETER[kind], init=ones)
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = compiled(block, residuals, strategy)
     params = model.init(jax.random.key(0))
     batch = np.random.default_rng(0).normal(size=(2000, H))
     (got,) = gradient(model, params, list(batch))
@@ -162,11 +162,11 @@ def turning(w: Any, h: Any, x: Any) -> Any:
 )
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
 def test_what_depends_on_parameters_alone_is_outside_all_loops(
-    residuals: str, strategy: str, cell: Any
+    residuals: str, strategy: Any, cell: Any
 ) -> None:
     """Forward and reverse, it is in the program once."""
     block = chain(cell)
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = compiled(block, residuals, strategy)
     params = model.init(jax.random.key(0))
     schedule = model.schedule([np.ones((n, H)) for n in (5, 9, 2)])
 
@@ -191,7 +191,7 @@ def test_a_function_that_reads_parameters_alone() -> None:
 
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
 def test_results_of_parameters_alone_that_nobody_uses(
-    residuals: str, strategy: str
+    residuals: str, strategy: Any
 ) -> None:
     """They have no reverse, whatever else their operation gives: no NaN, no rule, no
     complaint of a loop without one."""
@@ -206,7 +206,7 @@ def test_results_of_parameters_alone_that_nobody_uses(
     ):
         layer = jf.Function(lambda p, x, f=unused: (x * p['a'], f(p)), init=init)
         block = jf.Vector(H) >> layer >> jf.GetItem(0)
-        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        model = compiled(block, residuals, strategy)
         params = model.init(jax.random.key(0))
         close(gradient(model, params, BATCH), [np.array([5, 7, 9]), np.zeros(H)])
 
@@ -225,10 +225,10 @@ def root(x: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
 def test_a_result_that_nothing_reads_has_no_reverse(
-    residuals: str, strategy: str
+    residuals: str, strategy: Any
 ) -> None:
     block = jf.Vector(H) >> weighted >> jf.Function(root) >> jf.GetItem(0)
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = compiled(block, residuals, strategy)
     params = model.init(jax.random.key(0))
     zeros = [[0, 0, 0], [0, 1, 2]]
     close(gradient(model, params, zeros), [np.array([0, 2, 4])])
@@ -236,7 +236,7 @@ def test_a_result_that_nothing_reads_has_no_reverse(
 
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
 def test_a_result_that_the_loss_does_not_use_has_no_reverse(
-    residuals: str, strategy: str
+    residuals: str, strategy: Any
 ) -> None:
     """Of two results of the expression, or of a recurrence whose states have two."""
 
@@ -249,7 +249,7 @@ def test_a_result_that_the_loss_does_not_use_has_no_reverse(
         (jf.Vector(H) >> weighted >> jf.Function(root), [[0, 0, 0], [0, 1, 2]], 2),
         (fold, [[[0, 0, 0], [0, 0.5, 1]], [[0, 0.5, 1]]], 1),
     ):
-        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        model = compiled(block, residuals, strategy)
         params = model.init(jax.random.key(0))
         schedule = model.schedule(batch)
 
@@ -263,11 +263,11 @@ def test_a_result_that_the_loss_does_not_use_has_no_reverse(
 @pytest.mark.parametrize('watched', [jnp.linalg.norm, no_reverse])
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
 def test_a_metric_that_is_only_watched_has_no_reverse(
-    watched: Any, residuals: str, strategy: str
+    watched: Any, residuals: str, strategy: Any
 ) -> None:
     watch = jf.Function(watched) >> jf.Metric('watched')
     block = jf.Vector(H) >> weighted >> jf.AllOf(jf.Identity(), watch) >> jf.GetItem(0)
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = compiled(block, residuals, strategy)
     params = model.init(jax.random.key(0))
     schedule = model.schedule([[0, 0, 0], [0, 1, 2]])
 
@@ -397,10 +397,10 @@ def scanning(w: Any, h: Any, x: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
-def test_shards_with_checked_types(residuals: str, strategy: str, cell: Any) -> None:
+def test_shards_with_checked_types(residuals: str, strategy: Any, cell: Any) -> None:
     """`shard_map` with `check_vma=True`, for values and gradients."""
     block = chain(cell)
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = compiled(block, residuals, strategy)
     params = model.init(jax.random.key(0))
     batch = [np.full((n, H), n / 9) for n in (5, 9, 2, 4)]
     whole = model.schedule(batch)
@@ -425,7 +425,7 @@ def test_shards_with_checked_types(residuals: str, strategy: str, cell: Any) -> 
 
 
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
-def test_trained_constants_have_gradients(residuals: str, strategy: str) -> None:
+def test_trained_constants_have_gradients(residuals: str, strategy: Any) -> None:
     """Also where no function of the expression takes anything."""
     layer = jf.Function(jnp.sin, init=lambda key: jnp.array([1.0, 2.0, 3.0]))
     trained = jf.Void() >> layer
@@ -434,7 +434,7 @@ def test_trained_constants_have_gradients(residuals: str, strategy: str) -> None
         (jf.AllOf(jf.Vector(3), trained) >> jf.GetItem(1), [[1, 2, 3], [4, 5, 6]]),
         (jf.Optional(jf.Vector(3), trained), [None, [1, 2, 3], None]),
     ):
-        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        model = compiled(block, residuals, strategy)
         params = model.init(jax.random.key(0))
         schedule = model.schedule(examples)
         got = jax.grad(lambda p, m=model, s=schedule: jnp.sum(m.apply(p, s)))(params)
@@ -461,7 +461,7 @@ def sums_of_sums(x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
-def test_what_sums_read_has_their_cotangent(residuals: str, strategy: str) -> None:
+def test_what_sums_read_has_their_cotangent(residuals: str, strategy: Any) -> None:
     """Whatever uses the sums, and how often; they leave no edges themselves."""
     block = (jf.Vector(H), jf.Vector(H)) >> sums_of_sums
     model = in_loops(block, residuals=residuals, strategy=strategy)

@@ -14,6 +14,7 @@ import pytest
 from agreement import agree
 from binary_trees import binary, binary_tree
 from hlo import compiled_text, parse, scatters
+from looped import in_loops
 
 import jfold as jf
 from jfold.base import jaxprs
@@ -235,7 +236,7 @@ def words(strategy: str) -> jf.Model:
         return jax.random.normal(key, (6, H))
 
     word = jf.Scalar('int32') >> jf.Function(look_up, init)
-    return jf.compile(jf.Map(word) >> jf.Sum(), strategy=strategy)
+    return in_loops(jf.Map(word) >> jf.Sum(), strategy=strategy)
 
 
 @pytest.mark.parametrize('strategy', STRATEGIES)

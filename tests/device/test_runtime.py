@@ -14,6 +14,7 @@ import pytest
 from agreement import agree, close
 from binary_trees import binary, binary_tree, tree_block
 from jax import lax
+from looped import in_loops
 
 import jfold as jf
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
@@ -390,9 +391,7 @@ def test_wide_uses_of_more_rows_than_a_step(residuals: str) -> None:
     """Sums over the uses of what an operation makes that runs once, in two steps."""
     layer = jf.Function(lambda p, i: p[i], lambda *_: jnp.ones(2), name='layer')
     several = jf.AllOf(*[jf.Identity()] * 5) >> jf.Function(lambda *x: sum(x))
-    fixed = jf.compile(
-        jf.Scalar('int32') >> layer >> several, residuals=residuals, strategy='fixed'
-    )
+    fixed = in_loops(jf.Scalar('int32') >> layer >> several, residuals, 'fixed')
     schedule = fixed.schedule([0, 0, 1] * 400)  # a step takes 1,024 rows at most
     grad = jax.grad(lambda p: fixed.apply(p, schedule).sum())
     got = grad(fixed.init(jax.random.key(0)))['layer']

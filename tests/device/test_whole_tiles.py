@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.custom_derivatives import SymbolicZero
+from looped import compiled, in_loops
 from reverse_rules import (
     BATCH,
     OPPOSITES,
@@ -59,12 +60,12 @@ OF_TILES = {
 @pytest.mark.parametrize('rule', OF_TILES)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_a_rule_of_whole_tiles_gives_nothing_for_spare_rows(
-    rule: str, residuals: str, strategy: str
+    rule: str, residuals: str, strategy: Any
 ) -> None:
     """And makes the same of a row, whatever the others are."""
     layer = jf.Function(OF_TILES[rule], init=ones, batched=True)
     block = jf.Vector(H) >> weighted >> layer >> jf.Function(jnp.sin)
-    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    model = compiled(block, residuals, strategy)
     params = model.init(jax.random.key(0))
     want = eager_gradient(block, params, BATCH)
     for size in (None, 300):
@@ -133,7 +134,7 @@ def test_a_function_of_whole_tiles_that_spreads_a_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize('strategy', ['counted', 'fixed'])
-def test_an_axis_as_long_as_a_probe_is_told(strategy: str) -> None:
+def test_an_axis_as_long_as_a_probe_is_told(strategy: Any) -> None:
     """Types are found on tiles of two numbers of rows; no other tile is let through."""
 
     def cut(w: Any, x: Any) -> Any:  # of so many weights that tiles are wider
@@ -141,7 +142,7 @@ def test_an_axis_as_long_as_a_probe_is_told(strategy: str) -> None:
 
     function = jf.Function(cut, lambda key, *_: jnp.ones(1 << 14), batched=True)
     block = jf.Scalar() >> function
-    model = jf.compile(block, strategy=strategy)
+    model = in_loops(block, strategy=strategy)
     schedule = model.schedule([float(x) for x in range(300)])
     params = model.init(jax.random.key(0))
     message = 'a leading axis of [0-9]+ rows, got .101,.: give a row for each row'

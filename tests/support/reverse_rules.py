@@ -13,8 +13,8 @@ import numpy as np
 import jfold as jf
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
-SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
-OPPOSITES = SETTINGS[0], SETTINGS[-1]
+SETTINGS = list(itertools.product(RESIDUALS, (*STRATEGIES, None)))  # `None`: no loops
+OPPOSITES = SETTINGS[0], SETTINGS[-2], SETTINGS[-1]
 BATCH = [[1, 2, 3], [4, 5, 6]]
 H = 3
 
