@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the processes of a run about batches that they share.
+"""Messages between the processes of a run, so that schedules of shared batches agree.
 
-All parts of a batch need schedules of one capacity, and no process may wait for another
-that has failed. So each tells the others what its part needs, or why there is none.
+The parts of a batch in all processes need one capacity, and no process may wait for one
+that has failed. So for each batch a process sends what its part needs, or its error.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 
 PATIENCE = 60.0  # seconds until a process that sends nothing counts as lost
-Processes: TypeAlias = tuple[int, ...]  # their numbers, in order
-# One counter for each group of processes: all of its members count alike, whatever
-# channels some of them open in other groups.
+Processes: TypeAlias = tuple[int, ...]  # their indices in JAX, ascending
+# One counter for each group of processes, so that all its members give a channel the
+# same number, whatever channels some of them open in other groups.
 _NUMBERS: defaultdict[Processes, Iterator[int]] = defaultdict(itertools.count)
 Message = dict[str, Any]
 
 
 @dataclass(eq=False)
 class Agreement:
-    """A subject that processes agree about, with a channel for each group of them.
+    """The channels on one subject, one for each group of processes.
 
     Attributes:
-      what: the subject, for error messages.
-      channels: those so far, by the processes that take part.
+      what: the subject, a plural for error messages, as 'schedules'.
+      channels: the channels opened so far, by the processes that take part.
     """
 
     what: str
     channels: dict[Processes, Channel] = field(default_factory=dict)
 
     def among(self, shards: Shards) -> Channel:
-        """Return the channel of the processes that have devices of a mesh."""
+        """Return the channel of all processes with devices of the mesh, made if new."""
         processes = shards.processes
         if processes not in self.channels:
             self.channels[processes] = Channel(self.what, processes)
@@ -54,11 +54,13 @@ class Agreement:
 class Channel:
     """A channel between processes, which all make the same calls in the same order.
 
+    In each round every process sends one message and reads those of all.
+
     Attributes:
-      what: the subject, for error messages.
-      processes: those that take part, this one among them.
-      number: the number of this channel among those of the same processes.
-      rounds: how many rounds are over.
+      what: the subject, a plural for error messages.
+      processes: the indices of those that take part, this one among them.
+      number: the index of this channel among those of the same processes.
+      rounds: how many rounds are complete.
     """
 
     what: str
@@ -70,13 +72,14 @@ class Channel:
         self.number = next(_NUMBERS[self.processes])
 
     def need(self, need: Capacity) -> Capacity:
-        """Return the capacity that holds the parts of all processes.
+        """Return the least capacity that holds the part of a batch in each process.
 
         Args:
-          need: what the part of this process needs.
+          need: the capacity that the part in this process needs.
 
         Raises:
-          RuntimeError: another has none, and why.
+          RuntimeError: another process sent an error, sent nothing for `PATIENCE`
+            seconds, or has no more batches.
         """
         result = need  # with its shards, which no message holds
         for message in self._gather({'need': _numbers(need)}):
@@ -84,23 +87,24 @@ class Channel:
         return result
 
     def most(self, number: int) -> int:
-        """Return the largest of the numbers of all processes.
+        """Return the largest `number` that any of the processes passed.
 
         Raises:
-          RuntimeError: as of `need`.
+          RuntimeError: see `need`.
         """
         messages = self._gather({'number': number})
         return max(int(message['number']) for message in messages)
 
     def fail(self, error: Exception) -> None:
-        """Tell the others that this process has no part, and why."""
+        """Tell other processes that this one has no part, and why; wait for none."""
         self._send({'failure': describe_error(error)})
+        self.rounds += 1  # as for those who read it
 
     def finish(self) -> None:
-        """Tell the others that this process has no more batches.
+        """Tell other processes that this one has no more batches; wait for all of them.
 
         Raises:
-          RuntimeError: another has more.
+          RuntimeError: another has more; or see `need`.
         """
         self._gather({'ended': True})
 
@@ -109,18 +113,24 @@ class Channel:
         _store().key_value_set(key, json.dumps(message))
 
     def _key(self, number: int, process: int) -> str:
-        """The key under which a process stores its message of a round."""
+        """Return the key of the message of a process in round `number`."""
         return f'jfold/{self._name}/{self.number}/{number}/{process}'
 
     @functools.cached_property
     def _name(self) -> str:
-        """A digest of the processes: as short for many as for few."""
+        """A digest of the processes, 16 characters however many there are."""
         return hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
 
     def _gather(self, message: Message) -> list[Message]:
-        """Send a message; return those of all processes in this round, in order."""
+        """Send a message; return the messages of all `processes` in this round.
+
+        Raises:
+          RuntimeError: a process sent an error or nothing, or only some have ended.
+        """
         self._send(message)
         messages = {process: self._receive(process) for process in self.processes}
+        self._forget()
+        done, self.rounds = self.rounds, self.rounds + 1
         for process, answer in messages.items():
             if 'failure' in answer:
                 raise RuntimeError(
@@ -131,13 +141,12 @@ class Channel:
         if ended and len(ended) < len(messages):
             raise RuntimeError(
                 f'expected as many {self.what} of all processes, got no more of '
-                f'process {ended[0]} after {self.rounds}: give each as many examples'
+                f'process {ended[0]} after {done}: give each as many examples'
             )
-        self._forget()
-        self.rounds += 1
         return list(messages.values())
 
     def _receive(self, process: int) -> Message:
+        """Return the message of a process in this round, else raise RuntimeError."""
         key = self._key(self.rounds, process)
         try:
             text = _store().blocking_key_value_get(key, int(1000 * PATIENCE))
@@ -150,17 +159,18 @@ class Channel:
         return message
 
     def _forget(self) -> None:
-        """Delete this process's message of the round before, which all have read."""
+        """Delete this process's message of the previous round."""
+        # All have sent a message of this round, so they have read the previous ones.
         if self.rounds:
             before = self._key(self.rounds - 1, jax.process_index())
             _store().key_value_delete(before)
 
 
 def _store() -> Any:
-    """The key-value store of JAX's coordinator.
+    """Return the key-value store of JAX's coordinator, a process that all can reach.
 
-    Not a collective of the devices: one from a thread of its own would come in another
-    order in each process, and the training step would wait for ever.
+    A collective of the devices would not do: issued from a separate thread, it would
+    have another order in each process, and the training step would wait for ever.
     """
     from jax._src import distributed
 
@@ -168,16 +178,16 @@ def _store() -> Any:
 
 
 def _numbers(capacity: Capacity) -> Message:
-    """Return the fields of a capacity by name, but for its shards."""
+    """Return the fields of a capacity by name, without `shards`."""
     names = (x.name for x in fields(capacity) if x.name != 'shards')
     return {name: getattr(capacity, name) for name in names}
 
 
 def _capacity(numbers: Mapping[str, Any], shards: Shards | None) -> Capacity:
-    """Return the capacity of numbers by name; the inverse of `_numbers`."""
+    """Return a capacity with the fields that `_numbers` gave, read from JSON."""
     return Capacity(**{n: _tuples(x) for n, x in numbers.items()}, shards=shards)
 
 
 def _tuples(x: object) -> Any:
-    """Convert lists, nested ones too, to the tuples that they were before JSON."""
+    """Return `x` with tuples in place of lists, nested ones too, as before JSON."""
     return tuple(map(_tuples, x)) if isinstance(x, list) else x

@@ -157,12 +157,15 @@ def test_streams_go_on_in_another_number_of_processes() -> None:
 
 
 def test_a_bad_example_of_one_process_is_told_by_all() -> None:
-    first, second = processes('bad_example')
+    (first, first_errors), (second, second_errors) = processes('bad_example')
     assert second.startswith('1: InputError: example 5 of the source')
     assert first.startswith(
         '1: RuntimeError: expected batches of all processes, got an error in process '
         '1: InputError: example 1'
     )
+    # Each time anew, and the next batch is a good one.
+    assert first_errors == ['RuntimeError'] * 2
+    assert second_errors == ['InputError'] * 2
 
 
 def test_the_end_of_one_process_is_told_by_all() -> None:

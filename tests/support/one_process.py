@@ -232,12 +232,22 @@ def stopped(sharding: Any) -> Any:
 
 
 def bad_example(sharding: Any) -> Any:
-    """One process has an example that does not fit."""
+    """One process has an example that does not fit, in a stream and in one batch.
+
+    Then all go on with good ones.
+    """
     model, _ = compiled()
     data: list[Any] = trees(8)
     if jax.process_index():
         data[5] = 'no tree'
-    return told(model.batches(iter(data), SIZE, sharding=sharding))
+    of_stream = told(model.batches(iter(data), SIZE, sharding=sharding))
+    errors = []
+    for examples in data[4:], data[4:], data[:4]:
+        try:
+            model.schedule(examples, sharding=sharding)
+        except (jf.InputError, RuntimeError) as error:
+            errors.append(type(error).__name__)
+    return of_stream, errors
 
 
 def end_of_data(sharding: Any) -> Any:
