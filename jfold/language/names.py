@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of a source: what they mean, and which are free."""
+"""The names of a source: what they stand for, and which are still free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from jfold.tracing.helpers import HELPERS
 
-# Names that rules write as they are: in any line, and as variables of a function.
+# Names that rules write unchanged: `TAKEN` anywhere, `WRITTEN` as local variables.
 TAKEN = (
     *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LEVELS', 'MAKER'),
     *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
@@ -23,12 +23,12 @@ OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
 
 class Names:
-    """The names of a source.
+    """The names of one source.
 
     Attributes:
       values: the objects that the source refers to, by name.
-      local: the variables of functions.
-      taken: all other names that mean something.
+      local: the variables of all functions.
+      taken: all other names in use: of functions, tapes and constants.
     """
 
     def __init__(self) -> None:
@@ -40,23 +40,23 @@ class Names:
         self._tables: dict[Hashable, dict[Any, Any]] = {}
 
     def is_taken(self, name: str) -> bool:
-        """Return whether a name means something already."""
+        """Return whether a name has a meaning in the source or in Python."""
         return name in self.taken or name in self.values or hasattr(builtins, name)
 
     def new(self, wanted: str) -> str:
-        """Return a name that means nothing yet, in any function."""
+        """Return a name like `wanted` that no function uses, and reserve it."""
         name = self._unused(identifier(wanted), self.local)
         self.taken.add(name)
         return name
 
     def constant(self, wanted: str) -> str:
-        """Return a free name for a constant of the source, which no variable takes."""
+        """Return an upper-case name like `wanted` for a constant, and reserve it."""
         name = self._unused(wanted, ())
         self.taken.add(name)
         return name
 
     def _unused(self, wanted: str, others: Container[str]) -> str:
-        """Return `wanted`, with a number behind it if it is taken."""
+        """Return `wanted`, numbered if it is taken or in `others`; reserve nothing."""
         name, k = wanted, self._used.get(wanted, 1)
         while self.is_taken(name) or name in others:
             k += 1
@@ -65,7 +65,10 @@ class Names:
         return name
 
     def given(self, wanted: str, value: object) -> str:
-        """Return the name of a value that the source refers to."""
+        """Return the name by which the source refers to an object; new on first use.
+
+        An object of `builtins` keeps its own name there.
+        """
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
             builtin: str = value.__name__
             if getattr(builtins, builtin, None) is value:
@@ -77,7 +80,7 @@ class Names:
         return self._name_of[id(value)]
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a table; the same copy for equal tables of a round."""
+        """Return a copy of a dict; the same copy for equal dicts of a round."""
         key = tuple(
             (type(k), k, type(v), v if isinstance(v, Hashable) else id(v))
             for k, v in table.items()
@@ -87,18 +90,20 @@ class Names:
 
 @functools.cache
 def identifier(wanted: str) -> str:
-    """Return an identifier of Python that resembles a text."""
+    """Return a lower-case Python identifier that resembles a text."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
-        name = f'_{name}'
+        # With a letter, as constants differ from variables by their upper case.
+        name = f'key_{name}'
     if keyword.iskeyword(name) or hasattr(builtins, name):
         name = f'{name}_'
     return name
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a function without row numbers that nothing reads."""
+    """Return the lines of a function without assignments of unread row indices."""
     kept, read = list[str](), set[str]()
+    # From the last line up, a liveness analysis; loops do not carry row indices over.
     for line in reversed(lines):
         number = OF_ROWS.fullmatch(line)
         if number is None:

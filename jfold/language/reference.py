@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of generated source: the same rows in the same order, by walking.
+"""The reference of generated source: a walk that records the same rows in order.
 
-It is slow, but every row has the path of the data that it was made of.
+It is slow, but every row has the path of the data that it was made of. Tests compare
+its rows with those of the source, and `find_nan` asks it where a row came from.
 """
 
 from __future__ import annotations
@@ -41,19 +42,22 @@ from jfold.types import (
     VoidType,
 )
 
-CONSTANTS, NODES = 'constants', 'nodes'  # the tables of a graph
+CONSTANTS, NODES = 'constants', 'nodes'  # the two kinds of tables in a graph
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A tensor: a row of a table, or the output of a fused operation.
+    """A stand-in for a tensor: a row of a table, or a fused output.
 
     Attributes:
-      table: ('shared', type), the constants of the program; ('own', type, bound, site),
-        those of the example; or ('operation', number).
-      output: the number of the output of the operation.
-      path: the path of the data that all of it was made of.
-      pending: the fused operation, which is applied within the one that reads it.
+      table: ('shared', type) for constants of the program; ('own', type, bound, site)
+        for constants of the example, made at the use `site` or, if `None`, at any;
+        ('operation', number); or ('pending',) for an output of a fused operation.
+      number: the index of the row in its table.
+      output: the index of the output of the operation.
+      path: the longest common prefix of the paths of the data that it was made of.
+      level: the step of the loop of a recurrent operation, from 1; 0 for a constant.
+      pending: the fused operation, which is applied within its reader.
     """
 
     table: tuple[Any, ...]
@@ -66,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
-    """An operation that is fused into the one that reads it."""
+    """An application of an operation that is fused into its reader."""
 
     operation: int
     operands: Sequence[Row]
@@ -74,14 +78,15 @@ class _Pending:
 
 @dataclass(eq=False)
 class Rows(Paths):
-    """Tensors that are rows of the tables of one example.
+    """The `Tensors` that record the rows of one example, table by table.
 
     Attributes:
-      stop: a table and row; the walk ends with a `Misfit` when that row is recorded.
-      own: the constants of the example by table, as objects of the data.
+      stop: a table and a row index; recording that row raises `Misfit`, which ends the
+        walk with the path of the data.
+      own: per table of the example's constants, the object of the data in each row.
       nodes: per operation, the level and operands of each row.
       results: per result, the tensors of each row.
-      labels: per metric, the label of each row.
+      labels: per metric, by the number of its result, the label of each row.
     """
 
     program: Operations
@@ -100,11 +105,11 @@ class Rows(Paths):
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Any:
-        """Record a constant of the data."""
+        """Append an object to a table of the example's constants; return its row."""
         return self._constant(node, x.value, type_, below, x.path, node)
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
-        """Record a constant that is a length."""
+        """Append a length to a table of the example's constants; return its row."""
         return self._constant(node, n, type_, None, None, node)
 
     def _constant(
@@ -117,7 +122,8 @@ class Rows(Paths):
         site: Any = None,
     ) -> Row:
         t = self.tables.type_number(type_)
-        # Where a type has few uses, each has a table of its own.
+        # If few uses of blocks make constants of this type and bound, each use has a
+        # table of its own; else they share one.
         if (below, site) not in self.expression.sites[t]:
             site = None
         table = 'own', t, below, site
@@ -133,10 +139,10 @@ class Rows(Paths):
             raise Misfit('is made here', str(node), path)
 
     def constant(self, node: TypedUse, value: object) -> Any:
-        """Return the row of a constant of the program."""
+        """Return the row of an array [*shape] among the constants of the program."""
         value = np.asarray(value)
         t = self.tables.type_number(TensorType(value.shape, value.dtype))
-        # Constants are numbered by type, and equal if their bytes are.
+        # Rows are counted per type; equal constants have equal shapes and bytes.
         number = -1
         for other, known in self.tables.constants:
             number += other == t
@@ -146,7 +152,10 @@ class Rows(Paths):
         raise AssertionError(f'{node}: no such constant')
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Apply a layer; outputs that it forwards or are constant need no row."""
+        """Return the outputs of `node.layer`, and record a row if any is computed.
+
+        An output that is an input or a constant is the row of that.
+        """
         assert node.layer is not None and node.origins is not None
         keys = [
             self._constant(node, None, KeyType(name), None, None)
@@ -166,7 +175,7 @@ class Rows(Paths):
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Apply the operation on a group, padded with its identity if too short."""
+        """Return a group reduced by one operation, padded by its identity if short."""
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
@@ -185,8 +194,8 @@ class Rows(Paths):
             return [Row(('pending',), 0, k, pending=pending) for k in outputs]
         operands = self._expanded(o, operands)
         o = self.chosen.number.get(o, o)
-        # Levels count the steps of a recurrent component, whose operands from other
-        # components are all there before.
+        # A level is a step of the loop of one recurrent component. Only operands of the
+        # same component count: all others are computed before that loop.
         level = 1
         if self.recurrent[o]:
             levels = [
@@ -203,17 +212,17 @@ class Rows(Paths):
         return [Row(table, len(rows) - 1, k, path, level) for k in outputs]
 
     def _expanded(self, o: int, operands: Sequence[Row]) -> list[Row]:
-        """Return the operands of the fused operations inside, then the others."""
+        """Return the operands of fused producers of operation `o`, then its others."""
         feeds = self.chosen.feeds.get(o, (None,) * len(operands))
         pairs = list(zip(operands, feeds, strict=True))
         expanded: list[Row] = []
-        # Several outputs of a fused operation are read, but it is applied once.
+        # Once for each fused producer, though several of its outputs may be read.
         for part in dict.fromkeys(operand.pending for operand, feed in pairs if feed):
             expanded += self._expanded(part.operation, part.operands)
         return expanded + [operand for operand, feed in pairs if not feed]
 
     def observe(self, node: TypedUse, name: str, x: Any) -> None:
-        """Add a row to the result of a metric."""
+        """Append a row, and its label if any, to the result of a metric."""
         typing = self.expression.typing
         r = typing.metric_numbers[name]
         if typing.metrics[name][1]:
@@ -222,13 +231,18 @@ class Rows(Paths):
         self.results.setdefault(r, []).append([*tensor_leaves(x)])
 
     def value(self, x: object) -> None:
-        """Add the rows of the value of the example."""
+        """Append the rows of the example's value, and of items of sequences in it."""
         numbers = list(self.program.value_results)
         results = inside(self.program.output, numbers)
         self._rows(x, self.program.output, numbers[0], results)
 
     def _rows(self, x: Any, type_: Type, r: int, results: Any) -> None:
-        """Add the row of a value to result `r`, and those of items to `results`."""
+        """Append a row for `x` to result `r`, and rows for items of its sequences.
+
+        Args:
+          results: per sequence in `x`, the number of the result of its items, and the
+            same list for the sequences in an item.
+        """
         row: list[Row] = []
         inner = iter(results)
         for leaf, leaf_type in _terminals(x, type_):
@@ -255,9 +269,9 @@ def _terminals(x: Any, type_: Type) -> Any:
 def explain_row(
     program: Any, example: Any, kind: str, number: int, row: int
 ) -> InputError | None:
-    """Return an error with the block and the data path of a row.
+    """Return an error that says which block made a row, and of which data.
 
-    The example has number 0 in it; `None` if the row cannot be found.
+    The number of the example in the error is 0. Return `None` if there is no such row.
 
     Args:
       kind: 'constants' of a type, or 'nodes' of an operation.
@@ -266,7 +280,7 @@ def explain_row(
     """
     table: Any = ('operation', number)
     if kind == CONSTANTS:
-        # A graph has the tables of all uses of a type one after another.
+        # The table of a type in a graph is the tables of all its uses, concatenated.
         all_rows = Rows(program, program.expression)
         all_rows.value(Walk(program.expression.typing, all_rows).run(example))
         for below, site in program.expression.sites.get(number, ()):
@@ -275,6 +289,8 @@ def explain_row(
             if row < count:
                 break
             row -= count
+        else:
+            return None
     rows = Rows(program, program.expression, (table, row))
     try:
         Walk(program.expression.typing, rows).run(example)

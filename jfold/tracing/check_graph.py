@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of graphs from outside against the operations of a program.
+"""The check that a graph from outside fits the operations of a program.
 
-Graphs that generated source records fit by construction. One that was read from a file,
-traced in another process, or made by another front end is checked before it is
+Graphs that generated source records fit by construction. A graph that was read from a
+file, traced in another process, or made by another front end is checked before it is
 scheduled: a wrong number in it would read a wrong row on the device, silently.
 
-    operation cell, example 3, input 1:      0 1 2 | 3 4 5 6 | 7 8      values
-                                             shared   own      nodes'
+    numbers of the values of one type in one example:
 
-A value that is read has to be one of its example, made by one of the producers that
-the program states for the input. The level of a node has to be one more than that of
-the highest of those of its inputs that its own component makes.
+    0 1 2                        | 3 4 5 6                      | 7 8
+    constants of the program       constants of the example       outputs of nodes
+
+A node or result may read a value of its own example, made by an operation that
+`sources` allows for the input, or any constant. The level of a node must be one more
+than the highest level of the inputs that its own component makes; 1 without any.
+
+Shapes: [rows] of a table; [values] of a type, in all examples checked together.
 """
 
 from __future__ import annotations
@@ -43,14 +47,14 @@ from jfold.program.components import (
 from jfold.program.operations import Operations, ProducerSet, check_operations
 from jfold.types import TensorType
 
-NUMBER = TensorType((), 'int32')  # of levels and values
-BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the cache
+NUMBER = TensorType((), 'int32')  # the type of columns of levels and value numbers
+BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the CPU's cache
 
 
 def checked(operations: Operations, graph: Graph) -> Graph:
-    """Return the graph, checked and marked as fitting, unless it is marked.
+    """Return the graph with `fits` set, after a check unless `fits` was set before.
 
-    What is picked from a graph that fits is marked too, and costs nothing here.
+    Examples picked from a graph with `fits` have it too, and are not checked again.
 
     Raises:
       ValueError: the operations or the graph are wrong; see `check_graph`.
@@ -59,7 +63,7 @@ def checked(operations: Operations, graph: Graph) -> Graph:
         return graph
     _check_once(operations)
     check_graph(operations, graph)
-    # Its own numbering of values was not checked: make it anew.
+    # `graph.numbers` was not checked, so the numbering of values is computed anew.
     numbers = numbering(operations, replace(graph, numbers=None))
     return replace(graph, numbers=numbers, fits=True)
 
@@ -70,18 +74,15 @@ def _check_once(operations: Operations) -> None:
 
 
 def check_graph(operations: Operations, graph: Graph) -> None:
-    """Refuse a graph that does not fit.
+    """Raise ValueError if a graph does not fit the operations.
 
-    Takes about 0.1 us a node on one core, less than tracing took (see the table "from a
-    corpus" of `benchmarks/host.py`), and memory for some ten thousand nodes. The values
-    of constants are not read.
-
-    Raises:
-      ValueError: something does not fit; the message names the operation, the example
-        and the input.
+    The message names the operation, the example and the input. The check takes about
+    0.1 us a node on one core, less than tracing took (see the table "from a corpus" of
+    `benchmarks/host.py`), and memory for `BLOCK` nodes, or for the largest example. The
+    values of constants are not read.
     """
     _check_tables(operations, graph)
-    # Only the numbers of constants matter from here on.
+    # From here on only the number of constants matters: `pick` need not copy arrays.
     bare = replace(
         graph, constants=tuple(Table(table.first, ()) for table in graph.constants)
     )
@@ -92,8 +93,8 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield ranges of examples of at most `BLOCK` nodes, or of a single one."""
-    nodes = np.zeros(graph.examples + 1, np.int64)
+    """Yield ranges (first, end) of examples with at most `BLOCK` nodes, or of one."""
+    nodes = np.zeros(graph.examples + 1, np.int64)  # before each example, in all tables
     for table in graph.operations:
         nodes += table.first
     begin = 0
@@ -108,7 +109,10 @@ def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
-    """Refuse tables or columns that the operations do not have."""
+    """Raise ValueError unless tables, columns and labels are those of the operations.
+
+    A result with one row an example must have exactly one.
+    """
     of_types = [[type_] for type_ in operations.types]
     of_nodes = [[NUMBER] * (1 + len(op.inputs)) for op in operations.operations]
     of_results = [[NUMBER] * len(result.tensors) for result in operations.results]
@@ -120,9 +124,14 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
         _require(len(tables), len(columns), f'the number of tables of {name}')
         for n, (table, types) in enumerate(zip(tables, columns, strict=True)):
             _check_table(table, types, f'{name} {n}', graph.examples)
-    expected = [len(graph.results[r]) for r in operations.labelled]
-    labels = [len(table.columns[0]) for table in graph.labels]
-    _require(labels, expected, 'the numbers of labels')
+    labelled = [graph.results[r] for r in operations.labelled]
+    _require(len(graph.labels), len(labelled), 'the number of tables of labels')
+    for n, (table, result) in enumerate(zip(graph.labels, labelled, strict=True)):
+        _require(len(table.columns), 1, f'the number of columns of labels {n}')
+        _require(len(table.columns[0]), len(result), f'the number of labels {n}')
+        are_beside = np.array_equal(table.first, result.first)
+        what = f'the equality of `first` of labels {n} and of their results'
+        _require(are_beside, True, what)
     for r, result in enumerate(operations.results):
         counts = graph.results[r].counts
         rows = int(counts.min(initial=1)), int(counts.max(initial=1))
@@ -134,7 +143,11 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
 def _check_table(
     table: Table, types: Sequence[TensorType], what: str, examples: int
 ) -> None:
-    """Refuse a table whose columns are not of the types."""
+    """Raise ValueError if `first` decreases, or columns differ from the types.
+
+    Args:
+      what: the name of the table in messages.
+    """
     _require(table.first.shape, (examples + 1,), f'the shape of `first` of {what}')
     steps = np.diff(table.first, prepend=0)
     _require(int(steps.min(initial=0)), 0, f'the lowest step of `first` of {what}')
@@ -156,15 +169,15 @@ def _require(got: object, expected: object, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Values(Memoized):
-    """The values of some examples of a graph, and their producers.
+    """The values of some examples of a graph, with their producers and levels.
 
     Attributes:
-      graph: of these examples.
-      before: how many examples come before them.
-      first: per type [examples + 1], the number of each example's first value.
-      producers: per type [values], the number of each among the outputs of all
-        operations; the number of outputs for constants.
-      levels: per type [values], the level of the node that makes each; 0 for constants.
+      graph: the graph of these examples alone.
+      before: the number of examples before them in the whole graph, for messages.
+      first: per type [examples + 1], the index of each example's first value.
+      producers: per type [values], the output that made each value, counted through
+        all operations; the total number of outputs for constants.
+      levels: per type [values], the level of the node that made it; 0 for constants.
     """
 
     operations: Operations
@@ -176,7 +189,7 @@ class _Values(Memoized):
 
     @memoized
     def levels_in(self, c: int, t: int) -> Array:
-        """Return the levels [values] of a type; 0 for values of other components."""
+        """Return levels [values] of type `t`; 0 of values from other components."""
         first = first_results(self.operations)
         is_own = np.zeros(first[-1] + 1, bool)
         for o in components(self.operations)[c].operations:
@@ -185,7 +198,7 @@ class _Values(Memoized):
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
-    """Number the values of examples."""
+    """Return the values of a graph that is part of one with `before` examples more."""
     tables = graph.constants + graph.operations
     numbers, _ = number_values(operations, graph.examples, tables)
     sizes = [int(first[-1]) for first in numbers.first]
@@ -203,7 +216,7 @@ def _values(operations: Operations, graph: Graph, before: int) -> _Values:
 
 
 def _check_values(values: _Values) -> None:
-    """Refuse numbers of values that do not exist, or that must not be read."""
+    """Raise ValueError if a node or result reads wrong values, or levels are wrong."""
     operations, graph = values.operations, values.graph
     allowed = sources(operations)
     for o, table in enumerate(graph.operations):
@@ -217,7 +230,12 @@ def _check_values(values: _Values) -> None:
 def _check_nodes(
     values: _Values, o: int, table: Table, allowed: Sequence[ProducerSet]
 ) -> None:
-    """Refuse wrong inputs or levels of the nodes of an operation."""
+    """Raise ValueError if a node of operation `o` has a wrong input or level.
+
+    Args:
+      table: the nodes.
+      allowed: per input, the outputs of operations that it may read.
+    """
     operation, c = values.operations.operations[o], component_of(values.operations)[o]
     recurrent = components(values.operations)[c].recurrent
     levels, *inputs = table.columns
@@ -238,10 +256,19 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """Return the rows [n] in all values of a type, if `makers` made them."""
+    """Return the indices [rows] among all values of type `t` of the values read.
+
+    Args:
+      column: [rows] of `table`, the value numbers within the example of each row.
+      makers: the outputs of operations that may be read, besides constants.
+      what: the name of the column in messages.
+
+    Raises:
+      ValueError: the example has no such value, or another operation made it.
+    """
     operations = values.operations
     limit = np.diff(values.first[t]).astype(np.uint32).repeat(table.counts)
-    # Unsigned, negative numbers are above all limits.
+    # Cast to unsigned, negative numbers are above all limits too.
     wrong = (column.astype(np.uint32) >= limit).nonzero()[0]
     if len(wrong):
         row = wrong[0]
@@ -249,8 +276,9 @@ def _look_up(
         _refuse(values, table, row, what, f'{expected}, got {column[row]}')
     rows = column + values_before(values.first[t], table.counts)
     is_allowed = np.zeros(first_results(operations)[-1] + 1, bool)
-    is_allowed[[*results_in(makers), -1]] = True
-    if is_allowed[values.producers[t]].all():  # the common case, and a shorter array
+    is_allowed[[*results_in(makers), -1]] = True  # the last stands for constants
+    # The common case, in which no producer is looked up for each row.
+    if is_allowed[values.producers[t]].all():
         return rows
     wrong = (~is_allowed[values.producers[t][rows]]).nonzero()[0]
     if len(wrong):

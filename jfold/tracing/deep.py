@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of source whose calls are yielded, for data deeper than the stack."""
+"""The runner of generated source in its deep form, for data deeper than the stack.
+
+In this form each function of the source is a generator. It yields the generator of each
+call it makes, so nested calls take no room on Python's stack.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,22 @@ import gc
 from collections.abc import Generator, Iterator
 from typing import Any
 
-# Data may be nested as deep as this; beyond it, those that functions make without end
-# would fill the memory.
+# This many nested calls are always allowed. Without a bound, a function of the user's
+# that makes ever new objects to descend into would fill the memory.
 MAX_DEPTH = 120_000
-FIRST_LOOK = 1 << 12  # calls inside each other, before it is asked for a circle
+FIRST_LOOK = 1 << 12  # the number of nested calls at which a circle is first looked for
 
 
 class Endless(Exception):
-    """Calls inside each other never end, or have not for very long."""
+    """An error: nested calls repeat on the same objects, or exceed `MAX_DEPTH`."""
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause the garbage collector.
+    """Pause Python's garbage collector within a `with` block or a decorated function.
 
-    Calls that wait are many in deep data and none of them garbage: looking through them
-    again and again took two thirds of the time.
+    Deep data need many waiting generators, none of them garbage. The collector scanned
+    them again and again, which took two thirds of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -36,10 +40,14 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()
 def run(call: Generator[Any, Any, Any]) -> Any:
-    """Run a call and each call that it yields, which is sent its result.
+    """Run a generator and, nested, each generator that is yielded; return its result.
+
+    The result of a yielded generator is sent to the one that yielded it.
 
     Raises:
-      Endless: a call leads to one on the same objects, or the data are too deep.
+      Endless: a call leads to a call of the same function on the same objects, or more
+        than `MAX_DEPTH` calls are nested. Both are checked at 4,096 nested calls, and
+        whenever their number has doubled.
     """
     calls, value, look = [call], None, FIRST_LOOK
     while True:
@@ -53,18 +61,22 @@ def run(call: Generator[Any, Any, Any]) -> Any:
                 return value
             continue
         if len(calls) >= look:
-            look *= 2
+            look = min(2 * look, MAX_DEPTH + 1)
             _check(calls)
 
 
 def _check(calls: list[Generator[Any, Any, Any]]) -> None:
-    """Refuses calls of which one is on the objects of another that led to it."""
+    """Raise Endless if two of the nested calls repeat, or there are too many.
+
+    Two calls repeat if they are of the same function on the same objects.
+    """
     seen = set()
     for each in calls[1:]:
         frame = each.gi_frame  # type: ignore[attr-defined]
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
-        # Whatever is not an object cannot decide how a call goes on.
+        # Parameters named x... hold objects of the data. Others, such as row numbers,
+        # do not decide which calls follow.
         found = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
         key = code, *found
         if found and key in seen:

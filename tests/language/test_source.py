@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from expressions import Expression, expressions
@@ -68,3 +69,14 @@ def test_drawn_expressions(root: str) -> None:
         check(expression, 0)
 
     equal()
+
+
+def test_names_without_letters() -> None:
+    """A field, and the layer that reads it, both called by the same digits."""
+    tree = jf.ForwardDeclaration(name='3')
+    pair = jf.Record({'2': tree(), '3': tree()})
+    node = pair >> jf.Function(jnp.subtract, name='2')
+    tree.resolve_to(jf.OneOf(type, {float: jf.Scalar(), dict: node}))
+    model = jf.compile(tree() >> jf.Function(jnp.negative, name='3'))
+    example = {'2': 5.0, '3': {'2': 1.0, '3': 7.0}}
+    assert model.apply({}, model.schedule([example])) == model.eval(example) == -11

@@ -204,6 +204,32 @@ def test_missing_tables_and_columns_are_named() -> None:
             check_graph(program, replace(graph, **lacking))
 
 
+def test_labels_lie_as_their_results_do() -> None:
+    number = jf.GetItem(1) >> jf.Scalar()
+    seen = jf.AllOf(number, jf.GetItem(0)) >> jf.Metric('seen')
+    program = jf.compile(jf.Map(seen) >> jf.Void() >> jf.Zeros([])).program
+    graph = trace(program, [[('a', 1), ('b', 2)], [('c', 3)]])
+    check_graph(program, graph)
+    (table,) = graph.labels
+    for labels, text in (
+        ((), 'number of tables of labels to be 1, got 0'),
+        ((Table(table.first, ()),), 'number of columns of labels 0 to be 1, got 0'),
+        (
+            (Table(table.first, (table.columns[0][:2],)),),
+            'number of labels 0 to be 3, got 2',
+        ),
+        (
+            (Table(np.array([0, 1, 3]), table.columns),),
+            'equality of `first` of labels 0 and of their results to be True, '
+            'got False',
+        ),
+    ):
+        with refuses(
+            f'graph: expected the {text}'.replace('the whether', 'whether'), ValueError
+        ):
+            check_graph(program, replace(graph, labels=labels))
+
+
 def test_a_graph_of_no_examples_is_right() -> None:
     program, _ = traced()
     check_graph(program, trace(program, []))
