@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jfold: networks whose graph differs for every input, batched, in JAX."""
+"""jfold: dynamic batching of networks whose graph differs for every input, in JAX."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import jfold.models.exported  # noqa: F401  what `jax.export` writes of schedules
+import jfold.models.exported  # noqa: F401  registers schedules with `jax.export`
 from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.blocks import (
     RNN,
@@ -186,7 +186,7 @@ bind_passes(_passes)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
+    """Import and return a public name on first use, or raise AttributeError."""
     if name in _MODULES:
         return importlib.import_module(f'jfold.flax.{name}')
     if name in _HOME:
@@ -196,6 +196,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, for completion."""
+    """Return the names for completion: public ones, and those with two underscores."""
     dunder_names = (name for name in globals() if name.startswith('__'))
     return sorted([*__all__, *_MODULES, *dunder_names])

@@ -2,8 +2,8 @@
 """The base class of blocks, and the blocks that short-hands stand for.
 
 A callable is short for a `Function`, an array for a `FromTensor`, a dict, list or tuple
-for a `Record`, and `a >> b` for a `Pipe`. Whatever takes blocks takes these short-hands
-too, so they share a file with `Block`. All other blocks are in `blocks`.
+for a `Record`, and `a >> b` for a `Pipe`. Every function that takes blocks takes these
+short-hands too, so they share a file with `Block`. All other blocks are in `blocks`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jfold.types import TensorType, Type
 
 
 class Block(Memoized):
-    """A base class of all blocks. `a >> b` is `Pipe(a, b)`; one may be a short-hand."""
+    """The base class of blocks; `a >> b` is `Pipe(a, b)`."""
 
     @api_boundary
     def eval(
@@ -50,22 +50,22 @@ class Block(Memoized):
         """Run the block on one example, without batching.
 
         Args:
-          example: the data; anything if the block takes no input.
+          example: the data; any object if the block takes no input.
           params: as `Model.init` returns them; needed if the block has parameters.
           external: arrays by the names of the `External` blocks that pick their rows.
-          rngs, deterministic: as in `Model.apply`, which draws the same.
-          id: the id of the example: its row in a batch without `ids`.
+          rngs, deterministic: as in `Model.apply`, which draws the same numbers.
+          id: the id of the example, for draws; in a batch without `ids` it is the row.
 
         Returns:
           The value: arrays in tuples, lists for sequences. With `Metric` blocks inside,
-          the value and a dict, which has a list of the values that each metric was
-          given, or of pairs of such a value and its label.
+          a pair of the value and a dict, by name of the metric: a list of the values
+          that it collected, or of pairs of such a value and its label.
 
         Raises:
           TypeError: the block's types clash, a layer draws and has no key, or `params`
             or `external` is no dict.
-          InputError: the example does not fit the block, or contains itself; it names
-            the path in the data and the block.
+          InputError: the example does not fit the block, or contains itself; the error
+            names the path in the data and the block.
 
         >>> from jfold import Map, Scalar, Sum
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
@@ -77,10 +77,10 @@ class Block(Memoized):
     @property
     @api_boundary
     def input_type(self) -> Type | None:
-        """The type of the input; `None` if other blocks around this one decide it.
+        """The type of the input; `None` if the blocks around this block decide it.
 
         Raises:
-          TypeError: types clash inside of it.
+          TypeError: types clash inside this block.
         """
         return bound_passes().input_type(self)
 
@@ -90,27 +90,27 @@ class Block(Memoized):
         """The type of the result for any input, else for Python objects, else `None`.
 
         Raises:
-          TypeError: types clash inside of it.
+          TypeError: types clash inside this block.
         """
         return bound_passes().output_type(self)
 
     @api_boundary
     def reads(self, *sources: Any) -> Operand:
-        """Wire this block to sources in the scope of a composition; return its wire."""
+        """Wire this block to sources, once, within a scope; return its wire."""
         return open_scope(self, sources).link(self, pack_sources(sources))
 
     @api_boundary
     def __call__(self, *sources: Any) -> Operand:
-        """Return the wire of this block applied to sources, within a composition."""
+        """Return the wire of this block applied to sources, wires within `compose`."""
         return open_scope(self, sources).add(self, pack_sources(sources))
 
     def __getitem__(self, key: object) -> Item:
-        """Return an item of the result of this block, to be read in a composition."""
+        """Return an item of this block's result, as a source in a composition."""
         return Item(self, key)
 
-    __iter__: ClassVar[None] = None  # else Python takes `[0]`, `[1]`, ... for ever
+    __iter__: ClassVar[None] = None  # else Python reads `[0]`, `[1]`, ... for ever
 
-    # A block never changes, and is compared by identity: a copy would be another.
+    # A block never changes, and is compared by identity: a copy would not equal it.
     def __copy__(self) -> Self:
         return self
 
@@ -124,7 +124,7 @@ class Block(Memoized):
         return full_text(self)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        """Iterate over the pieces of its text: strings, and the blocks inside."""
+        """Iterate over the pieces of the block's text: strings, and inner blocks."""
         yield repr(self)
 
     @api_boundary
@@ -153,11 +153,11 @@ class Block(Memoized):
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes behind methods of `Block`, which know all kinds of blocks.
+    """The compiler passes behind methods of `Block`, for all kinds of blocks.
 
     Attributes:
       evaluate: runs a block on an example, given parameters, external arrays and keys.
-      input_type, output_type: the types of a block; `None` where it decides none.
+      input_type, output_type: return a type of a block, as the properties of `Block`.
     """
 
     evaluate: Callable[[Block, object, Any, Any, DrawOptions], Any]
@@ -169,9 +169,9 @@ _loaders: list[Callable[[], Passes]] = []
 
 
 def bind_passes(load: Callable[[], Passes]) -> None:
-    """Bind the passes behind methods of `Block`, loaded at the first call of one.
+    """Set the function that imports the passes at the first call of a method.
 
-    Passes import blocks, so blocks cannot import passes: the package binds them.
+    Passes import blocks, so blocks cannot import passes; the package binds them.
     """
     _loaders[:] = [functools.cache(load)]
 
@@ -189,7 +189,7 @@ Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 # The short-hands that `convert_to_block` takes.
 Convertible: TypeAlias = Block | Callable[..., Any] | Array | Fields
 ARRAYS = np.ndarray, np.generic, jax.Array
-# Modules of classes and functions that give blocks: not called, they are mistakes.
+# Modules whose classes and functions make blocks: `Sum` in place of `Sum()` is refused.
 MODULES = (
     __name__,
     'jfold.blocks.control',
@@ -203,11 +203,11 @@ MODULES = (
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def block(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass that is compared by identity.
+    """Make a class a frozen dataclass whose instances are compared by identity.
 
-    Identity, because a block may hold arrays and functions, and because sharing is
-    decided by the callables inside `Function`, not by blocks. Since it is frozen,
-    `__init__` sets attributes through `vars`.
+    A block may hold arrays and functions, and layers are shared by the callable inside
+    a `Function`, not by the block. Since a block is frozen, `__init__` sets attributes
+    through `vars`.
     """
     cls = dataclass(frozen=True, eq=False, repr=False)(cls)
     cls.__init__ = api_boundary(cls.__init__)  # type: ignore[method-assign]
@@ -218,8 +218,8 @@ def block(cls: type[T]) -> type[T]:
 def convert_to_block(value: Convertible) -> Block:
     """Return the block that a short-hand stands for.
 
-    A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
-    `FromTensor`, any other callable a `Function`.
+    A block stands for itself, a dict, list or tuple for a `Record`, an array or NumPy
+    scalar for a `FromTensor`, any other callable, except classes, for a `Function`.
 
     >>> import jax.numpy as jnp
     >>> convert_to_block({'left': jnp.tanh, 'right': jnp.negative})
@@ -232,7 +232,7 @@ def convert_to_block(value: Convertible) -> Block:
 
 
 def _converted(value: Convertible) -> Steps[Block]:
-    """Convert a short-hand to a block, without recursion."""
+    """Return the block of a short-hand, as steps of `trampoline.run`."""
     if isinstance(value, Block):
         return value
     if isinstance(value, Operand):
@@ -265,7 +265,7 @@ def _converted(value: Convertible) -> Steps[Block]:
 
 
 def _instead_of(value: object) -> str:
-    """Return a hint what to write instead of a value that stands for no block."""
+    """Return a hint what to write instead of a value that is no short-hand."""
     if isinstance(value, type):
         of_python, name = value.__module__ == 'builtins', value.__name__
         return f'write `InputTransform({name})`' if of_python else 'call it'
@@ -286,7 +286,7 @@ class FromTensor(Block):
     """A constant array; takes no input. For trained arrays use `Function` with `init`.
 
     Raises:
-      TypeError: `value` is not a NumPy or JAX array of numbers.
+      TypeError: `value` is not a NumPy or JAX array of numbers, or is masked in part.
     """
 
     value: np.ndarray[Any, Any]
@@ -297,7 +297,7 @@ class FromTensor(Block):
         if has_masked([value]):
             raise TypeError(f'FromTensor: expected an array, got {value!r}, {MASKED}')
         type_ = TensorType(value.shape, value.dtype)
-        copy = np.array(value, type_.dtype)  # which nobody else can change
+        copy = np.array(value, type_.dtype)  # the caller may change the original
         copy.flags.writeable = False
         vars(self).update(value=copy, type=type_)
 
@@ -313,8 +313,8 @@ class Function(Block):
 
     The same callable in several places is one operation with one set of parameters.
     A tuple input is unpacked into arguments (nested tuples stay tuples), by name where
-    its items are fields of a `Record`. No item but the first becomes an argument that
-    has a default other than `None`.
+    its items are fields of a `Record`. An item but the first that would replace a
+    default other than `None` is an error at `compile`.
 
     The result is an array, or arrays in tuples, in dicts, or in dataclasses that JAX
     knows, for instance by `jax.tree_util.register_dataclass`. A dict or dataclass is
@@ -322,37 +322,37 @@ class Function(Block):
     its fields, by key or name.
 
     `fn` runs on tiles of rows, whose spare rows repeat the values of other rows. So a
-    callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,
-    and again where the reverse pass recomputes rows.
+    callback in `fn` (`jax.debug.print`, `jax.pure_callback`) is called for spare rows
+    too, and again where the reverse pass recomputes rows.
 
     Gradients are those of `jax.vmap` over all nodes of the operation. A computation on
     parameters alone runs once a step, and so does its reverse, on the sum of the
     cotangents; within `jax.checkpoint` too, but not within loops and branches. A
-    reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node whose value the
-    loss does not use, if it uses that of another. It may close over nothing that an
-    enclosing `jax.jit` traces, as JAX asks of rules in loops: make it an argument.
+    reverse rule (`jax.custom_vjp`) gets a cotangent of zero at a node whose value the
+    loss does not use, if the loss uses that of another node. The rule may not close
+    over a value that an enclosing `jax.jit` traces: make the value an argument.
 
     Args:
-      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module, or a method of
-        one, which have one set of parameters; or, with `init`, a callable
+      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module, or a method of a
+        module, which shares the module's parameters; or, with `init`, a callable
         `fn(params, *inputs)`.
       init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
-        per input, if its signature has more than the key. A parameter with a default
-        other than `None` keeps it; an `init` without a signature is given all specs.
-      name: the key of its parameters; the callable's own name when left out. Two names
+        per input, if its signature has more than the key. No spec may replace a default
+        other than `None`; an `init` without a signature is given all specs.
+      name: the key of the parameters; the callable's own name when left out. Two names
         for one callable give two sets of parameters. If several callables have one
-        name, the later are numbered, `name_1` and so on, in the order in which they
-        stand in the expression: pass `name` to keep parameters when that changes.
+        name, those after the first are `name_1` and so on, in the order in which they
+        stand in the expression: pass `name` to keep parameters when the order changes.
       rngs: one or several names of keys of `jax.random`, each a keyword argument of
         `fn`, as in `fn(x, dropout=key)`. Every node has its own key, derived from that
-        of `Model.apply(..., rngs=key)`; with `deterministic=True` it is `None`. For
-        Flax modules the names are found if none are given.
-      batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
-        of the result may depend only on the same row of the inputs. A reverse rule in
-        it that is not plainly linear in the cotangent is given rows one by one.
+        of `Model.apply(..., rngs=key)`; with `deterministic=True` the key is `None`.
+        For Flax modules the names are found if none are given.
+      batched: whether `fn` takes whole tiles, every array with a leading axis of rows;
+        each row of the result may depend only on the same row of the inputs. A function
+        with a reverse rule not plainly linear in the cotangent is given single rows.
 
     Raises:
-      TypeError: `fn` or `init` is not callable, or `rngs` no names.
+      TypeError: `fn` or `init` is not callable, or `rngs` are not names.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Scalar
@@ -390,7 +390,7 @@ class Function(Block):
 
 @block
 class Pipe(Block):
-    """A chain of blocks, each on the result of the one before."""
+    """A chain of blocks, each applied to the result of the block before."""
 
     blocks: tuple[Block, ...]
 
@@ -410,14 +410,14 @@ class Pipe(Block):
 class Record(Block):
     """One block per field of a dict, list, tuple or object; gives a tuple.
 
-    Its items are in the order of the blocks: those of a dict, of a list of pairs, or of
-    a tuple of blocks (keys 0, 1, ...). The next function takes them by name, in any
-    order, if its parameters have the names of all fields; a parameter with the name of
-    a field that would be given another one is an error at `compile`. A block without
-    input (`Zeros`, `FromTensor`, one behind a `Void`) reads no field.
+    The results are in the order of the blocks: a dict, a list of pairs, or a tuple or
+    list of blocks (keys 0, 1, ...). The next function takes them by name, in any order,
+    if its parameters have the names of all fields; a parameter with the name of one
+    field that would be given another field is an error at `compile`. A block without
+    input (`Zeros`, `FromTensor`, a block behind a `Void`) reads no field.
 
-    A dict or an object may have more fields. With a tuple or list of blocks the value
-    may have no more items than these; `{0: a, 2: b}` picks some items of more.
+    A dict or an object may have further fields, which are not read. With a tuple or
+    list of blocks the value may have no further items; `{0: a, 2: b}` picks some items.
 
     >>> from jfold import Scalar
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
@@ -431,7 +431,7 @@ class Record(Block):
     """
 
     fields: tuple[tuple[Any, Block], ...]
-    length: int | None  # how many items a value may have, if they have no keys
+    length: int | None  # the number of items a value may have; `None` for keys
 
     def __init__(self, spec: Fields) -> None:
         pairs = key_value_pairs('Record', spec)
@@ -447,7 +447,7 @@ class Record(Block):
 
 @block
 class AllOf(Block):
-    """Several blocks on the same input; gives a tuple of their results."""
+    """Several blocks applied to the same input; gives a tuple of their results."""
 
     blocks: tuple[Block, ...]
 
@@ -459,7 +459,10 @@ class AllOf(Block):
 
 
 def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
-    """Return the (key, value) pairs of a dict, list, tuple or list of pairs."""
+    """Return the (key, block) pairs of a spec; without keys they are indices.
+
+    Raise TypeError, which names the block `name`, if `spec` is no dict, list or tuple.
+    """
     if isinstance(spec, Mapping):
         return list(spec.items())
     if _has_pairs(spec):
@@ -470,7 +473,7 @@ def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
 
 
 def _has_keys(spec: object) -> bool:
-    """Return whether a spec names keys; else the keys are 0, 1 and so on."""
+    """Return whether a spec names keys, as a dict or a list of pairs does."""
     return isinstance(spec, Mapping) or _has_pairs(spec)
 
 
@@ -481,7 +484,7 @@ def _has_pairs(spec: object) -> bool:
 
 
 def _is_key(value: object) -> bool:
-    """Return whether a value is a key and no block; NumPy scalars are keys here."""
+    """Return whether a value is a key, and no block; NumPy scalars count as keys."""
     if isinstance(value, tuple):
         return all(map(_is_key, value))
     is_array = isinstance(value, np.ndarray | jax.Array)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `Graph` of examples: for each operation, its nodes as rows of input values.
 
-All of it is arrays, example by example, and the numbers in one example refer to that
-example alone; so graphs can be stored, cut and concatenated without looking inside.
+A graph is arrays of rows, example by example, and the numbers in an example's rows
+refer to values of that example alone. So graphs can be stored, cut and concatenated
+without changing these numbers.
 
-Values of one tensor type are numbered within their example: first the program's
-constants, then the example's own, then the outputs of each operation in the program's
-order, node by node. The graph of an example does not depend on what it was traced
-together with: nodes of an operation, constants and rows of a result are in the order
-in which the source records them, example by example.
+The *value numbers* of an example count its values of one tensor type: first the
+constants of the program, then the example's own constants, then the outputs of each
+operation in the program's order, node by node. The graph of an example does not depend
+on the examples traced with it: nodes of an operation, constants and rows of a result
+are in the order in which the source records them.
+
+In shapes, `rows` and `nodes` count those of all examples in one table.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows of examples, one example after another.
+    """A table of rows, those of one example after those of another.
 
     Attributes:
-      first: [examples + 1] int64, where the rows of each example begin.
-      columns: arrays [rows, ...].
+      first: [examples + 1] int64, the index of each example's first row, then the
+        number of rows.
+      columns: arrays, each [rows, ...].
     """
 
     first: Array
@@ -41,7 +45,7 @@ class Table:
 
     @cached_property
     def counts(self) -> Array:
-        """Rows per example [examples]."""
+        """The number of rows of each example [examples]."""
         return np.subtract(self.first[1:], self.first[:-1])
 
     def __len__(self) -> int:
@@ -49,11 +53,11 @@ class Table:
 
     @cached_property
     def single(self) -> bool:
-        """Return whether each example has one row."""
+        """Whether each example has exactly one row."""
         return bool((self.counts == 1).all())
 
     def pick(self, examples: Array) -> Table:
-        """Return the rows of some examples [n], in that order."""
+        """Return the table of the examples with these indices [n], in their order."""
         if not len(self):
             return Table(np.zeros(len(examples) + 1, np.int64), self.columns)
         if self.single:
@@ -67,21 +71,22 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The operations that examples run, and what each reads.
+    """The nodes of examples, each one run of an operation, and what each node reads.
 
     Attributes:
-      examples: how many there are.
-      constants: per type, the examples' own; columns: values [rows, *shape]. Values of
-        keys are not used: a key is made from its number in its example.
-      operations: per operation, its nodes; columns: levels [nodes], then per input the
-        value numbers [nodes]. A level is 1 + the highest level of those inputs that
-        are results of the node's own component, 1 if there are none. Nodes of a
-        component do not depend on others of their level.
-      results: per result; columns: per tensor the value numbers [rows].
-      numbers: the numbering of values, if it is known already.
-      labels: per result that has any; columns: objects [rows].
-      fits: whether it is known to fit its operations, since source recorded it or it
-        was checked; other graphs are checked before they are scheduled.
+      examples: the number of examples.
+      constants: one table per type, of the examples' own constants; its column: values
+        [rows, *shape]. Values of random keys are not used: a key is derived from its
+        number in its example.
+      operations: one table per operation, of its nodes; its columns: levels [nodes],
+        then for each input the value numbers [nodes]. A level is 1 + the highest level
+        of those inputs that are results of the node's own component, or 1 if none is.
+        Nodes of a component do not depend on others of their level.
+      results: one table per result; its columns: for each tensor, value numbers [rows].
+      numbers: the first value numbers of examples and operations, if known already.
+      labels: one table per result with labels; its column: objects [rows].
+      fits: whether the graph is known to fit its operations, because source recorded it
+        or it was checked; other graphs are checked before they are scheduled.
     """
 
     examples: int
@@ -94,27 +99,27 @@ class Graph:
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
-        """All tables: of constants per type, of operations, of results."""
+        """All tables: constants by type, then operations, then results."""
         return self.constants + self.operations + self.results
 
     @cached_property
     def first(self) -> Array:
-        """The first row of each example in each table [tables, examples + 1]."""
+        """The index of each example's first row, per table [tables, examples + 1]."""
         return np.array([table.first for table in self.tables])
 
     @property
     def levels(self) -> tuple[Array, ...]:
-        """The level of each node [nodes], per operation."""
+        """The levels of all nodes, one array [nodes] per operation."""
         return tuple(table.columns[0] for table in self.operations)
 
     @property
     def nodes(self) -> int:
-        """The number of operations that run."""
+        """The number of nodes of all operations and examples."""
         return sum(map(len, self.operations))
 
     @property
     def nodes_of_examples(self) -> Array:
-        """The number of operations that each example runs [examples]."""
+        """The number of nodes of each example [examples]."""
         nodes = np.zeros(self.examples, np.int64)
         for table in self.operations:
             nodes += table.counts
@@ -122,12 +127,12 @@ class Graph:
 
     @property
     def depth(self) -> int:
-        """The highest level of any component."""
+        """The highest level of any node; 0 without nodes."""
         highest = [np.maximum.reduce(x, initial=0) for x in self.levels]
         return int(max(highest, default=0))
 
     def pick(self, examples: Array) -> Graph:
-        """Return the graph of some examples [n], in that order."""
+        """Return the graph of the examples with these indices [n], in their order."""
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
@@ -145,7 +150,11 @@ class Graph:
 def labels_of(
     program: Operations, parts: Sequence[Sequence[Table]]
 ) -> dict[str, Array]:
-    """Return the labels [rows] of each metric that has any, from tables per graph."""
+    """Return, by name of a metric with labels, the labels [rows] of several graphs.
+
+    Args:
+      parts: for each graph, its `labels`.
+    """
     return {
         str(program.results[r].kind.name): np.concatenate(
             [labels[k].columns[0] for labels in parts]
@@ -179,9 +188,9 @@ def _join(tables: Sequence[Table]) -> Table:
 
 
 def first_of(counts: Array) -> Array:
-    """Return the cumulative sum of counts [n], from zero [n + 1].
+    """Return the cumulative sums of counts [n], with a zero in front [n + 1].
 
-    Of ranges one behind another it is where each begins, and where the last ends.
+    For adjacent ranges of these lengths they are where each begins and the last ends.
     """
     if len(counts) == 1:
         return np.array([0, counts[0]])
@@ -191,7 +200,9 @@ def first_of(counts: Array) -> Array:
 
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
-    """Return `begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i.
+    """Return the ints of n ranges, one range after another, as one array.
+
+    Range i is `begin[i], begin[i] + 1, ...`, with `counts[i]` ints.
 
     Args:
       begin, counts: [n].
@@ -206,18 +217,19 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 
 def gather(values: Array, ids: Array) -> Array:
-    """Return values [n, ...] at ids [m]."""
-    # NumPy is several times as fast with ids as wide as pointers.
+    """Return the rows [m, ...] of values [n, ...] at indices `ids` [m]."""
+    # NumPy is several times as fast with indices as wide as pointers.
     result: Array = values[ids.astype(np.intp, copy=False)]
     return result
 
 
 def values_before(first: Array, counts: Array) -> Array:
-    """Return the number of the first value of each row's example [rows].
+    """Return, for each row, the number of the first value of its example [rows].
 
     Args:
-      first: [examples + 1] the number of each example's first value.
-      counts: [examples] rows of each.
+      first: [examples + 1], the number of each example's first value, as in
+        `Numbering`.
+      counts: [examples], the number of rows of each example.
     """
     return first[:-1].repeat(counts)
 
@@ -227,12 +239,17 @@ def values_before(first: Array, counts: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Numbering:
-    """The numbers of values where all examples of a graph stand one after another.
+    """The numbers of values, counted through all examples of a graph.
+
+    The values of an example, the program's constants among them, stand in the order of
+    its value numbers, behind those of the examples before it.
 
     Attributes:
-      first: per type [examples + 1], the number of each example's first value.
-      constants: per type [examples], the number of each example's first own constant.
-      outputs: per operation and output [examples], that of its first node's.
+      first: per type an array [examples + 1], the number of each example's first value.
+      constants: per type an array [examples], the number of each example's first own
+        constant.
+      outputs: per operation and output an array [examples], the number of that output
+        at each example's first node.
     """
 
     first: tuple[Array, ...]
@@ -241,7 +258,7 @@ class Numbering:
 
 
 def numbering(program: Operations, graph: Graph) -> Numbering:
-    """Return the numbering of the values of a graph."""
+    """Return the `Numbering` of a graph, computed if the graph has none."""
     if graph.numbers is not None:
         return graph.numbers
     tables = graph.constants + graph.operations
@@ -250,10 +267,10 @@ def numbering(program: Operations, graph: Graph) -> Numbering:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return the parts of the values, by number: own constants, then outputs.
+    """Return the runs of value numbers: one per type of constants, one per output.
 
-    A part is its type, the number of its table, constants first, and the number of the
-    output.
+    A run is a triple of indices: the type; the table, in `constants + operations` of a
+    graph; the output of the operation. They are in the order of the tables.
     """
     types = len(program.types)
     constants = [(t, t, 0) for t in range(types)]
@@ -267,12 +284,14 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[Numbering, list[Array]]:
-    """Return the numbering, and per part the first number within each example.
+    """Return the `Numbering`, and the first value number in each run of `value_parts`.
+
+    The latter are arrays [examples], one per run, counted within each example.
 
     Args:
-      tables: of constants, then of operations.
+      tables: the tables of constants, then those of operations.
     """
-    # Within an example first, as graphs have it; then all examples one after another.
+    # First count within each example, then add the values of the examples before.
     zero = np.zeros(examples, np.int64)
     ends = [zero + count if count else zero for count in shared_counts(program)]
     begins = []
@@ -295,11 +314,11 @@ def number_values(
 
 @memoized
 def shared_counts(program: Operations) -> tuple[int, ...]:
-    """Return the number of constants of each type that the program itself has."""
+    """Return, for each type, the number of the program's constants of that type."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))
 
 
 def concatenate_arrays(chunks: Sequence[Array]) -> Array:
-    """Concatenate arrays [n, ...], without a copy if there is one."""
+    """Return arrays [n, ...] concatenated; a single array is returned as it is."""
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)

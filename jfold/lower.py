@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lowering of an expression to a `Program`: types, operations, source."""
+"""The lowering of an expression to a `Program`: its types, operations and source."""
 
 from __future__ import annotations
 
@@ -52,19 +52,22 @@ FAMILIES = (
     *(rules_reductions, rules_alignment, rules_chaining, rules_compose),
 )
 
-TALL = 10_000  # nested calls, of which a block takes four, and some stack of C
+TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
 def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
-    """Compile an expression.
+    """Lower an expression to a `Program`: infer types, choose operations, write source.
 
     Args:
-      fuses: whether functions in a row are fused into one operation.
-      unrolls: whether rounds are unrolled, if then nothing but sums is recurrent.
+      fuses: whether functions in a row are fused into one operation; see `fusion`.
+      unrolls: whether rounds of message passing become operations of their own, so that
+        the program runs without loops; see `unrolling`. Where that cannot be done, the
+        program has loops as without it.
 
     Raises:
-      TypeError: the types clash, cannot be determined, or the result is not made of
-        tensors; the message starts with the path of the block at fault.
+      TypeError: the types clash or cannot be determined, the result is not made of
+        tensors, or a recursion never ends; the message starts with the path of the
+        block at fault. Or blocks are nested too deep.
     """
     typing = infer(root)
     check_output(typing.root, typing.metrics)
@@ -72,18 +75,25 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
 
 
 def lower_portable(portable: Portable) -> Program:
-    """Return the program of an expression of another process; its layers do not run."""
+    """Lower a typed expression from a file or another process.
+
+    The program records examples; calling one of its layers raises `AssertionError`.
+    """
     return lower_typed(portable.typing, portable.feeds, portable.unrolled)
 
 
 def lower_typed(
     typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
 ) -> Program:
-    """Compile a typed expression.
+    """Lower a typed expression to a `Program`.
 
     Args:
-      feeds: the fusion, as `OperationChoice.feeds`; chosen here if `None`.
+      feeds: the operations to fuse, as `OperationChoice.feeds`: `{}` for none; chosen
+        here if `None`.
       unrolls: see `lower`.
+
+    Raises:
+      TypeError: a recursion never ends, or blocks are nested too deep.
     """
     with _tall_stack():
         return _lowered(typing, feeds, unrolls)
@@ -91,7 +101,7 @@ def lower_typed(
 
 @contextlib.contextmanager
 def _tall_stack() -> Iterator[None]:
-    """Raise the limit of recursion; refuse expressions that exceed it."""
+    """Raise the recursion limit to `TALL` inside; raise `TypeError` if that is hit."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, TALL))
     try:
@@ -109,6 +119,7 @@ def _lowered(
     typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
 ) -> Program:
     tables, chosen = Tables(typing), OperationChoice()
+    # Written without fusion first, to see which results are read where.
     round_, text = generate_source(tables, chosen)
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
@@ -117,7 +128,7 @@ def _lowered(
         chosen = fuse(round_.program(applied), uses, grouped)
     else:
         chosen = apply_fusion(feeds, applied, uses, grouped)
-    if chosen.feeds:  # operations are renumbered: write again
+    if chosen.feeds:  # fusion renumbers operations, so the source is written again
         round_, text = generate_source(tables, chosen)
     unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None
     if unrolled:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Ragged`: the sequences of a batch, as one array of items."""
+"""The results of a batch with any number of rows: `Ragged` and `MetricValues`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from jfold.types import SequenceType, TensorType, Type, leaf_types, pack
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
 class Ragged(NDArrayOperatorsMixin):
-    """The sequences of a batch, of any lengths, one an example; a pytree.
+    """The sequences of a batch, one per example, of any lengths; a pytree.
 
     Rows are the items of the first example, in order, then those of the second, and so
     on. Spare rows, at the end, are zero, so that sums need no mask; gradients flow
-    through all others.
+    through all other rows.
 
-    Operators work item by item, with another `Ragged` of the same lengths or with a
-    value for every item, and so do functions of NumPy, as `np.exp(x)`. `x[k]` has the
-    items of example `k`, `x[2:5]` and `x[[4, 0]]` are of several examples; neither
-    works under `jit`, where shapes must be known.
+    Operators and functions of NumPy, as `np.exp(x)`, work item by item. The other
+    operand is a `Ragged` of the same lengths, or a value that goes with every item.
+    `x[k]` has the items of example `k`; `x[2:5]` and `x[[4, 0]]` are a `Ragged` of
+    several examples. Neither works under `jit`, where shapes must be known.
 
     Attributes:
-      values: [rows, *shape]; a tuple of such arrays if items are tuples, and where they
-        are or hold sequences, a `Ragged` with one sequence per row.
-      lengths: [examples] int32, items of each; 0 for those beyond the batch, which
-        `Model.schedule(..., size=)` makes room for.
+      values: [rows, *shape]; a tuple of such arrays if items are tuples. In place of an
+        array of items that are sequences it is a `Ragged` with one sequence per row.
+      lengths: [examples] int32, the number of items of each example; 0 for examples
+        beyond the batch, for which `Model.schedule(..., size=)` reserves rows.
 
     >>> import jfold as jf
     >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.square)))
@@ -62,16 +62,16 @@ class Ragged(NDArrayOperatorsMixin):
 
     @property
     def mask(self) -> jax.Array:
-        """A mask [rows] bool of the rows that are items, and not spare."""
+        """The mask [rows] bool, true for rows that are items, false for spare rows."""
         rows = jnp.arange(_rows(self.values), dtype=self.lengths.dtype)
         return rows < self.lengths.sum(dtype=self.lengths.dtype)
 
     def sum(self) -> Any:
-        """Return the sum over all items [*shape], of all examples."""
+        """Return the sum [*shape] over the items of all examples."""
         return jax.tree.map(_total, self.values, is_leaf=_is_ragged)
 
     def mean(self) -> Any:
-        """Return the mean over all items [*shape], of all examples; zero without items.
+        """Return the mean [*shape] over the items of all examples; 0 without items.
 
         >>> import jfold as jf
         >>> jf.Ragged(jnp.array([3.0, 5.0, 0.0]), jnp.array([1, 1])).mean().item()
@@ -89,13 +89,14 @@ class Ragged(NDArrayOperatorsMixin):
         """Apply a function to all items at once, as to losses; works under `jit` too.
 
         Args:
-          fn: takes items [rows, *shape], in tuples if they are, then those of others;
-            returns arrays [rows, ...]. Gets the innermost items if items are sequences.
-          *others: of the same lengths; they may have more spare rows.
+          fn: takes `values`, arrays [rows, *shape], in tuples if items are tuples, then
+            the `values` of `others`; returns arrays [rows, ...]. If items are
+            sequences, `fn` is applied to the items of these, the innermost ones.
+          *others: `Ragged`s of the same lengths; they may have more spare rows.
 
         Raises:
-          TypeError: another is no `Ragged`, or is nested otherwise.
-          ValueError: another has other lengths, as far as these are known.
+          TypeError: one of `others` is no `Ragged`, or differs in nesting of sequences.
+          ValueError: one of `others` has other lengths, as far as they are known.
 
         >>> import jfold as jf, numpy as np
         >>> lengths = np.array([1, 1])
@@ -120,7 +121,11 @@ class Ragged(NDArrayOperatorsMixin):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
     ) -> Any:
-        """Apply the function of JAX that has the name of a NumPy ufunc or operator."""
+        """Return the `Ragged` of the `jax.numpy` function named as a NumPy ufunc.
+
+        Return NotImplemented for options, for other methods than a call, and if JAX has
+        no such function.
+        """
         fn = getattr(jnp, ufunc.__name__, None)
         if method != '__call__' or options or fn is None:
             return NotImplemented
@@ -145,9 +150,9 @@ class Ragged(NDArrayOperatorsMixin):
         return result if examples.ndim else result.values
 
     def to_list(self) -> list[Any]:
-        """Return a list per example, of NumPy arrays in tuples and lists.
+        """Return a list of lists of items, NumPy arrays, one list per example.
 
-        So `Block.eval` returns it.
+        Items may be tuples, or lists for sequences, as `Block.eval` returns them.
         """
         lengths = np.asarray(self.lengths).tolist()
         items = iter(_items(self.values, sum(lengths)))
@@ -155,15 +160,15 @@ class Ragged(NDArrayOperatorsMixin):
 
     @api_boundary
     def padded(self, length: int, fill: object = 0) -> tuple[Any, jax.Array]:
-        """Return the first items of each sequence, padded; works under `jit` too.
+        """Return each sequence cut or padded to one length; works under `jit` too.
 
         Args:
-          length: the number of items; an int, as it decides a shape.
-          fill: the value behind the end of a sequence.
+          length: the number of items of each; a Python int, because it is a shape.
+          fill: the value of items behind the end of a sequence.
 
         Returns:
-          Items [examples, length, *shape], in tuples as in `values`, and whether each
-          of them is real [examples, length] bool.
+          A pair: items [examples, length, *shape], in tuples as in `values`; and a mask
+          [examples, length] bool, false behind the end of a sequence.
 
         Raises:
           TypeError: `length` is no int; or items are, or hold, sequences.
@@ -187,23 +192,27 @@ class Ragged(NDArrayOperatorsMixin):
         return f'Ragged(values={_repr(self.values)}, lengths={_repr(self.lengths)})'
 
 
-# Values have the structure of the expression, which may be nested deep: so they are
-# walked neither by recursion nor by JAX's trees, which are recursive too.
+# Values have the structure of the expression, which may be nested deep. So they are
+# walked neither by recursion nor by `jax.tree`, which is recursive too.
 
 
 def pick_rows(
     value: object, rows: Array, read: Callable[[Any], Any] = np.asarray
 ) -> Any:
-    """Return some rows [n] of a value with a leading axis of rows.
+    """Return the value at some rows, for arrays, pytrees of them and `Ragged`s.
 
     Args:
-      read: converts arrays before rows are taken.
+      rows: the indices [n] of the rows wanted; for a `Ragged`, of the sequences.
+      read: a function that converts each array before rows are taken.
     """
     return run(_pick_rows(value, rows, read))
 
 
 def _to_numpy(x: object) -> object:
-    """Return an array as NumPy's unless it is traced: JAX compiles for each shape."""
+    """Return an array as NumPy's, unless it is traced.
+
+    JAX would compile indexing for each new shape.
+    """
     return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
@@ -211,7 +220,7 @@ def _pick_rows(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins = (lengths.cumsum() - lengths)[rows]
-        counts: Any = lengths[rows]  # of NumPy, as all that is returned
+        counts: Any = lengths[rows]  # a NumPy array, like all arrays returned
         items = _pick_rows(value.values, ranges(begins, counts), read)
         return Ragged((yield items), counts)
     if is_leaf(value):
@@ -225,7 +234,11 @@ def _pick_rows(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[
 
 
 def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
-    """Apply a function of tensors to items of `Ragged` inputs and to other inputs."""
+    """Return the `Ragged` of `fn(*inputs)`, applied item by item.
+
+    Inputs that are no `Ragged` go with every item; raise ValueError if one has more
+    axes than an item.
+    """
     first, *others = filter(_is_ragged, inputs)
 
     def of_tensors(*tensors: jax.Array) -> Any:
@@ -250,11 +263,11 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
 
 
 def _check_alike(one: Ragged, other: object) -> None:
-    """Check that another value has the same items.
+    """Raise an error unless `other` is a `Ragged` with the lengths of `one`.
 
     Raises:
-      TypeError: it is no `Ragged`, or is nested otherwise.
-      ValueError: it has other lengths, as far as these are known.
+      TypeError: `other` is no `Ragged`, or items of only one of the two are sequences.
+      ValueError: the lengths differ, as far as they are known.
     """
     nested = _is_ragged(one.values)
     if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
@@ -275,14 +288,17 @@ def _check_alike(one: Ragged, other: object) -> None:
 
 
 def _is_known(x: object) -> bool:
-    """Return whether the values of an array are known in this process."""
+    """Return whether an array has values in this process: no tracer, no remote part."""
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
 def _first_rows(values: Any, rows: int) -> Any:
-    """Return the first rows of values."""
+    """Return the first `rows` rows of `Ragged.values`.
+
+    Raise TypeError if there are sequences inside tuples or dicts.
+    """
     if _is_ragged(values):
         return Ragged(values.values, values.lengths[:rows])
     if any(map(_is_ragged, jax.tree.leaves(values, is_leaf=_is_ragged))):
@@ -294,7 +310,10 @@ def _first_rows(values: Any, rows: int) -> Any:
 
 
 def _masked(items: jax.Array, values: object, other: int) -> Any:
-    """Return values [rows, ...] with spare rows, by `items` [rows] bool, replaced."""
+    """Return values [rows, ...] with `other` in rows where `items` [rows] is false.
+
+    Raise ValueError if an array among `values` has another number of rows.
+    """
 
     def of_tensor(x: Any) -> jax.Array:
         if np.shape(x)[:1] != items.shape:
@@ -312,7 +331,12 @@ def _masked(items: jax.Array, values: object, other: int) -> Any:
 def _gather_padded(
     x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any
 ) -> jax.Array:
-    """Return rows [examples, length, *shape] of `x` [n, *shape], if they are real."""
+    """Return `x` at `rows`, with `fill` where `mask` is false.
+
+    Args:
+      x: [n, *shape].
+      rows, mask: [examples, length].
+    """
     if not len(x):
         return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
     chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
@@ -321,7 +345,7 @@ def _gather_padded(
 
 
 def _total(values: Any) -> Any:
-    """Return the sum over all rows."""
+    """Return the sum [*shape] over all rows, or all items of a `Ragged`."""
     return values.sum() if _is_ragged(values) else jnp.asarray(values).sum(0)
 
 
@@ -330,13 +354,13 @@ def _is_ragged(values: object) -> bool:
 
 
 def _rows(values: object) -> int:
-    """Return the number of rows."""
+    """Return the number of rows of `Ragged.values`, spare ones included."""
     first, *_ = jax.tree.leaves(values, is_leaf=_is_ragged)
     return len(first.lengths if _is_ragged(first) else first)
 
 
 def _items(values: object, count: int) -> Sequence[Any]:
-    """Return the first rows, one by one."""
+    """Return a list of the first `count` rows of `Ragged.values`."""
     if isinstance(values, Ragged):
         return values.to_list()[:count]
     if not is_leaf(values):
@@ -363,15 +387,15 @@ def _repr(values: Any) -> str:
 def ragged_from_lists(
     lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
 ) -> Ragged:
-    """Return a `Ragged` of items, laid out as the results of a batch.
+    """Return a `Ragged` of given items, with the spare rows of a batch's results.
 
     Args:
-      lists: the items of each example; if these are sequences, lists of lists.
-      rows: of each level of nesting, the outermost first.
-      type_: of an item; inferred from all of them if left out.
+      lists: the items of each example; if items are sequences, lists of lists.
+      rows: the numbers of rows of each level of nesting, the outermost first.
+      type_: the type of an item; if `None`, inferred from all items.
 
     Raises:
-      TypeError: items are no numbers of one shape.
+      TypeError: items are no numbers, or have different shapes.
     """
     lengths: Any = np.array([*map(len, lists)], np.int32)
     items = [*itertools.chain.from_iterable(lists)]
@@ -389,7 +413,7 @@ def ragged_from_lists(
 
 
 def _stacked(items: list[Any], type_: TensorType | None) -> Array:
-    """Return items as an array [items, *shape]."""
+    """Return items as an array [items, *shape], or raise TypeError."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         array = np.asarray(items, type_ and type_.dtype)
         is_numeric = array.dtype.kind in 'biufc'
@@ -403,11 +427,11 @@ def _stacked(items: list[Any], type_: TensorType | None) -> Array:
 
 
 def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
-    """Return a batch's value.
+    """Return the value of a batch: arrays with an axis of rows, and `Ragged`s.
 
     Args:
-      type_: of one example.
-      tables: per level of the type, the tensors [rows, *shape] in its rows.
+      type_: the type of one example's value.
+      tables: for each level in `nesting(type_)`, its tensors, each [rows, *shape].
     """
     # The last level first: `nesting` goes inwards, breadth first, so the items of all
     # sequences of a level wait in the queue, those of its last sequence in front.
@@ -426,15 +450,15 @@ def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
 class MetricValues:
     """The values that a `Metric` collected in a batch; a pytree.
 
-    Rows are ordered by example, and within one as `Block.eval` collects them, part by
-    part of the data. Spare rows, at the end (of each shard), are zero, so that sums
-    need no mask. Labels, if the metric has any, are in `Schedule.labels`.
+    Rows are ordered by example, and within an example as `Block.eval` collects them,
+    part by part of the data. Spare rows, at the end (of each shard), are zero, so that
+    sums need no mask. Labels, if the metric has any, are in `Schedule.labels`.
 
     Attributes:
       values: [rows, *shape], or a tuple of such arrays if the metric takes a tuple.
-      example: [rows] int32, the example of each; the number of examples on spare rows,
-        which `jax.ops.segment_sum(..., num_segments=examples)` drops.
-      mask: [rows] bool, whether the row is real.
+      example: [rows] int32, the index of each row's example; in spare rows the number
+        of examples, which `jax.ops.segment_sum(..., num_segments=examples)` drops.
+      mask: [rows] bool, false for spare rows.
     """
 
     values: Any
@@ -442,10 +466,10 @@ class MetricValues:
     mask: jax.Array
 
     def sum(self) -> Any:
-        """Return the sum over all real rows."""
+        """Return the sum [*shape] over all rows that are not spare."""
         return jax.tree.map(lambda x: x.sum(0), self.values)
 
     def mean(self) -> Any:
-        """Return the mean over all real rows; zero if there are none."""
+        """Return the mean [*shape] over all rows that are not spare; 0 without any."""
         count = self.mask.sum()
         return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)

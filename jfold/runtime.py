@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime: a schedule and parameters to values, differentiable in the parameters.
+"""The runtime, which computes the results of a schedule from parameters.
 
-Functions of parameters alone run first, in plain JAX. `while_loop` has no reverse mode,
-so both passes over the schedule are written out; forward mode is that of JAX, see
-`derivatives`. The schedule is data.
+Results are differentiable in the parameters; the schedule is data. Functions of
+parameters alone run first, in plain JAX. `while_loop` has no reverse mode, so for
+programs with loops both passes over the schedule are written out; forward mode is that
+of JAX, see `derivatives`.
+
+In shapes, `rows` is the number of rows of a result, and `*shape` the shape of one row.
 """
 
 from __future__ import annotations
@@ -37,17 +40,18 @@ from jfold.scheduling.spec import Spec
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-    Results: TypeAlias = list[Arrays]  # per result and tensor [rows, ...]
+    Results: TypeAlias = list[Arrays]  # by result: tensors, each [rows, ...]
     Params: TypeAlias = Mapping[str, ArrayTree]
     Execute: TypeAlias = Callable[[Params, Schedule], Results]
-    # Weights [*shape each]; the index array [size]; constants per type [rows, *shape].
+    # Weights by operation, each [*shape]; index array [size]; constants by type.
     Arguments: TypeAlias = tuple[ByOperation, Array, tuple[Array, ...]]
 
 
 def make_execute() -> Execute:
-    """Return `run` as a function of its own for each model, freed with that model.
+    """Return a new function that calls `run`, one for each model.
 
-    JAX caches traces of a function, and with them a model's data, until then.
+    JAX caches traces by function, and with them a model's data, until the function is
+    freed with its model.
     """
 
     def execute(
@@ -59,10 +63,18 @@ def make_execute() -> Execute:
 
 
 def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Results:
-    """Return the tensors of each result [rows, ...], shard by shard.
+    """Return the tensors of each result, each [rows, ...], in the order of shards.
 
-    Spare rows repeat a real one; in results with any number of rows they are zero.
-    Differentiable with respect to `params`; the schedule is data.
+    Spare (padding) rows repeat a real one; in results with any number of rows they are
+    zero. Results are differentiable with respect to `params`; the schedule is data.
+
+    Args:
+      params: parameters by layer name; layers that the program does not use are
+        ignored.
+      draws: the seeds of random keys; `None` if no layer draws.
+
+    Raises:
+      KeyError: `params` lacks a layer.
     """
     # `params` may be any mapping, with more layers in it than are used.
     layers = [x for x in schedule.spec.program.layers if x.params is not None]
@@ -76,7 +88,12 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 def _run_shard(
     shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
 ) -> Results:
-    """Run the schedule of one shard, given the parameters that it uses."""
+    """Return the tensors of each result of one shard, each [rows, ...].
+
+    Args:
+      shards: the devices that share the batch; `None` if it is not split.
+      used: parameters by name, of the layers that the program uses.
+    """
     schedule = with_keys(schedule, draws, shards)
     # Gradients flow to parameters alone, not into the data.
     indices, constants = jax.tree.map(
@@ -104,7 +121,10 @@ def _run_shard(
 
 
 def _in_loops(execution: Execution, arguments: Arguments) -> Arrays:
-    """Return the tensors of all results [rows, *shape], both passes written out."""
+    """Return the tensors of all results, each [rows, *shape], of a program with loops.
+
+    Its reverse pass is written out, since JAX has none for loops of unknown length.
+    """
     leaves, structure = jax.tree.flatten(arguments)
     parts = functools.partial(jax.tree.unflatten, structure)
     return CustomDerivatives(
@@ -118,8 +138,11 @@ def _in_loops(execution: Execution, arguments: Arguments) -> Arrays:
 
 
 def _packed(results: Results, schedule: Schedule) -> Results:
-    """Return the results of shards, with the items of sequences joined. Each shard has
-    spare rows behind its items, but `Ragged` has them all at the end."""
+    """Return the results of all shards, with the items of sequences joined.
+
+    Each shard has spare (padding) rows behind its items; `Ragged` has those of all
+    shards at the end.
+    """
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
     counts = shards.whole(shard_mapped(_counts, schedule))
@@ -130,16 +153,16 @@ def _packed(results: Results, schedule: Schedule) -> Results:
 
 
 def _counts(schedule: Schedule) -> Array:
-    """Return the number of rows of each result [1, results]."""
+    """Return the number of real rows of each result, [1, results] int32."""
     return jnp.asarray(schedule.sections.header.rows.of(schedule.indices))[None]
 
 
 def _one_after_another(x: Array, counts: Array) -> Array:
-    """Move the real rows of the parts of `x` to the front, zeros behind them.
+    """Move the real rows of all parts of `x` to the front, with zeros behind.
 
     Args:
-      x: [parts * rows, ...].
-      counts: number of real rows, the first ones, of each part [parts].
+      x: [parts * rows, ...], the parts one after another.
+      counts: [parts] int32, the number of real rows, the first ones, of each part.
     """
     rows, ends = jnp.arange(len(x)), jnp.cumsum(counts)
     part = jnp.searchsorted(ends, rows, side='right').clip(max=len(counts) - 1)
@@ -149,7 +172,7 @@ def _one_after_another(x: Array, counts: Array) -> Array:
 
 
 def _weights(execution: Execution, params: Params) -> ByOperation:
-    """Return the weights [*shape each] by operation, from parameters by layer."""
+    """Return the weights of kernels, each [*shape], from parameters by layer name."""
     return execution.apart(
         {
             o: kernel.weights_of(kernel.operation.layer.own(params))
@@ -164,6 +187,7 @@ def _run(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> Arrays:
+    """Return the tensors of all results, each [rows, *shape]; store no residuals."""
     batch = Batch(execution.layout, indices, constants)
     values, _ = forward(execution, execution.forward_alone, weights, batch)
     return gathered(execution.tensors, batch, values)
@@ -175,7 +199,7 @@ def _save(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """Return the tensors, and what the reverse reads."""
+    """Return the tensors of all results, then values and residuals for the reverse."""
     batch = Batch(execution.layout, indices, constants)
     carry = forward(execution, execution.policies, weights, batch)
     return gathered(execution.tensors, batch, carry[0]), carry
@@ -185,7 +209,14 @@ def _save(
 def _pull(
     execution: Execution, arguments: Arguments, stored: Carry, cotangents: MaybeZeros
 ) -> MaybeZeros:
-    """Return cotangents of all arguments, given those of the tensors."""
+    """Return the cotangents of all arguments, as a flat list; `None` for zeros.
+
+    Args:
+      arguments: weights, index array and constants; the last two have no cotangents.
+      stored: values and residuals of the forward pass.
+      cotangents: of the tensors of all results, each [rows, *shape], or `None` for
+        zero.
+    """
     weights, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
     batch = Batch(execution.layout, indices, constants)
@@ -195,7 +226,14 @@ def _pull(
 
 
 def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> None:
-    """Refuse to drop the gradient of a value closed over without parameters."""
+    """Raise TypeError if the reverse would drop a tangent of weights.
+
+    A function without trained parameters that closes over a value differentiated
+    outside has such a tangent.
+
+    Args:
+      tangents: by operation, of its weights, each [*shape], or `None` for zero.
+    """
     for o, of_weights in tangents.items():
         if any(x is not None for x in of_weights) and not execution.is_trained(o):
             raise TypeError(
@@ -207,8 +245,11 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
 
 
 def residual_bytes(spec: Spec) -> int:
-    """Return the bytes stored for the reverse, and by it. Raises whatever a user's
-    function does that has no gradient."""
+    """Return the number of bytes of residuals, and of what the reverse stores.
+
+    Raises:
+      Exception: whatever a user's function raises that has no gradient.
+    """
     layers = spec.program.layers
     execution = make_execution(spec, {layer.name: layer.params for layer in layers})
     if not spec.has_loops:

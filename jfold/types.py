@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The types of values that flow between blocks.
 
-A type describes one example's value, never a batch. Everything here is an immutable
-value: equal by content, hashable, readable when printed.
+A type describes one example's value, never a batch. Types are immutable, equal by
+content, hashable, and readable when printed.
 
     float32[2,128]   tensor          (T, U)    tuple          [T]       sequence
     object           Python value    [T ...]   broadcast      {'x': T}  struct
     void             nothing
+
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Type:
 
     Attributes:
       ground: whether the type has no type variable inside.
-      of_objects: whether its values are made of Python objects alone.
+      of_objects: whether its values are Python objects, or are composed of these alone.
     """
 
     ground: ClassVar[bool] = True
@@ -41,11 +42,11 @@ class Type:
 
     @property
     def size(self) -> int | None:
-        """The number of scalars in a value; `None` with objects or sequences inside."""
+        """The number of scalars in a value; `None` if it holds objects or sequences."""
         return None
 
     def terminal_types(self) -> list[Type]:
-        """Return the types in nested tuples and sequences, left to right, without void.
+        """Return the terminals: the innermost types, left to right, without void.
 
         >>> TupleType('int32', SequenceType([2])).terminal_types()
         [int32[], float32[2]]
@@ -62,7 +63,7 @@ class Type:
     def flatten(self, value: object) -> list[Any]:
         """Return the values at the terminals, of each item of a sequence in turn.
 
-        A broadcast, which repeats one item without end, gives those of the item once.
+        Terminals are as in `terminal_types`. A broadcast gives the values of one item.
 
         >>> TupleType('int32', SequenceType([])).flatten((1, [2.0, 3.0]))
         [1, 2.0, 3.0]
@@ -86,17 +87,18 @@ class Type:
         return values
 
     def unflatten(self, values: Iterable[Any], like: object = None) -> Any:
-        """Return a value with these at its terminals: the inverse of `flatten`.
+        """Return a value with `values` at its terminals: the inverse of `flatten`.
 
         Args:
-          like: a value with sequences of the lengths wanted; needed if there are any.
+          like: a value of this type, whose sequences have the lengths wanted; may be
+            left out if there are none.
 
         >>> TupleType('int32', SequenceType([])).unflatten([4, 5, 6], (1, [2.0, 3.0]))
         (4, [5, 6])
 
         Raises:
-          ValueError: there are more values, or fewer; `like` is needed, or is of
-            another type.
+          ValueError: `values` are more or fewer than the terminals; `like` is missing,
+            or is of another type.
         """
         remaining = iter(values)
         result = run(_unflattened(self, remaining, like))
@@ -105,20 +107,20 @@ class Type:
         return result
 
     def _pieces(self) -> Iterator[str | Printed]:
-        """Iterate over the pieces of its text: strings, and the types inside."""
+        """Iterate over the pieces of the type's text: strings, and types inside it."""
         yield repr(self)
 
 
 class Nested(Type):
-    """A base class of types with others inside, its `parts`.
+    """A base class of types with other types inside, its `parts`.
 
-    They may be nested without limit, and share parts. So facts about all parts are
+    Types may be nested without limit, and share parts. So facts about all parts are
     stored when a type is made, and walks visit each part once.
     """
 
     parts: tuple[Type, ...]
-    form: Hashable = None  # equal types have equal parts and forms
-    _head: tuple[type, Hashable, int, int]  # a digest: equal types have equal ones
+    form: Hashable = None  # equal types have equal classes, parts and forms
+    _head: tuple[type, Hashable, int, int]  # a digest: equal for equal types
     _may_hold_objects: ClassVar[bool] = True
 
     def _hold(self, *parts: Type) -> None:
@@ -127,13 +129,13 @@ class Nested(Type):
             parts=parts,
             ground=all(part.ground for part in parts),
             of_objects=self._may_hold_objects and objects,
-            # Parts have stored their hashes, so this needs no recursion. It is stored
-            # too, since types are keys of tables.
+            # Parts have stored their hashes, so `hash` needs no recursion. This type
+            # stores its own too, because types are keys of tables.
             _head=(type(self), self.form, len(parts), hash(parts)),
         )
 
     def around(self, parts: Iterable[Type]) -> Self:
-        """Return this type with other parts."""
+        """Return a type of the same class and form with other parts."""
         return type(self)(*parts)
 
     def __eq__(self, other: object) -> bool:
@@ -145,7 +147,7 @@ class Nested(Type):
         return hash(self._head)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.parts  # no `_head`: hashes differ elsewhere
+        return type(self), self.parts  # no `_head`: hashes differ between processes
 
     def __repr__(self) -> str:
         return full_text(self)
@@ -161,7 +163,7 @@ def _are_equal(left: Nested, right: Nested) -> bool:
         if not (isinstance(a, Nested) and isinstance(b, Nested)):
             if isinstance(a, Nested) or isinstance(b, Nested) or a != b:
                 return False
-        elif a._head != b._head:  # most types that differ
+        elif a._head != b._head:  # so for most types that differ
             return False
         else:
             seen.add((id(a), id(b)))
@@ -193,18 +195,18 @@ class TensorType(Type):
 
     @property
     def size(self) -> int:
-        """The number of scalars."""
+        """The number of scalars in the array."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def differentiable(self) -> bool:
-        """True if gradients can flow through a value of this type."""
+        """Whether the dtype is floating or complex, so that gradients flow."""
         return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class KeyType(TensorType):
-    """A key of `jax.random` for one stream, as numbers [2], which buffers hold.
+    """A key of `jax.random` for one stream, as its key data [2] uint32.
 
     >>> KeyType('dropout')
     key[dropout]
@@ -228,11 +230,11 @@ class Product(Nested):
 
     @property
     def size(self) -> int | None:
-        """The number of scalars in all items together, or `None`."""
+        """The number of scalars in all items together; `None` if that of one is."""
         return run(_total(self, lambda type_: type_.size, {}))
 
     def place(self, key: object) -> int | None:
-        """Return the index of the item with a key, or `None`."""
+        """Return the index from 0 of the item `value[key]`, or `None` without one."""
         return self.form.place(key, len(self))
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -269,8 +271,8 @@ class TupleType(Product):
 
 
 def _holds_items(argument: object) -> bool:
-    """Return whether an argument holds several types, and is no short-hand for one."""
-    if isinstance(argument, list):
+    """Return whether an argument is a collection of types, not short for one type."""
+    if isinstance(argument, list):  # a list without types is the shape of a tensor
         return any(isinstance(item, Type) for item in argument)
     return isinstance(argument, tuple | Iterator)
 
@@ -279,7 +281,7 @@ def _holds_items(argument: object) -> bool:
 class StructType(Product):
     """A dict, or another pytree node, of values of the given types.
 
-    Other than a tuple, which is unpacked, it is one argument of a function.
+    It is one argument of a function, whereas a tuple is unpacked into arguments.
 
     >>> convert_to_type({'h': [2], 'c': 'int32'})
     {'c': int32[], 'h': float32[2]}
@@ -293,7 +295,7 @@ class StructType(Product):
         self._hold(*self.items)
 
     def around(self, parts: Iterable[Type]) -> StructType:
-        """Return this type with other parts."""
+        """Return a struct type of the same form with other parts."""
         return StructType(self.form, parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -321,7 +323,7 @@ class SequenceType(Nested):
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class BroadcastType(Nested):
-    """An infinite repetition of one value; not equal to any `SequenceType`."""
+    """An infinite repetition of one value; it equals no `SequenceType`."""
 
     item: Type
     _may_hold_objects: ClassVar[bool] = False
@@ -337,7 +339,7 @@ class BroadcastType(Nested):
 
 @dataclass(frozen=True)
 class ObjectType(Type):
-    """An arbitrary Python value, which the host alone reads to make a schedule."""
+    """An arbitrary Python value; only the host reads it, to build a schedule."""
 
     of_objects: ClassVar[bool] = True
 
@@ -347,13 +349,13 @@ class ObjectType(Type):
 
 @dataclass(frozen=True)
 class VoidType(Type):
-    """The type without values: constants take it, sinks give it."""
+    """The type without values: constants take it as input, sinks return it."""
 
     def __repr__(self) -> str:
         return 'void'
 
 
-# What `convert_to_type` reads.
+# The types, and short-hands for types, that `convert_to_type` takes.
 TypeLike: TypeAlias = (
     Type | tuple[Any, ...] | list[Any] | dict[Any, Any] | int | np.integer | DTypeLike
 )
@@ -363,9 +365,10 @@ TypeLike: TypeAlias = (
 def convert_to_type(spec: TypeLike) -> Type:
     """Return the type that a short-hand stands for.
 
-    A `Type` is itself, a tuple a `TupleType`, a list the shape of a tensor with an
-    optional dtype at its end, an int `n` a vector [n], a dtype or its name a scalar; a
-    dict, or a dataclass that JAX knows, with types inside is a `StructType`.
+    A `Type` stands for itself, a tuple for a `TupleType`, a list for a tensor of that
+    shape, with an optional dtype as last item, an int `n` for a vector [n], a dtype or
+    its name for a scalar. A dict with types inside stands for a `StructType`, and so
+    does a dataclass that JAX knows.
 
     >>> convert_to_type(('int32', 4, [2, 3, 'float16']))
     (int32[], float32[4], float16[2,3])
@@ -377,7 +380,7 @@ def convert_to_type(spec: TypeLike) -> Type:
 
 
 def _converted(spec: TypeLike) -> Steps[Type]:
-    """Convert a short-hand to a type, without recursion."""
+    """Return the type of a short-hand, as steps of `trampoline.run`."""
     if isinstance(spec, Type):
         return spec
     if isinstance(spec, tuple):
@@ -399,7 +402,7 @@ def _converted(spec: TypeLike) -> Steps[Type]:
 
 
 def leaf_types(type_: Type) -> Iterator[Type]:
-    """Iterate over the leaves of nested tuples, left to right, without void."""
+    """Iterate over the leaves of nested tuples and structs, in order, without void."""
     waiting = [type_]
     while waiting:
         inner = waiting.pop()
@@ -410,12 +413,12 @@ def leaf_types(type_: Type) -> Iterator[Type]:
 
 
 def tensors(type_: Type) -> Iterator[TensorType]:
-    """Iterate over the tensor types in nested tuples, left to right."""
+    """Iterate over the tensor types among `leaf_types(type_)`, in order."""
     return (leaf for leaf in leaf_types(type_) if isinstance(leaf, TensorType))
 
 
 def count_leaves(type_: Type) -> int:
-    """Return the number of leaves of nested tuples, which may be too many to list."""
+    """Return the number of `leaf_types(type_)`, which may be too many to list."""
     count = run(_total(type_, lambda leaf: int(not isinstance(leaf, VoidType)), {}))
     assert count is not None
     return count
@@ -424,10 +427,11 @@ def count_leaves(type_: Type) -> int:
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> Steps[int | None]:
-    """Return the sum of `count` over leaves; `None` if that of a leaf is `None`."""
+    """Return the sum of `count` over the leaves; `None` if one count is `None`."""
     if not isinstance(type_, Product):
         return count(type_)
-    # Types share parts: of n nested types with two equal items there are 2^n leaves.
+    # Types share parts: n nested types, each a pair of the next, have 2^n leaves. So
+    # `totals` is a memo of sums, by the `id` of a type.
     if id(type_) not in totals:
         counts = yield in_turn(_total(item, count, totals) for item in type_.items)
         totals[id(type_)] = None if None in counts else sum(counts)
@@ -456,7 +460,7 @@ def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Steps[Any]
 
 
 def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
-    """Return the items of a value of a type."""
+    """Return the items of a value, or raise ValueError if it is of another type."""
     form = type_.form if isinstance(type_, Product) else TUPLE
     try:
         parts = form.opened(value)
@@ -468,14 +472,14 @@ def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
 
 
 def _repeated(type_: BroadcastType, value: Any) -> object:
-    """Return the item that a value such as `itertools.repeat(item)` repeats."""
+    """Return the item that `itertools.repeat(item)` repeats, or raise ValueError."""
     if hasattr(type(value), '__len__') or not hasattr(type(value), '__iter__'):
         raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
     return next(iter(value))
 
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:
-    """Return a value of a type of nested tuples and structs with these leaves."""
+    """Return a value of `type_`, given a value for each of `leaf_types(type_)`."""
     return run(_pack(type_, iter(leaves)))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers that all parts need: errors, printing, memos, jaxprs."""
+"""The helpers that all packages use: errors, printing, memos, jaxprs."""

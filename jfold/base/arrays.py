@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as the device half names them, and the mesh axes that they vary over."""
+"""Types and specs of arrays on the device, and the mesh axes they vary over."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ ByOperation: TypeAlias = Mapping[int, Arrays]
 
 @dataclass(frozen=True)
 class Varying:
-    """The axes of an enclosing `jax.shard_map` that arrays vary over.
+    """The mesh axes of an enclosing `jax.shard_map` that arrays vary over.
 
     Attributes:
-      sharding, type_: those of specs of such arrays.
+      sharding: the sharding in the spec of an array that varies over these axes.
+      type_: the `manual_axis_type` in that spec; `type_.varying` holds the axis names.
     """
 
     sharding: jax.sharding.NamedSharding
@@ -35,7 +36,11 @@ class Varying:
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
-    """Return the axes that some of the arrays vary over."""
+    """Return the mesh axes of the array that varies over most, or `None`.
+
+    `None` means that no array in the pytree varies over any axis, as outside of
+    `jax.shard_map`.
+    """
     types = list(map(jax.typeof, jax.tree.leaves(arrays)))
     widest = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
     if widest is None or not widest.manual_axis_type.varying:
@@ -46,8 +51,11 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
 
 
 def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """Return `x` [*shape], of a type that may vary over the given axes. Loops need what
-    they carry to be of one type from the start."""
+    """Return `x` [*shape] with its type cast to vary over the given mesh axes.
+
+    A JAX loop needs one type for its carry in all iterations. `x` is returned unchanged
+    if `varying` is `None`, if its dtype is float0, or if it varies over them already.
+    """
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
     axes = varying.type_.varying
@@ -58,7 +66,7 @@ def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
 def array_spec(
     shape: tuple[int, ...], dtype: DTypeLike, varying: Varying | None = None
 ) -> Spec:
-    """Return a spec, which stands for an array while only shapes matter."""
+    """Return the `jax.ShapeDtypeStruct` of an array, with its mesh axes if given."""
     if varying is None:
         return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
@@ -67,34 +75,41 @@ def array_spec(
 
 
 def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
-    """Return the spec of an array [*shape], or of what stands for one."""
+    """Return the shape and dtype of an array or spec [*shape], without mesh axes."""
     return array_spec(np.shape(x), x.dtype)
 
 
 def strong(x: Any) -> Any:
-    """Return an array or spec [*shape] without a weak type, which a step would lose."""
+    """Return an array or spec [*shape] with its weak type, if any, made strong.
+
+    A training step makes weak parameters strong, and would be compiled again for these.
+    """
     if not getattr(x, 'weak_type', False):
         return x
     return spec_of(x) if isinstance(x, Spec) else jnp.asarray(x, x.dtype)
 
 
 def masked(x: jax.Array, real: jax.Array) -> jax.Array:
-    """Return `x`, zero where it is not real.
+    """Return `x` with zeros in its spare rows, where `real` is false.
 
     Args:
-      x: [rows, ...], or anything if `real` is one bool.
-      real: [rows] bool, or [] bool.
+      x: [rows, ...]; of any shape if `real` is a scalar.
+      real: [rows] bool, whether a row holds a value; or one bool [] for all of `x`.
     """
     real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
     return jnp.where(real, x, jnp.zeros((), x.dtype))
 
 
-# An array has rows if its shape at three rows differs from that at two in one axis
-# alone, whose length is the number of rows.
+# Kernels are traced at two and at three rows. An array has an axis of rows if exactly
+# one axis differs between the two traces, and its lengths are 2 and 3.
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the axis of rows, given an array's specs at two and at three rows."""
+    """Return the index of the axis of rows, or `None` if there is none.
+
+    Args:
+      two, three: the specs of one array, traced at two and at three rows.
+    """
     pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
     axes = [axis for axis, (a, b) in pairs if a != b]
     clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
@@ -102,5 +117,5 @@ def row_axis(two: Spec, three: Spec) -> int | None:
 
 
 def one_row(two: Spec, axis: int) -> Spec:
-    """Return the spec of one row, from that of two."""
+    """Return the spec of one row: `two`, a spec at two rows, without axis `axis`."""
     return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters as plain dicts, lists and tuples, for files.
 
-Flax NNX holds parameters in its own classes, which a reader of a file may not have.
+Flax NNX holds parameters in its own classes, which may be missing where a file is read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PLAIN = dict, list, tuple
 def plain_containers(tree: object) -> Any:
     """Return a pytree with dicts in place of all containers but lists and tuples.
 
-    The keys of a dict are the keys, indices or attributes of the parts. A box, whose
-    one attribute is `value`, is replaced by that value; a container of another class
-    that holds no leaves is left out.
+    The keys of a new dict are the keys, indices or attribute names of the children. A
+    box, a node whose one attribute is `value`, is replaced by the content of `value`. A
+    new dict leaves out containers that hold no leaves and are no dict, list or tuple.
 
     >>> from flax.core import freeze
     >>> plain_containers(freeze({'a': [1, (2, None)]}))
@@ -47,7 +47,10 @@ def plain_containers(tree: object) -> Any:
 
 
 def key_name(key: object) -> object:
-    """Return the dict key, index or attribute name in a key of a JAX path."""
+    """Return the dict key, index or attribute in one entry of a JAX key path.
+
+    An entry of an unknown class gives its text by `keystr`.
+    """
     for attribute in 'key', 'idx', 'name':
         if hasattr(key, attribute):
             return getattr(key, attribute)
@@ -55,15 +58,19 @@ def key_name(key: object) -> object:
 
 
 def plain_leaves(tree: object) -> list[Any]:
-    """Return the leaves of `plain_containers(tree)`, in its order."""
+    """Return the leaves of `plain_containers(tree)`, in the order of that pytree."""
     return jax.tree.leaves(plain_containers(tree))
 
 
 def leaf_restorer(like: object) -> Callable[[list[Any]], Any]:
-    """Return the inverse of `plain_leaves` for pytrees with the structure of `like`."""
+    """Return a function from `plain_leaves` to a pytree with the structure of `like`.
+
+    It raises ValueError if the number of leaves differs.
+    """
     structure: Any = jax.tree.structure(like)
     numbers = range(structure.num_leaves)
-    # Plain dicts may sort their keys differently: number the leaves to see the order.
+    # JAX sorts the keys of a plain dict, but not the attributes of a class. So leaves
+    # may change their order: number them, and read the order off.
     order = plain_leaves(jax.tree.unflatten(structure, numbers))
 
     def restore(leaves: list[Any]) -> Any:

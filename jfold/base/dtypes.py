@@ -11,7 +11,11 @@ from jax.typing import DTypeLike
 
 
 def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
-    """Return a shape as a tuple of ints, or raise TypeError."""
+    """Return a shape as a tuple of ints.
+
+    Raises:
+      TypeError: `shape` is no tuple or list of non-negative ints.
+    """
     is_shape = isinstance(shape, tuple | list) and all(
         isinstance(n, int | np.integer) and n >= 0 for n in shape
     )
@@ -27,7 +31,11 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return a number dtype in native byte order, or raise TypeError."""
+    """Return a NumPy dtype of bools or numbers, in native byte order.
+
+    Raises:
+      TypeError: `dtype` is `None`, no dtype, a dtype of other values, or long double.
+    """
     try:
         result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
     except (TypeError, ValueError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors that jfold raises about data and about compiled programs."""
+"""The errors about data and programs, and checks of arguments that raise errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 
 class InputError(ValueError):
-    """An example does not fit the expression.
+    """An error for an example that does not fit the expression.
 
     Attributes:
-      example: its number in the batch.
-      path: the way from the example to the value at fault, as `['left'][0]`; the
-        message leaves out the middle of a long one.
+      example: the index of the example among those given, from 0.
+      path: Python's subscripts from the example to the value at fault, such as
+        `['left'][0]`; the message leaves out the middle of a long path.
       block: the path of the block in the expression.
-      hint: what to do, printed below the message; '' if that is not known.
+      hint: what to do, printed below the message; '' if there is no advice.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class InputError(ValueError):
             self.add_note(f'What to do: {hint}')
 
     def renumbered(self, example: int) -> InputError:
-        """Return a copy of this error for another example number."""
+        """Return a copy of this error with another index of the example."""
         return InputError(self.message, example, self.path, self.block, self.hint)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -46,21 +46,25 @@ class InputError(ValueError):
 
 
 def elide(text: str, limit: int = 240) -> str:
-    """Return a text, with its middle cut out if it is longer than `limit`."""
+    """Return a text, with its middle cut out if it has over `limit` characters."""
     half = limit // 2 - 2
     return text if len(text) <= limit else f'{text[:half]} ... {text[-half:]}'
 
 
 class ProgramBudgetError(RuntimeError):
-    """A batch needs one more compiled program than `max_programs` allows."""
+    """An error for a batch that needs more compiled programs than `max_programs`."""
 
 
 class BadItem(Exception):
-    """One of several values cannot be converted.
+    """An error for one value of a list that cannot be converted to an array.
+
+    Tracing turns it into an `InputError`.
 
     Attributes:
-      index: its place among them.
-      example: the number of its example, once that is known.
+      index: the index of the value in the list.
+      hint: what to do, or ''.
+      example: the index of the example that holds the value; `None` until the recorder
+        has looked it up.
     """
 
     example: int | None = None
@@ -72,20 +76,21 @@ class BadItem(Exception):
 
 
 def hint_for(value: object) -> str:
-    """Return a hint about a value that no block takes, or ''."""
+    """Return the hint to use `Optional` if the value is `None`, else ''."""
     return 'put it in an Optional, which takes `None`' if value is None else ''
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Return whether a value is an int of Python or NumPy, and no bool."""
+    """Return whether a value is an int of Python or NumPy, but no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_at_least(name: str, value: object, least: int) -> int:
-    """Return an argument as an int of at least `least`.
+    """Return the argument `value`, called `name` in errors, as an int.
 
     Raises:
-      TypeError, ValueError: it is no int, or too small.
+      TypeError: `value` is no int.
+      ValueError: `value` is less than `least`.
     """
     if not is_int(value):
         raise TypeError(
@@ -98,7 +103,7 @@ def check_at_least(name: str, value: object, least: int) -> int:
 
 
 def _int_hint(name: str, value: object) -> str:
-    """Return a hint to write an int for `2.0` or `'2'`, or ''."""
+    """Return a hint to write `name=2` if the value is `2.0` or `'2'`, else ''."""
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, str | float) and (number := float(value)).is_integer():
             return f'; write `{name}={int(number)}`'
@@ -106,10 +111,12 @@ def _int_hint(name: str, value: object) -> str:
 
 
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
-    """Raise an error unless an argument fits.
+    """Raise TypeError unless `fits`.
 
-    Raises:
-      TypeError: it does not; the message says which `kind` would.
+    Args:
+      name, value: the argument, for the message.
+      kind: the text after "expected `name` as", for what would fit.
+      hint: what to write instead.
     """
     if not fits:
         more = f': {hint}' if hint else ''
@@ -117,11 +124,7 @@ def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> N
 
 
 def check_int(name: str, value: object) -> int:
-    """Return an argument as an int.
-
-    Raises:
-      TypeError: it is none.
-    """
+    """Return `value` as a Python int, or raise TypeError if `is_int` refuses it."""
     if not is_int(value):
         raise TypeError(f'expected `{name}` as int, got {short_repr(value)}')
     return int(value)
@@ -131,10 +134,16 @@ MAX_SPARE_ROWS = 1 << 20
 
 
 def result_rows(size: object, examples: int) -> int:
-    """Return how many rows the results have: `size`, or one for each example.
+    """Return the number of rows of a batch's results: `size`, or else `examples`.
+
+    Args:
+      size: the number of rows wanted, or `None` for one row per example.
+      examples: the number of examples.
 
     Raises:
-      ValueError: there are more examples, or far fewer; TypeError: `size` is no int.
+      TypeError: `size` is no int.
+      ValueError: `size` is negative or less than `examples`, or exceeds `examples` by
+        more than `MAX_SPARE_ROWS`.
     """
     rows = examples if size is None else check_at_least('size', size, 0)
     if rows < examples:
@@ -146,10 +155,10 @@ def result_rows(size: object, examples: int) -> int:
 
 
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Raise an error if results have far more rows, all in memory, than examples.
+    """Raise ValueError if over `MAX_SPARE_ROWS` rows of results hold no example.
 
-    Raises:
-      ValueError: there are too many.
+    Args:
+      name: the argument that asks for the rows, for the message.
     """
     if rows - examples > MAX_SPARE_ROWS:
         raise ValueError(
@@ -160,11 +169,11 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
 
 
 def check_examples(examples: object) -> Iterable[Any]:
-    """Return the argument if it is a collection of examples.
+    """Return `examples` unchanged if it is a list or another iterable of examples.
 
     Raises:
-      TypeError: it may be a single example (a tuple, str, dict or set), or is not
-        iterable.
+      TypeError: `examples` may be a single example (a tuple, str, bytes, mapping or
+        set), or is not iterable.
     """
     if isinstance(examples, list):  # as nearly always
         return examples
@@ -184,14 +193,15 @@ MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'
 
 
 def has_masked(items: Sequence[Any], depth: int = 0) -> bool:
-    """Return whether items hold masked arrays, or lists of them, with masked values.
+    """Return whether any item is a NumPy masked array with masked values.
 
     Args:
-      depth: how deep to look into lists; if less than 0, nothing is looked at.
+      depth: how many levels of lists or tuples inside `items` to search too; if it is
+        negative, the result is False.
     """
     if depth < 0:
         return False
-    # Classes first: there are few, and looking at every item is slow.
+    # Classes first: they are few, and a call of `is_masked` for each item is slow.
     if any(issubclass(cls, np.ma.MaskedArray) for cls in set(map(type, items))):
         if any(map(np.ma.is_masked, items)):
             return True
@@ -200,7 +210,11 @@ def has_masked(items: Sequence[Any], depth: int = 0) -> bool:
 
 
 def short_repr(value: object, limit: int = 60) -> str:
-    """Return a `repr` cut to `limit`, with the type where that is not obvious."""
+    """Return the `repr` of a value, cut to `limit` characters, for messages.
+
+    The name of its class follows in parentheses, except for str, bool, int, float and
+    `None`.
+    """
     try:
         text = repr(value)
     except Exception:  # deep data fail to print, and so may objects of other classes
@@ -212,7 +226,10 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 @contextlib.contextmanager
 def naming_layer(layer: str) -> Iterator[None]:
-    """Add a note to errors that names the layer and a way to a gradient."""
+    """Add a note to errors raised in this context while a layer is differentiated.
+
+    The note names the layer; where JAX has no reverse of a loop, it says what to write.
+    """
     try:
         yield
     except Exception as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of tensors inside the blocks that jfold provides."""
+"""The tensor functions that blocks such as `Concat`, `Sum` or `Mean` apply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from jfold.base.structs import is_leaf
 
 @functools.cache
 def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
-    """Return the function that joins tensors along an axis, one object per axis."""
+    """Return a function `concat(*inputs)` that joins tensors along an axis.
+
+    Scalars count as vectors [1]; with `flatten`, inputs may be pytrees of tensors. Else
+    these raise TypeError, and so do different dtypes. The function is cached, so that
+    all its uses are one layer.
+    """
 
     def concat(*inputs: jax.Array) -> jax.Array:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
@@ -33,18 +38,22 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
 def additive_identity(
     shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """Return the additive identity [*shape]: -0.0 for floats, as 0.0 + -0.0 is 0.0."""
+    """Return zeros [*shape], for floats -0.0: adding 0.0 turns -0.0 into 0.0."""
     zeros = np.zeros(shape, dtype)
     return -zeros if jnp.issubdtype(dtype, jnp.inexact) else zeros
 
 
 def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
-    """Return `exp(x - largest)`; the gradient of `largest` cancels in a softmax."""
+    """Return `exp(x - largest)`, with no gradient to `largest`: a softmax has none."""
     return jnp.exp(x - jax.lax.stop_gradient(largest))
 
 
 def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
-    """Return `total / max(count, 1)`, in float32 at least: float16 counts to 2048."""
+    """Return `total / max(count, 1)`, computed in float32 or wider.
+
+    A float16 counts to 2048 only. The result has the dtype of `total` if that dtype is
+    inexact, else of `count` if that is inexact, else JAX's default float.
+    """
     is_inexact, is_float = (
         jnp.issubdtype(x.dtype, jnp.inexact) for x in (total, count)
     )
@@ -56,10 +65,10 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def take_item(key: object) -> Callable[[Any], Any]:
-    """Return the function `x[key]`, one object per key, so that its uses are one layer.
+    """Return the function from `x` to `x[key]`, cached so that its uses are one layer.
 
     Raises:
-      TypeError: the key is not made of slices and what can be hashed.
+      TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.
     """
     return _take_item(_frozen(key))
 
@@ -75,7 +84,7 @@ def _take_item(frozen: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _frozen(key: object) -> tuple[Any, ...]:
-    """Return a key as a hashable value: slices are not, and `True` equals 1."""
+    """Return a key as a hashable tuple, its class first: `True` equals 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
     return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
@@ -89,5 +98,5 @@ def _thawed(frozen: tuple[Any, ...]) -> object:
 
 
 def stack(*items: Any) -> Any:
-    """Stack tensors, or tuples of them, along a new leading axis."""
+    """Return tensors, or pytrees of them leaf by leaf, stacked along a new axis 0."""
     return jax.tree.map(lambda *x: jnp.stack(x), *items)

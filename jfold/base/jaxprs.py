@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading jaxprs: running one, and the dependence between its variables.
 
-Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
+Only `jax.make_jaxpr`, `jax.extend.core` and the attributes of equations are used. Since
 jax 0.11 a closed jaxpr is a jaxpr; `open_jaxpr` hides the difference.
+
+An environment is a dict from the variables of a jaxpr to their values, arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ Rules: TypeAlias = Mapping[str, Rule]
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """Return a jaxpr and the values of its constants [*shape each]."""
+    """Return an open jaxpr and the values of its constants, arrays [*shape].
+
+    A jaxpr that is open already comes back without constants.
+    """
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
 
@@ -35,13 +40,14 @@ def evaluate(
     rules: Rules | None = None,
     known: Environment | None = None,
 ) -> Arrays:
-    """Run a jaxpr on arguments [*shape each], nested `jit`s inlined.
+    """Run a jaxpr with nested `jit`s inlined, and return the values of its outputs.
 
     Args:
-      rules: by the name of a primitive; run as `rule(equation, operands)` in place of
-        its equations, but not within control flow. Returns a list if the primitive has
-        several results.
-      known: variables that need not be computed.
+      arguments: arrays, each [*shape].
+      rules: by name of a primitive, a function `rule(equation, operands)` that is
+        called in place of that primitive, but not within control flow. It returns one
+        array, or a list if the primitive has several results.
+      known: values of variables of the jaxpr, which are not computed again.
     """
     jaxpr, _ = open_jaxpr(closed)
     env = environment(closed, arguments) | dict(known or {})
@@ -51,7 +57,10 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return values of constants and arguments, the first ones if not `strict`."""
+    """Return an environment of constants and arguments; if not `strict`, of the first.
+
+    Raise ValueError if `strict` and the number of arguments differs.
+    """
     jaxpr, constants = open_jaxpr(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))
@@ -63,8 +72,10 @@ def run(
     outputs: Iterable[Atom],
     rules: Rules | None = None,
 ) -> Arrays:
-    """Run equations over an environment; return the values of `outputs`. Equations
-    whose results the environment has are skipped."""
+    """Run equations in order and return the values of `outputs`, arrays [*shape].
+
+    Equations are skipped if the environment, which is not changed, has their results.
+    """
     env = dict(env)
 
     def read(atom: Atom) -> jax.Array:
@@ -81,7 +92,7 @@ def run(
 
 
 def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
-    """Return the results of an equation [*shape each], of values [*shape each]."""
+    """Return the results of one equation, by a rule if its primitive has one."""
     name = equation.primitive.name
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
@@ -91,12 +102,12 @@ def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
 
 
 def apply(equation: core.JaxprEqn, operands: Sequence[jax.Array]) -> jax.Array:
-    """Return the one result [*shape] of an equation, of other operands."""
+    """Return the single result [*shape] of an equation, run on new operands."""
     return bind(equation, operands)[0]
 
 
 def bind(equation: core.JaxprEqn, values: Sequence[jax.Array]) -> Arrays:
-    """Return the results of an equation [*shape each], of other operands."""
+    """Return the list of all results of an equation, run on new operands."""
     primitive: Any = equation.primitive
     params = primitive.get_bind_params(equation.params)
     return _listed(equation, primitive.bind(*values, **params))
@@ -107,13 +118,15 @@ def _listed(equation: core.JaxprEqn, result: Any) -> Arrays:
 
 
 def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
-    """Return the jaxpr of `fn(*specs)`, a list of arrays, with `jit`s inlined."""
+    """Return the jaxpr of `fn`, traced at specs of its arguments, `jit`s inlined."""
     return inlined(jax.make_jaxpr(fn)(*specs))
 
 
 def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Inline nested `jit`s of a jaxpr. As one equation, a `jit` would depend on all
-    that any equation in it depends on."""
+    """Return a jaxpr with its nested `jit`s inlined.
+
+    As one equation, each result of a `jit` would depend on all of its operands.
+    """
     jaxpr, _ = open_jaxpr(closed)
     if not any(equation.primitive.name == 'jit' for equation in jaxpr.eqns):
         return closed
@@ -122,13 +135,11 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def check_rules(closed: core.ClosedJaxpr) -> None:
-    """Refuse a reverse that reads what an enclosing transformation traces.
+    """Raise TypeError if a constant of a reverse jaxpr is an outer trace's tracer.
 
-    Values that a function closes over are arguments here. Those that a rule of its own
-    closes over are seen only now, and JAX compiles no loop with them.
-
-    Raises:
-      TypeError: it does.
+    Values that a layer's function closes over have become arguments of its jaxpr. Those
+    that its `custom_vjp` or `custom_jvp` rule closes over appear only in the reverse,
+    as constants, and JAX compiles no loop that closes over tracers.
     """
     for constant in open_jaxpr(closed)[1]:
         if isinstance(constant, jax.core.Tracer):
@@ -142,13 +153,13 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
 
 # ---- repeated equations --------------------------------------------------------------
 
-# Primitives without a size among their parameters. Two equations with sizes could be
-# equal by chance, for one number of rows.
+# Primitives without a length of an axis among their parameters. Lengths could be equal
+# by chance, at the one number of rows at which a jaxpr is traced.
 _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr in which simple equations of equal operands run once."""
+    """Return a jaxpr without repeats: common subexpressions of `_SIZELESS` run once."""
     jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
@@ -159,7 +170,7 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
             )
             key = equation.primitive, str(equation.params), *read
             (result,) = equation.outvars
-            # Of equal equations, the first computes the result of all.
+            # The first of equal equations computes the result of all.
             same[result] = first.setdefault(key, result)
 
     def rewritten(*leaves: jax.Array) -> Arrays:
@@ -177,7 +188,10 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
-    """Return the arguments that each output of a jaxpr depends on, through `jit`s."""
+    """Return, for each output, the indices of the arguments that it depends on.
+
+    Nested `jit`s are looked into; any other equation depends on all its operands.
+    """
     jaxpr, _ = open_jaxpr(closed)
     sources = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
 
@@ -196,8 +210,10 @@ def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
 
 
 def passed(closed: core.ClosedJaxpr) -> list[int | None]:
-    """Return, for each output of a jaxpr, the argument that it is, or `None`. Nested
-    `jit`s are looked into."""
+    """Return, for each output, the index of the argument passed on as it, or `None`.
+
+    An output is `None` if it is computed or constant. Nested `jit`s are looked into.
+    """
     jaxpr, _ = open_jaxpr(closed)
     sources = {variable: place for place, variable in enumerate(jaxpr.invars)}
 
@@ -215,8 +231,11 @@ def passed(closed: core.ClosedJaxpr) -> list[int | None]:
 
 
 def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
-    """Return an output of a jaxpr [*shape] that depends on no argument. It is `None` if
-    it depends on what an enclosing transformation traces."""
+    """Return the value [*shape] of an output that is constant, else `None`.
+
+    `None` means that output number `output` depends on an argument, or on a tracer of
+    an enclosing transformation.
+    """
     jaxpr, constants = open_jaxpr(inlined(closed))
     pairs = zip(jaxpr.constvars, constants, strict=True)
     env = {v: x for v, x in pairs if not isinstance(x, jax.core.Tracer)}
@@ -231,13 +250,15 @@ def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
 
 
 def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
-    """Return the products of matrices and vectors in a jaxpr, in order."""
+    """Return the `dot_general` equations of a jaxpr, without those of nested jaxprs."""
     return [e for e in open_jaxpr(closed)[0].eqns if e.primitive.name == 'dot_general']
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:
-    """Return whether equations run once, and have no reverse but JAX's own. Then there
-    are no loops, cases, checkpoints, reverse rules of a user's, or effects."""
+    """Return whether each equation of a jaxpr runs once, with JAX's own reverse.
+
+    It is false with loops, branches, checkpoints, `custom_vjp` rules or effects.
+    """
     return all(
         not equation.effects
         and (equation.primitive.name in _INLINED or not subjaxprs(equation))
@@ -250,7 +271,7 @@ _INLINED = 'jit', 'custom_jvp_call'
 
 
 def subjaxprs(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
-    """Return the jaxprs that an equation has inside."""
+    """Return the jaxprs among the parameters of an equation, as of `scan` or `jit`."""
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
     return list(filter(_is_jaxpr, leaves))
 
@@ -262,7 +283,10 @@ def _is_jaxpr(value: object) -> bool:
 def reachable(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """Return equations that depend on some variables or make them, and results."""
+    """Return the equations that make or depend on `sources`, and variables reached.
+
+    The variables are `sources` and all results of these equations.
+    """
     reached, equations = set(sources), set()
     for equation in jaxpr.eqns:
         if reached.intersection((*variables(equation.invars), *equation.outvars)):
@@ -271,7 +295,7 @@ def reachable(
     return equations, reached
 
 
-# Functions that move data, and compute nothing.
+# Names of primitives that move or cast data, and compute nothing.
 MOVES = frozenset(
     'broadcast_in_dim concatenate convert_element_type expand_dims reshape rev slice '
     'split squeeze transpose'.split()
@@ -284,7 +308,7 @@ def spec(atom: Atom) -> Spec:
 
 
 def is_inexact(x: jax.Array | Spec) -> bool:
-    """Return whether a dtype has gradients; integers have none."""
+    """Return whether the dtype is floating or complex, and so has gradients."""
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
@@ -294,7 +318,12 @@ def slice_for(
     known: Container[core.Var] = (),
     keep: Container[core.JaxprEqn] = (),
 ) -> list[core.JaxprEqn]:
-    """Return the equations that lead to `outputs` or are to be kept, in order."""
+    """Return the equations that `outputs` or those in `keep` need, in order.
+
+    Args:
+      known: variables that need not be computed.
+      keep: equations that are returned whether anything needs them or not.
+    """
     live, kept = {v for v in variables(outputs) if v not in known}, []
     # Backwards: readers come after what they read.
     for equation in reversed(equations):
@@ -305,5 +334,5 @@ def slice_for(
 
 
 def variables(atoms: Iterable[Atom]) -> list[core.Var]:
-    """Return the atoms that are no literals."""
+    """Return the variables among atoms, which are variables or literals, in order."""
     return [v for v in atoms if not isinstance(v, core.Literal)]

@@ -19,22 +19,24 @@ Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
 
 
 class DrawOptions(NamedTuple):
-    """The arguments of `Block.eval` that decide about random draws."""
+    """The arguments of `Block.eval` that decide which random numbers are drawn."""
 
     rngs: Rngs
     id: int
     deterministic: bool
 
 
-# Other implementations draw different numbers under `jax.vmap` than without it.
+# With other implementations of keys, `jax.vmap` changes the numbers that are drawn, so
+# batches would differ from single examples.
 _IMPLEMENTATION = 'threefry2x32'
 
 
 def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
-    """Raise an error unless an argument is one key.
+    """Raise TypeError unless `key` is one PRNG key, rather than an array of keys.
 
-    Raises:
-      TypeError: it is no key, or an array of several.
+    Args:
+      name: the argument, for the message.
+      kind: the text in the message for what is expected.
     """
     is_array = isinstance(key, jax.Array | np.ndarray)
     is_new = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -52,18 +54,18 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
 
 
 def as_key(numbers: jax.Array) -> jax.Array:
-    """Return the keys [...] for numbers [..., 2]."""
+    """Return an array [...] of JAX keys from their uint32 data [..., 2]."""
     key: jax.Array = jax.random.wrap_key_data(numbers, impl=_IMPLEMENTATION)
     return key
 
 
 def node_key(seed: jax.Array, identity: ArrayLike, number: ArrayLike) -> jax.Array:
-    """Return the numbers [2] of the key of one node.
+    """Return the key data [2] uint32 for one node: `seed`, folded in with two ints.
 
     Args:
-      seed: [2] uint32, the key of the stream.
+      seed: [2] uint32, the key data of the stream, such as 'dropout'.
       identity: the id of the example.
-      number: the place of the key among those of the stream in the example.
+      number: the index of the key among the keys of its stream in the example.
     """
     key = as_key(seed)
     for part in (identity, number):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memoized results that are stored on the object they were computed from."""
+"""Memos of results, stored on the object that a result was computed from."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, Self, TypeVar, c
 
 P = ParamSpec('P')
 T = TypeVar('T')
-MANY = 8  # `Recent` always keeps so many results
-LONG = 64  # ... and drops others that were not used among so many look-ups
+MANY = 8  # the number of results that `Recent` keeps always, those used last
+LONG = 64  # the number of look-ups without use after which it drops others
 
 
 class Memoized:
-    """A base class that holds results of `memoized` functions, freed with the instance.
+    """A base class whose instances hold the memo of `memoized` functions of them.
 
-    A cache at module level would keep functions and data of programs that nobody uses
-    any more.
+    The memo is freed with the instance, and is not pickled. A cache at module level
+    would keep programs alive, with their functions and data, that nobody uses any more.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -30,9 +30,12 @@ _CACHE = '_kept'
 
 
 class Stays:
-    """A base class of objects compiled for one process: copied, but not pickled."""
+    """A base class of objects that can be copied; pickling raises TypeError.
 
-    _instead: ClassVar[tuple[str, str]]  # what it is; what to pass to other processes
+    They hold what was compiled for this process.
+    """
+
+    _instead: ClassVar[tuple[str, str]]  # for the error: its kind; what to pass instead
 
     def __copy__(self) -> Self:
         return self._copied(lambda state: state)
@@ -54,10 +57,10 @@ class Stays:
 
 
 class cached_property(Generic[T]):
-    """A property that is computed when it is first asked for.
+    """A property that is computed at its first read, then stored on the instance.
 
-    The one of `functools` takes a lock in Python 3.11, which costs more than most of
-    the properties that a schedule needs.
+    `functools.cached_property` takes a lock in Python 3.11, which costs more than most
+    of the properties that a schedule needs.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -73,7 +76,11 @@ class cached_property(Generic[T]):
 
 
 def memoized(function: Callable[P, T]) -> Callable[P, T]:
-    """Cache the results of a function on its first argument, by the other arguments."""
+    """Return a cached function, with its memo on the first argument, a `Memoized`.
+
+    The key in the memo is the function and its other, positional and hashable,
+    arguments.
+    """
 
     plain: Callable[..., T] = function
 
@@ -84,7 +91,7 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
             result: T = owner.__dict__[_CACHE][key]
             return result
         except KeyError:
-            pass  # errors of `plain`, called below, shall not have this one as context
+            pass  # called below, `plain` raises errors without this one as context
         result = plain(owner, *arguments)
         owner.__dict__.setdefault(_CACHE, {})[key] = result
         return result
@@ -93,7 +100,10 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Recent(Generic[T]):
-    """A cache that drops results not used for long, but for a few."""
+    """A cache that drops results unused for `LONG` look-ups, except the `MANY` newest.
+
+    Newest means used last. Results are dropped when a new one is made.
+    """
 
     def __init__(self) -> None:
         self._results: dict[Hashable, T] = {}
@@ -101,7 +111,7 @@ class Recent(Generic[T]):
         self._clock = 0  # counts look-ups
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result for a key, made by `make` if there is none."""
+        """Return the result for a key; call `make` for it if the cache has none."""
         self._clock += 1
         self._last_use[key] = self._clock
         result = self._results.get(key)
@@ -112,7 +122,7 @@ class Recent(Generic[T]):
         return result
 
     def _drop(self) -> None:
-        """Drop results that were not used lately, but for the `MANY` latest."""
+        """Drop results as the class says; ages are counted in calls of `get`."""
         by_age = sorted(self._last_use.items(), key=operator.itemgetter(1))
         for key, last_use in by_age[:-MANY]:
             if self._clock - last_use > LONG:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wires: values not computed yet, on which blocks and operators can be used."""
+"""The base class of wires, and the scopes in which wires are made.
+
+A wire stands for a value that is not computed yet: the result of a block, or the input
+of a composition. Blocks and operators such as `+` are applied to wires.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,13 @@ from jfold.base.tracebacks import api_boundary
 Operator = Callable[..., Any]
 Instruction = dis.Instruction
 UNKNOWN = 'though its value is not known yet'
-# A wire cannot refuse these: Python answers them, as `is`, without calling a method.
+# A wire cannot raise errors for these functions, nor for `is`: Python answers them
+# without calling a method of the wire.
 QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 
 
 def _left(fn: Operator) -> Operator:
-    """Return the method of an operator whose left operand is a wire."""
+    """Return the method of an operator with the wire on its left, as `__add__`."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -35,7 +40,7 @@ def _left(fn: Operator) -> Operator:
 
 
 def _right(fn: Operator) -> Operator:
-    """Return the method of an operator whose right operand alone is a wire."""
+    """Return the method of an operator with the wire on its right, as `__radd__`."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -45,14 +50,18 @@ def _right(fn: Operator) -> Operator:
 
 
 class Operand:
-    """A base class of wires: an operator on them becomes a `Function` of them."""
+    """A base class of wires: an operator on wires gives the wire of a `Function`.
+
+    Operations that need a value, such as `bool(x)` or `np.exp(x)`, raise an error that
+    says what to write instead.
+    """
 
     def applied(self, fn: Operator, *operands: object) -> Any:
         """Return the wire of `fn(*operands)`; at least one operand is a wire."""
         raise NotImplementedError
 
     def count(self) -> int | None:
-        """Return how many items this wire has, or `None` if that is not known."""
+        """Return the length of the wire's value if it must be a tuple, else `None`."""
         raise NotImplementedError
 
     def __getitem__(self, key: object) -> Any:
@@ -81,7 +90,11 @@ class Operand:
 
     @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
-        """Apply an operator with an array on its left; refuse functions of NumPy."""
+        """Return the wire of `array + x` and the like, or raise TypeError.
+
+        NumPy calls this method for operators with an array or a NumPy scalar on their
+        left, which go to `applied`, and for its functions, which are refused.
+        """
         if len(inputs) == 2 and inputs[1] is self:
             return self.applied(getattr(jnp, ufunc.__name__), *inputs)
         raise TypeError(self._call_message(f'`np.{ufunc.__name__}`'))
@@ -139,10 +152,13 @@ class Operand:
 
 @functools.cache
 def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
-    """Return a function of two arguments with one bound to a Python number.
+    """Return `fn(number, x)` or `fn(x, number)` as a function of `x` alone.
 
-    There is one object for each number, so that its uses are one layer; `type_` tells
-    `True`, 1 and 1.0 apart. The number takes the dtype of the other argument.
+    The function is cached, so that its uses are one layer; `type_` tells `True`, 1 and
+    1.0 apart in the cache. The number takes the dtype of `x`.
+
+    Args:
+      is_left: whether the number is the first argument.
     """
 
     def bound(x: object) -> Any:
@@ -154,7 +170,11 @@ def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> O
 
 @contextlib.contextmanager
 def noting_flax_modules(name: str) -> Iterator[None]:
-    """Add a note to errors of Flax about modules called on wires."""
+    """Add a note to errors of Flax raised in this context: wrap modules in `Function`.
+
+    Args:
+      name: the name of the composed function, for the note.
+    """
     try:
         yield
     except Exception as error:
@@ -167,7 +187,7 @@ def noting_flax_modules(name: str) -> Iterator[None]:
 
 
 def unlike(wire: Operand, other: object) -> str:
-    """Return an error message about an operand that is no wire, such as an array."""
+    """Return the error message for an operand, such as an array, that is no wire."""
     return (
         f'{wire!r}: expected a wire or a number beside it, got {short_repr(other)}; '
         'write `jf.FromTensor(array)` for a constant, and a Function with `init=` for '
@@ -179,23 +199,27 @@ def unlike(wire: Operand, other: object) -> str:
 
 
 class Scope(Protocol):
-    """A composition that is being wired."""
+    """A protocol of compositions to which wires can be added."""
 
     def add(self, block: Any, source: Any) -> Operand:
         """Return a new wire for the result of a block on its source."""
 
     def link(self, block: Any, source: Any) -> Operand:
-        """Return the only wire of a block, which has none yet."""
+        """Return a new wire, which the block stands for from now on.
+
+        Raises:
+          ValueError: the block has such a wire already.
+        """
 
 
 SCOPE: ContextVar[Scope] = ContextVar('scope')  # set by `Composition.scope`
 
 
 def open_scope(block: object, sources: tuple[object, ...]) -> Scope:
-    """Return the scope in which a block is wired to sources.
+    """Return the current scope, or raise TypeError outside of any composition.
 
-    Raises:
-      TypeError: there is none.
+    Args:
+      block, sources: the block and its operands, for the message.
     """
     scope = SCOPE.get(None)
     if scope is None:
@@ -209,7 +233,7 @@ def open_scope(block: object, sources: tuple[object, ...]) -> Scope:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One item of the result of a block, by its key or index."""
+    """The source `block[key]`: one item of the result of a block, by key or index."""
 
     block: Any
     key: Any
@@ -219,9 +243,12 @@ class Item:
 
 # ---- sources: wires in nested tuples -------------------------------------------------
 
+# A source is what a block reads: a wire, a block, an `Item`, `None` for no input, or a
+# tuple of sources. In finished wirings numbers of values take the place of wires.
+
 
 def leaves(source: object) -> Iterator[Any]:
-    """Iterate over the leaves of nested tuples, `None` left out."""
+    """Iterate over the leaves of a source, left to right, without `None`."""
     waiting = [source]
     while waiting:
         item = waiting.pop()
@@ -232,14 +259,14 @@ def leaves(source: object) -> Iterator[Any]:
 
 
 def map_sources(source: object, fn: Callable[[Any], Any]) -> Any:
-    """Map a function over the leaves of nested tuples."""
+    """Return a source with `fn` applied to its leaves, and tuples in place of lists."""
     if isinstance(source, tuple | list):
         return tuple(map_sources(item, fn) for item in source)
     return None if source is None else fn(source)
 
 
 def pack_sources(sources: tuple[Any, ...]) -> Any:
-    """Return a single source as it is, several as a tuple, none as `None`."""
+    """Return the only source itself, several as a tuple, or `None` without sources."""
     return sources[0] if len(sources) == 1 else sources or None
 
 
@@ -247,19 +274,19 @@ def pack_sources(sources: tuple[Any, ...]) -> Any:
 
 
 def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Raise an error if a function asks for the class of an input.
+    """Raise TypeError if the bytecode of a function asks for the class of a wire.
+
+    The questions are `x is None`, `x is not None`, and `isinstance`, `type`, `callable`
+    and `hasattr` of `x`. A callable without bytecode passes.
 
     Args:
-      inputs: the names of parameters that are wires.
-
-    Raises:
-      TypeError: it asks whether one is `None`, or for its class.
+      inputs: the names of the parameters that are wires.
     """
     code: CodeType | None = getattr(getattr(fn, 'func', fn), '__code__', None)
     if code is None:
         return
     steps = list(dis.get_instructions(code))
-    # A name that is assigned to may hold something else than the wire.
+    # A parameter that is assigned to may hold another value than the wire.
     names = {*inputs} - {x.argval for x in steps if x.opname.startswith('STORE')}
     for before, load, *after in zip(*(steps[k:] for k in range(4)), strict=False):
         if load.opname.startswith('LOAD') and load.argval in names:
@@ -272,7 +299,12 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
 
 
 def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return the question that instructions ask about an input, or ''."""
+    """Return the source of a question about parameter `name`, for the error, or ''.
+
+    Args:
+      before: the instruction before the parameter is loaded.
+      after: the two instructions behind the load.
+    """
     first, second = after
     if before.opname.startswith('LOAD') and before.argval in QUESTIONS:
         return f'`{before.argval}({name}...)`'

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Printing of blocks and types in pieces, so that large ones can be cut short."""
+"""Printing of blocks and types piece by piece, so that texts can be cut short.
+
+A piece is a string, or a block or type, whose own pieces stand in its place.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from typing import Any, Protocol
 
 
 class Printed(Protocol):
-    """A value that prints in pieces."""
+    """A protocol of values that print piece by piece: blocks and types."""
 
     def _pieces(self) -> Iterator[Any]:
-        """Iterate over strings and other values that print in pieces."""
+        """Iterate over the pieces of the text: strings and `Printed` values."""
 
 
-# Characters. A block may be used many times inside itself: its text can be endless.
+# In characters. Blocks share parts, so that a whole text could be exponentially long.
 MOST = 100_000
 
 
@@ -27,7 +30,7 @@ def full_text(block: Printed) -> str:
 
 
 def texts(block: Printed) -> Iterator[str]:
-    """Iterate over the strings of a block, without recursion."""
+    """Iterate over the strings that make up the text of a block, without recursion."""
     open_ = [block._pieces()]
     while open_:
         piece = next(open_[-1], None)
@@ -40,7 +43,10 @@ def texts(block: Printed) -> Iterator[str]:
 
 
 def short_text(block: Printed, limit: int = 60) -> str:
-    """Return the text of a block, cut to `limit`; no more of it is made."""
+    """Return the text of a block, cut to `limit` characters.
+
+    Pieces behind the cut are never made.
+    """
     parts, length = [], 0
     for part in texts(block):
         parts.append(part)
@@ -51,7 +57,7 @@ def short_text(block: Printed, limit: int = 60) -> str:
 
 
 def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
-    """Iterate over the pieces of a call with blocks as arguments."""
+    """Iterate over the pieces of `name(a, b, ...)`, for blocks `a`, `b`, ..."""
     yield f'{name}('
     for number, part in enumerate(parts):
         yield from (', ', part) if number else (part,)
@@ -59,7 +65,7 @@ def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
 
 
 def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
-    """Iterate over the pieces of a dict with blocks as values."""
+    """Iterate over the pieces of `{key: block, ...}`."""
     yield '{'
     for number, (key, value) in enumerate(pairs):
         yield f'{", " if number else ""}{key!r}: '
@@ -68,7 +74,11 @@ def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
 
 
 def callable_name(fn: object) -> str:
-    """Return the name of a callable in prints and among the parameters."""
+    """Return the name of a callable for prints and as the key of its parameters.
+
+    It is the `__name__` or `name` of the callable or of the function of a `partial`,
+    else the class name; 'function' for a lambda.
+    """
     inner = fn.func if isinstance(fn, functools.partial) else fn
     name = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
     name = name if isinstance(name, str) else type(inner).__name__
@@ -76,7 +86,7 @@ def callable_name(fn: object) -> str:
 
 
 def table_repr(table: Mapping[Any, Any], limit: int = 4) -> str:
-    """Return the text of a mapping, cut after `limit` keys."""
+    """Return the text of a mapping, with `...` after the first `limit` keys."""
     pairs = itertools.islice(table.items(), limit)
     shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
     return f'{{{", ".join(shown + ["..."] * (len(table) > limit))}}}'

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of values with parts: tuples, and structs, which are other pytrees."""
+"""Forms of values that have children: tuples and structs.
+
+A struct is a dict, or any other pytree node that is no tuple or list. A form knows how
+to take a value into its children, the `parts`, and to build it of them.
+"""
 
 from __future__ import annotations
 
@@ -20,39 +24,45 @@ def is_leaf(value: object) -> bool:
 
 
 def is_struct(value: object) -> bool:
-    """Return whether a value is a pytree node, but no tuple or list."""
+    """Return whether a value is a pytree node, but no tuple, list or `None`."""
     return not is_leaf(value) and not isinstance(value, tuple | list | None)
 
 
 def flatten_once(value: object) -> tuple[list[Any], PyTreeDef]:
-    """Flatten one level of a pytree: return its parts and its structure."""
+    """Return the children of a pytree node, and the structure of that one level."""
     return jax.tree.flatten(value, is_leaf=lambda x: x is not value)
 
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a tuple, and the base class of other forms."""
+    """The form of a tuple, and the base class of the form of structs."""
 
     def opened(self, value: Any) -> list[Any]:
-        """Return the parts of a value."""
+        """Return the list of the parts of a value."""
         return [*value]
 
     def closed(self, parts: Iterable[Any]) -> Any:
-        """Return the value with these parts."""
+        """Return a value of this form, built of its parts: the inverse of `opened`."""
         return tuple(parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index of the part with a key, or `None`."""
+        """Return the index from 0 of the part that `value[key]` is, or `None`.
+
+        `None` means that `key` is no int (bools are none), or is out of range.
+
+        Args:
+          count: the number of parts.
+        """
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
             return None
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """Return a text that lists the keys of the parts."""
+        """Return the keys that `count` parts have, as text for an error; '' if none."""
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """Iterate over the pieces of a value whose parts are shown so."""
+        """Iterate over the pieces of a value's text, given a piece for each part."""
         parts = [*shown]
         yield '('
         for number, part in enumerate(parts):
@@ -66,8 +76,9 @@ class StructForm(Form):
 
     Attributes:
       name: the name of the class; '' for a dict.
-      keys: the keys of the parts in JAX's order, for a dict sorted.
-      structure: the tree structure of JAX; `None` where the class is not known.
+      keys: the key, field name or index of each part in JAX's order, sorted for a dict.
+      structure: JAX's structure of the one level; `None` if this process lacks the
+        class.
     """
 
     name: str
@@ -76,45 +87,52 @@ class StructForm(Form):
 
     @classmethod
     def of(cls, value: object) -> StructForm:
-        """Return the form of a value."""
+        """Return the form of a struct."""
         name = '' if type(value) is dict else type(value).__name__
         return cls(name, tuple(_keys(value)), flatten_once(value)[1])
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
-        """Return the form of a dict, or one for an object of an unknown class."""
+        """Return the form of a dict with these keys, or of a class without structure.
+
+        Args:
+          name: the name of the class; '' for a dict.
+        """
         if not name:
             return cls.of(dict.fromkeys(keys))
         return cls(name, keys, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process may not have the user's classes.
+        # Without the structure: another process may not have the user's classes.
         return StructForm.of_keys, (self.name, self.keys)
 
     def opened(self, value: object) -> list[Any]:
-        """Return the parts of a value."""
+        """Return the list of the parts of a value, in JAX's order."""
         return flatten_once(value)[0]
 
     def closed(self, parts: Iterable[Any]) -> Any:
-        """Return the value with these parts."""
+        """Return a value built of its parts; `structure` must be known."""
         assert self.structure is not None
         return jax.tree.unflatten(self.structure, parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index of the part with a key, or `None`; `True` is not 1."""
+        """Return the index of the part whose key equals `key` in value and class.
+
+        Return `None` if there is none.
+        """
         same = (k for k, x in enumerate(self.keys) if (type(x), x) == (type(key), key))
         return next(same, None)
 
     def choices(self, count: int) -> str:
-        """Return a text that lists the keys of the parts."""
+        """Return the keys of the parts, joined by "or", as text for an error."""
         return ' or '.join(map(repr, self.keys))
 
     def getter(self) -> str:
-        """Return the source of a block that takes the first part, for errors."""
+        """Return `GetItem(key)` for the first part, as text for an error."""
         return f'`GetItem({self.keys[0]!r})`'
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """Iterate over the pieces of a value whose parts are shown so."""
+        """Iterate over the pieces of a value's text, given a piece for each part."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)
         begin, colon, end = ('(', '=', ')') if is_call else ('{', ': ', '}')
         yield f'{self.name}{begin}'

@@ -2,8 +2,8 @@
 """Tracebacks that show the user's lines alone, as those of JAX do.
 
 Frames of jfold, JAX and Flax are left out, in notebooks too, unless
-`jax.config.jax_traceback_filtering` is 'off'. To mark frames for IPython is not enough:
-it shows the last frame even if that is marked.
+`jax.config.jax_traceback_filtering` is 'off'. Marking frames as hidden for IPython is
+not enough: IPython shows the last frame even if it is marked.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ R = TypeVar('R')
 
 FOLDER = Path(__file__).parent.parent  # the package
 PACKAGES = 'jfold', 'jax', 'jaxlib', 'flax'
-CALLED = sys.stdlib_module_names | {'numpy', 'tqdm'}  # hidden if their caller is
+CALLED = sys.stdlib_module_names | {'numpy', 'tqdm'}  # hidden below a hidden frame
 Frame = types.TracebackType
 
 
 def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
-    """Mark a function as public: errors that leave it carry no frames of jfold.
+    """Wrap a public function so that errors leaving it show no frames of jfold.
 
-    Frames of functions that the user passed in stay. Ctrl-C counts as an error.
+    Frames of functions that the user passed in stay. KeyboardInterrupt counts as an
+    error.
     """
     clean = _clean
 
@@ -40,14 +41,14 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
             clean(error)
             raise
 
-    # With the globals of `fn`: by these doctest knows the module of the function.
+    # With the globals of `fn`, by which doctest finds the module of the function.
     code, closure = shown.__code__, shown.__closure__
     wrapper = types.FunctionType(code, fn.__globals__, closure=closure)
     return functools.update_wrapper(wrapper, fn)
 
 
 def _clean(error: BaseException) -> None:
-    """Filter the tracebacks of an error, its causes and its contexts."""
+    """Remove hidden frames, in place, from an error, its causes and its contexts."""
     config: Any = jax.config
     if config.jax_traceback_filtering == 'off':
         return
@@ -67,7 +68,10 @@ def _clean(error: BaseException) -> None:
 
 
 def _first_of_user(error: BaseException | None) -> BaseException | None:
-    """Return the first of an error and its contexts with a frame of the user."""
+    """Return the first error, along `__context__`, with a frame that is not hidden.
+
+    Return `None` if none has one.
+    """
     seen: set[int] = set()
     while error is not None and _filtered(error.__traceback__) is None:
         seen.add(id(error))
@@ -77,7 +81,10 @@ def _first_of_user(error: BaseException | None) -> BaseException | None:
 
 
 def _mark_callers(frame: types.FrameType | None) -> None:
-    """Mark frames as hidden for IPython, which JAX does for errors alone."""
+    """Mark hidden frames for IPython, from `frame` outwards.
+
+    JAX marks its own for errors, but not for KeyboardInterrupt.
+    """
     while frame is not None:
         if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
             frame.f_locals['__tracebackhide__'] = True
@@ -85,7 +92,7 @@ def _mark_callers(frame: types.FrameType | None) -> None:
 
 
 def _filtered(traceback: Frame | None) -> Frame | None:
-    """Return the traceback without hidden frames."""
+    """Return a new traceback without hidden frames, or `None` if all are hidden."""
     shown: list[Frame] = []
     hidden = False
     while traceback is not None:
@@ -100,8 +107,8 @@ def _filtered(traceback: Frame | None) -> Frame | None:
 
 
 def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
-    # By module, not by file: methods that `dataclasses` writes have no file. Frames
-    # that JAX makes from recorded source locations have no module.
+    # By module, not by file, because methods that `dataclasses` writes have no file.
+    # Only frames that JAX makes from recorded source locations have no module.
     name = frame.f_globals.get('__name__')
     if name is None:
         return FOLDER in Path(frame.f_code.co_filename).parents

@@ -2,7 +2,7 @@
 """Recursion without Python's stack, for values that may be nested without limit.
 
 A recursive function is written as a generator. Where it would call itself, it yields
-the generator of that call; the result is sent to it, an error is thrown into it.
+the generator of that call; `run` sends back its result, or throws in its error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """Run a recursive generator and return its result."""
+    """Run a recursive generator; return its result, or raise its error."""
     calls: list[Steps[Any]] = [steps]
     value: Any = None
     error: BaseException | None = None
@@ -43,7 +43,10 @@ def run(steps: Steps[T]) -> T:
 
 
 def in_turn(calls: Iterable[Steps[T]]) -> Steps[list[T]]:
-    """Return the results of several calls, run one after another."""
+    """Run several calls in order, and return the list of their results.
+
+    It is a generator: a recursive function writes `results = yield in_turn(calls)`.
+    """
     results = []
     for call in calls:
         results.append((yield call))

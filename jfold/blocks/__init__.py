@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of blocks, without their meaning, which is in `language`."""
+"""The classes of blocks; their types and semantics are in `jfold/language/`."""
 
 from jfold.blocks.control import (
     Concat,

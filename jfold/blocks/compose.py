@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wiring: graphs of blocks, written by calling blocks on wires.
 
-A *wire* stands for a value that is not computed yet. Calling a block on wires gives
-another wire, so that running ordinary code once makes a `Composition`.
+A *wire* stands for a value that is not computed yet: the input of a composition, or the
+result of a block. Calling a block on wires gives another wire, so that running ordinary
+code once makes a `Composition`.
 """
 
 from __future__ import annotations
@@ -46,16 +47,20 @@ from jfold.combinators import (
 )
 from jfold.types import TypeLike
 
-# What a block may read: a wire, a block that is wired or takes no input, an item of the
-# result of a block, or a (nested) tuple of these.
+# A source is what a block may read: a wire, a block that is wired or takes no input, an
+# `Item` of the result of such a block, or a (nested) tuple of sources.
 Source: TypeAlias = Any
-# The numbers of values: an int, a (nested) tuple of ints, or `None`.
+# A source in a finished `Wiring`, with numbers for values: an int, a (nested) tuple of
+# ints, or `None` for no input.
 Numbers: TypeAlias = Any
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Wire(Operand):
-    """A value that is not computed yet: the result of a block, or the input."""
+    """A value not computed yet: the result of a block applied to a source.
+
+    The wire of the input has neither: its block is `None`.
+    """
 
     scope: Scope
     block: Block | None
@@ -66,7 +71,10 @@ class Wire(Operand):
         return self.scope.add(GetItem(_place(self.block, key)), self)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:
-        """Return the wire of `fn(*operands)`; at least one operand is a wire."""
+        """Return the wire of `fn(*operands)`; at least one operand is a wire.
+
+        Raise TypeError for an operand that is no wire, block, item or number.
+        """
         for other in operands:
             if type(other) in (bool, int, float, complex):
                 fn = with_number(fn, other, other.__class__, operands[0] is other)
@@ -76,7 +84,7 @@ class Wire(Operand):
         return self.scope.add(Function(fn), pack_sources(operands))
 
     def count(self) -> int | None:
-        """Return how many items the tuple has that the block gives, or `None`."""
+        """Return the number of items of the block's result; `None` if unknown."""
         block = self.block
         while isinstance(block, Pipe) and block.blocks:
             block = block.blocks[-1]
@@ -92,19 +100,21 @@ class Wire(Operand):
 
 
 def _place(block: Block | None, key: object) -> object:
-    """Return the index of a record's field by its key; for others the key itself."""
+    """Return the index of field `key` if the block is a `Record`, else `key`."""
     keys = [key for key, _ in block.fields] if isinstance(block, Record) else []
     return keys.index(key) if key in keys else key
 
 
 @dataclass(eq=False)
 class Scope:
-    """The wires of a composition, to which more can be added until it is closed.
+    """The wires of a composition, to which wires can be added until it is closed.
 
     Attributes:
       wires: all wires in the order in which they were made, the input first.
-      of_block: the wires of blocks that were wired by `reads` or `connect`.
-      outputs: the sources of the output, once it reads some.
+      of_block: the wire that a block stands for, if the block was wired by `reads` or
+        `connect`, or takes no input.
+      outputs: the sources of the output; empty before `output.reads` was called.
+      closed: whether the wiring is finished.
     """
 
     wires: list[Wire] = field(default_factory=list)
@@ -116,7 +126,7 @@ class Scope:
         self.add(None, None)
 
     def add(self, block: Block | None, source: Source) -> Wire:
-        """Return a new wire for the result of a block on its source."""
+        """Return a new wire for a block and source; raise ValueError if closed."""
         if self.closed:
             raise ValueError(
                 f'{block!r}: expected a composition that is still being wired, got one '
@@ -128,7 +138,7 @@ class Scope:
         return self.wires[-1]
 
     def link(self, block: Block, source: Source) -> Wire:
-        """Return the only wire of a block, which has none yet."""
+        """Return the new and only wire of a block, or raise ValueError for a second."""
         if block in self.of_block:
             raise ValueError(
                 f'{block!r}: expected a block that is not wired yet, got one that is; '
@@ -138,7 +148,11 @@ class Scope:
         return self.of_block[block]
 
     def check(self, source: Source) -> None:
-        """Raise an error unless a source can be read here."""
+        """Raise an error unless a leaf of a source can be read in this scope.
+
+        It is TypeError for a wire of another composition or a value that is no block,
+        ValueError for the output.
+        """
         if isinstance(source, Wire) and source.scope is not self:
             raise TypeError(
                 f'{source!r}: expected a value of this composition, got one of '
@@ -156,7 +170,7 @@ class Scope:
             convert_to_block(source)
 
     def wire(self, source: Source) -> Wire:
-        """Return the wire of one source; a block that has none is wired now."""
+        """Return the wire of a leaf; a block not wired yet is wired without input."""
         if isinstance(source, Wire):
             return source
         if isinstance(source, Item):
@@ -171,12 +185,12 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """The blocks of a composition in an order in which they can run.
+    """The blocks of a composition in topological order.
 
     Attributes:
-      steps: pairs of a block and the numbers of the values that it reads: 0 is the
+      steps: pairs of a block and the `Numbers` of the values that it reads: 0 is the
         input, `k + 1` the result of step `k`.
-      output: the numbers of the values that the composition gives.
+      output: the `Numbers` of the values that make up the result.
     """
 
     steps: tuple[tuple[Block, Numbers], ...]
@@ -184,20 +198,16 @@ class Wiring:
 
     @functools.cached_property
     def read(self) -> frozenset[int]:
-        """The numbers of all values that are read."""
+        """The numbers of all values that a step or the output reads."""
         sources = (*(source for _, source in self.steps), self.output)
         return frozenset(leaves(sources))
 
 
 def _wiring(scope: Scope) -> Wiring:
-    """Close a scope and return its wiring.
-
-    Raises:
-      ValueError: blocks read each other in a circle.
-    """
+    """Close a scope and return its wiring; raise ValueError if there is a cycle."""
     output = map_sources(pack_sources(tuple(scope.outputs)), scope.wire)
     sources: dict[Wire, Source] = {}
-    for wire in scope.wires:  # which grows: blocks that are read may be wired here
+    for wire in scope.wires:  # which grows: `scope.wire` wires blocks without input
         sources[wire] = map_sources(wire.source, scope.wire)
     wires = topological_order(sources)
     scope.closed = True  # last, so that a wrong wiring raises its error again
@@ -211,8 +221,9 @@ def _wiring(scope: Scope) -> Wiring:
 
 
 def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
-    """Return wires sorted so that each comes after those that it reads."""
-    done: dict[Wire, bool] = {}  # False for a wire that waits for others
+    """Return wires in topological order, or raise ValueError if there is a cycle."""
+    # Depth first. False marks a wire on the current path: to read it closes a cycle.
+    done: dict[Wire, bool] = {}
     order: list[Wire] = []
     waiting = list(reversed(sources))
     while waiting:
@@ -239,17 +250,17 @@ def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
 
 @block
 class Composition(Block):
-    """Blocks wired as a graph without cycles: each reads the results of others.
+    """A graph of blocks without cycles, where each reads the results of others.
 
-    In a `scope`, calling a block on wires, or `block.reads(...)`, gives the wire of its
-    result; `connect` does the same outside. Several sources are read as a tuple;
-    `[key]` takes one item of a tuple. A value may be read any number of times, and is
-    computed once. `compose` makes a composition from a function.
+    In a `scope`, calling a block on wires, or `block.reads(...)`, gives the wire of the
+    block's result; `connect` wires blocks outside of a `scope`. Several sources are
+    read as a tuple; `[key]` takes one item of a tuple. A value may be read any number
+    of times, and is computed once. `compose` makes a composition from a function.
 
-    A block that was wired by `reads` or `connect` stands for its result in later ones.
+    A block wired by `reads` or `connect` stands for its result in later sources.
 
     Args:
-      children: the blocks that may be connected; any when left out.
+      children: the blocks that may be connected; any blocks when left out.
       name: the name in prints.
 
     >>> from jfold import Function, Scalar
@@ -263,7 +274,7 @@ class Composition(Block):
 
     Raises:
       ValueError: a block is wired twice, is none of the children, or reads the output;
-        a wire is told to read something; blocks read each other in a circle.
+        the target of `connect` is a wire; blocks read each other in a cycle.
       TypeError: a wire belongs to another composition, or a source is no block.
     """
 
@@ -286,12 +297,12 @@ class Composition(Block):
 
     @property
     def output(self) -> Output:
-        """The output, which reads what the composition gives."""
+        """The output; `output.reads(...)` sets the result of the composition."""
         return Output(self.network)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[Composition]:
-        """Open a scope, in which blocks are wired by calls and by `reads`."""
+        """Open a context in which calls and `reads` of blocks wire them here."""
         token = SCOPE.set(self.network)
         try:
             yield self
@@ -300,7 +311,7 @@ class Composition(Block):
 
     @api_boundary
     def connect(self, source: Source, target: Block | Output) -> None:
-        """Let a block, or the output, read a source, as `reads` does."""
+        """Wire a block, or the output, to read a source, as `target.reads(source)`."""
         if isinstance(target, Output):
             target.reads(source)
         elif isinstance(target, Wire):
@@ -311,7 +322,7 @@ class Composition(Block):
             self.network.link(convert_to_block(target), source)
 
     def _check_child(self, source: Source) -> None:
-        """Raise an error if a block is none of the children, where these are given."""
+        """Raise ValueError if `children` was given and lacks the block of a source."""
         block = source.block if isinstance(source, Item) else source
         if self.children is not None and isinstance(block, Block):
             if block not in self.children:
@@ -320,7 +331,7 @@ class Composition(Block):
 
     @functools.cached_property
     def wiring(self) -> Wiring:
-        """The finished wiring; from its first use on nothing can be added."""
+        """The finished wiring; after its first read no wire can be added."""
         return _wiring(self.network)
 
     def __repr__(self) -> str:
@@ -337,7 +348,7 @@ class Composition(Block):
 
 
 def _shown(numbers: Numbers) -> str:
-    """Return the names of numbered values: `x0` is the input."""
+    """Return `x0`, `x1`, ... for numbers of values, in tuples, as text for prints."""
     if isinstance(numbers, tuple):
         return f'({", ".join(map(_shown, numbers))})'
     return '' if numbers is None else f'x{numbers}'
@@ -345,13 +356,13 @@ def _shown(numbers: Numbers) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Output:
-    """The output of a composition."""
+    """The output of a composition, to be wired once."""
 
     scope: Scope
 
     @api_boundary
     def reads(self, *sources: Source) -> None:
-        """Let the composition give one value, or a tuple of several."""
+        """Set the result: a source, or a tuple of several; twice is a ValueError."""
         if self.scope.outputs:
             raise ValueError(
                 'expected an output that reads nothing yet, got one that does'
@@ -372,10 +383,10 @@ def compose(fn: Callable[..., Source]) -> Composition:
     """Make a block from a function that calls blocks; a decorator.
 
     The function is called once, on wires; the block then does with values what the
-    function did with wires. One parameter is the input; several are the items of a
-    tuple, by name where these are fields of a `Record`. The function returns the
-    result of the block: a wire, a (nested) tuple of wires, or `None`. Operators, as in
-    `x + y` or `2 * x`, become functions of the wires.
+    function did with wires. A single parameter is the input; several parameters are the
+    items of an input tuple, by name where the items are fields of a `Record`. The
+    function returns the result of the block: a wire, a (nested) tuple of wires, or
+    `None`. Operators on wires, as in `x + y` or `2 * x`, become `Function` blocks.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Broadcast, Map, Max, Scalar, Sum, ZipWith
@@ -387,7 +398,8 @@ def compose(fn: Callable[..., Source]) -> Composition:
     0.625
 
     Raises:
-      TypeError: the function takes no fixed number of inputs, or gives something else.
+      TypeError: the function takes `*args`, returns something else, or asks for the
+        class of a wire.
     """
     expect('fn', fn, callable(fn), 'a function of wires')
     return _composed(fn, _inputs_of(fn), _name_of(fn))
@@ -396,7 +408,7 @@ def compose(fn: Callable[..., Source]) -> Composition:
 def _composed(
     fn: Callable[..., Source], parameters: tuple[str, ...], name: str
 ) -> Composition:
-    """Return the composition of a function with these parameters."""
+    """Return the composition of a function, called on one wire per parameter."""
     composition, count = Composition(name=name), len(parameters)
     check_type_queries(fn, parameters)
     with composition.scope():
@@ -418,7 +430,7 @@ def _name_of(fn: Callable[..., Source]) -> str:
 
 
 def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
-    """Return the names of the parameters without a default."""
+    """Return the names of parameters without default; raise TypeError for `*args`."""
     parameters = inspect.signature(fn).parameters.values()
     if any(x.kind is x.VAR_POSITIONAL for x in parameters):
         raise TypeError(f'{fn!r}: expected a fixed number of parameters, got `*`')
@@ -436,9 +448,13 @@ def recursive(
 ) -> Any:
     """Make a recursive block from a function; a decorator.
 
-    The first parameter of the function is the `ForwardDeclaration` of the block itself:
-    called without arguments it gives a block, called on wires the wire of a value. With
-    that parameter alone the function returns a block; with more, `compose` takes it.
+    The first parameter of the function is the `ForwardDeclaration` of the new block. A
+    call of the declaration without arguments gives a block, on wires the wire of that
+    block's result. If there are no other parameters, the function returns a block; else
+    the function of the other parameters is passed to `compose`.
+
+    Args:
+      input_type, output_type: as in `ForwardDeclaration`.
 
     >>> import jax.numpy as jnp
     >>> from jfold import OneOf, Scalar

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that pass values on, choose among blocks, or collect values of nodes."""
+"""The blocks that pass values on, choose among blocks, or collect values of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jfold.combinators import (
     key_value_pairs,
 )
 
-# A function or a block that gives the key of a value.
+# A function or a block from a value to the key of a case.
 KeyFunction: TypeAlias = Callable[[Any], Any] | Block
 
 
@@ -33,11 +33,11 @@ def _block_or_none(value: Convertible | None) -> Block | None:
 
 @block
 class Concat(Function):
-    """A concatenation of a tuple of tensors; scalars count as vectors [1].
+    """The concatenation of a tuple of tensors; scalars count as vectors [1].
 
     Args:
-      concat_dim: the axis along which they are joined, in a single example.
-      flatten: also accept nested tuples.
+      concat_dim: the axis along which tensors are joined, in a single example.
+      flatten: whether nested tuples are accepted too.
     """
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
@@ -49,7 +49,7 @@ class Concat(Function):
 
 @block
 class Identity(Block):
-    """A block that passes its input on."""
+    """A block whose result is its input."""
 
     def __repr__(self) -> str:
         return 'Identity()'
@@ -57,10 +57,11 @@ class Identity(Block):
 
 @block
 class Arguments(Record):
-    """The items of a tuple, as arguments of a function of wires.
+    """The items of an input tuple, as the arguments of a function given to `compose`.
 
     Attributes:
-      parameters: the names of the function's parameters, which may be those of fields.
+      parameters: the names of the function's parameters; if they are the names of all
+        fields of a `Record`, items are taken by name.
     """
 
     parameters: tuple[str, ...]
@@ -78,11 +79,12 @@ class OneOf(Block):
     """A choice: each value goes to one of several blocks by its key.
 
     Args:
-      key_fn: a Python function of the value, or a block that gives an object.
-      cases: key to block: a dict, a list of pairs, or a tuple (keys 0, 1, ...; a tuple
-        also takes negative keys). All cases give one type.
-      pre_block: applied before the cases; `key_fn` sees the value without it.
-      default: the block for any other key; without one, such a key is an error.
+      key_fn: a Python function from the value to its key, or a block whose result is a
+        Python object, the key.
+      cases: the block for each key: a dict, a list of pairs, or a tuple of blocks (keys
+        0, 1, ..., and negative ones). All cases have results of one type.
+      pre_block: a block applied before the cases; `key_fn` gets the value before it.
+      default: the block for any other key; if left out, such a key is an error.
 
     >>> from jfold import GetItem, Scalar, Zeros
     >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
@@ -137,7 +139,7 @@ class OneOf(Block):
 
     @property
     def targets(self) -> dict[Any, Block]:
-        """The blocks by key, negative keys included."""
+        """The blocks by key, negative keys of a tuple included, without the default."""
         targets = dict(self.cases)
         if self.positional:
             targets |= {key - len(targets): block for key, block in self.cases}
@@ -156,7 +158,7 @@ class OneOf(Block):
 class Optional(Block):
     """The block `some_case` for a value, and `none_case`, or zeros, for `None`.
 
-    In a `Record` it gives `none_case` for a missing field too.
+    A field that is missing in a `Record` counts as `None`.
 
     >>> from jfold import Scalar, Zeros
     >>> Optional(Scalar()).eval(None).item()
@@ -184,13 +186,13 @@ class Optional(Block):
 class Metric(Block):
     """A sink that collects a value for each node under a name.
 
-    Takes a tensor or a (nested) tuple of tensors; `apply` then returns
-    `(values, metrics)` with a `MetricValues` for each name. Its rows are in the order
-    of a plain evaluation of the expression, example by example.
+    Its input is a tensor or a (nested) tuple of tensors; `apply` then returns
+    `(values, metrics)` with a `MetricValues` for each name. The rows of that are in the
+    order of a plain evaluation of the expression, example by example.
 
-    Or it takes a pair of such a value and a Python object, the label of the row, which
-    stays on the host: `Schedule.labels` has those of all rows. Either all uses of a
-    name have labels, or none has.
+    Or its input is a pair of such a value and a Python object, the label of the row,
+    which stays on the host: `Schedule.labels` has the labels of all rows. Either all
+    uses of a name have labels, or none has.
 
     >>> import jfold as jf
     >>> word = jf.Record({'length': jf.Scalar('int32'), 'text': jf.Identity()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that are defined once and used in many places, also inside themselves."""
+"""The blocks that are defined once and used in many places, also in recursions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class ForwardDeclaration:
     """A name for a block that is defined later and may refer to itself.
 
     Args:
-      input_type: the type of its input, when inference cannot tell.
-      output_type: the type of its result, when inference cannot tell: in a recursion of
-        which every case depends on the recursion itself.
+      input_type: the type of the block's input, when inference cannot tell.
+      output_type: the type of the block's result, when inference cannot tell: if every
+        case of a recursion depends on the recursion itself.
+      name: the name in prints.
 
     >>> import jax.numpy as jnp
     >>> from jfold import OneOf, Record, Scalar
@@ -40,16 +41,16 @@ class ForwardDeclaration:
         self.output_type = None if output_type is None else convert_to_type(output_type)
         self.name = name or 'declaration'
         self.target: Block | None = None
-        # The key of an object, for `Share`: objects with one key are evaluated once.
+        # For `Share`, the key of an object: objects with equal keys are evaluated once.
         self.key: Callable[[Any], Hashable] | None = None
 
     def __deepcopy__(self, memo: object) -> Self:
-        return self  # as blocks do, of which references point here
+        return self  # as blocks do: a `Reference` holds this declaration
 
     def __call__(self, *wires: Any) -> Any:
         """Return a block that stands for the target, which may be set later.
 
-        Called on wires, within `compose`, return the wire of the target's result.
+        Called on wires, within `compose`, return the wire of the block's result.
         """
         reference = Reference(self)
         return reference(*wires) if wires else reference
@@ -59,7 +60,7 @@ class ForwardDeclaration:
         """Set the block that this declaration stands for.
 
         Raises:
-          TypeError: it is resolved already, or `target` is no block.
+          TypeError: the declaration is resolved already, or `target` is no block.
         """
         if self.target is not None:
             raise TypeError(
@@ -74,7 +75,7 @@ class ForwardDeclaration:
 
 @block
 class Reference(Block):
-    """A use of a `ForwardDeclaration`, made by calling it."""
+    """A use of a `ForwardDeclaration`, made by calling the declaration."""
 
     declaration: ForwardDeclaration
 
@@ -84,17 +85,18 @@ class Reference(Block):
 
 @block
 class Share(Block):
-    """A block that is evaluated once for each object of an example.
+    """A block that is evaluated once for each object of an example, with a memo.
 
     So the work grows with the nodes of a graph of objects, not with the paths to them.
-    With a recursion inside, data may share parts, but must have an end; with a block
-    for each round, which reads the block of the round before, they may have cycles.
-    Gradients of all uses add up. A `Metric` inside observes each object once.
+    If the block is recursive, objects may be shared, but not contain themselves. If
+    there is one `Share` for each round, which reads the `Share` of the round before,
+    objects may have cycles. Gradients of all uses add up. A `Metric` inside collects a
+    value for each object once.
 
     Args:
-      block: takes an object, gives tensors.
-      key: `key(object) -> hashable`; objects with equal keys are one. When left out,
-        objects are compared by identity, so that an equal copy is another object.
+      block: a block from an object to tensors.
+      key: a function from an object to a hashable key; objects with equal keys are one.
+        When left out, objects are compared by identity, so an equal copy is another.
 
     >>> import jax.numpy as jnp
     >>> from jfold import AllOf, GetItem, Map, Scalar, Sum
@@ -107,7 +109,7 @@ class Share(Block):
     8.0
 
     Raises:
-      TypeError: `key` is not callable, or a block.
+      TypeError: `key` is not callable, or is a block.
     """
 
     block: Block

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of arrays that are passed to a model when a batch runs."""
+"""The block `External`: rows of arrays that are passed when a batch runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from jfold.types import TensorType, TypeLike, convert_to_type
 
 @dataclass(frozen=True)
 class Rows:
-    """The function from a number to a row of a table [rows, *shape]."""
+    """The function `(table [rows, *shape], index) -> row [*shape]` of an `External`.
+
+    Attributes:
+      name: the name of the table, in `external`.
+      type: the type of a row.
+    """
 
     name: str
     type: TensorType
 
     @property
     def spec(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype of a table of a single row."""
+        """The shape and dtype of a table with a single row."""
         shape = 1, *self.type.shape
         return jax.ShapeDtypeStruct(shape, self.type.dtype)  # type: ignore[no-untyped-call]
 
@@ -39,34 +44,34 @@ class Rows:
 
 
 def _missing(dtype: np.dtype[Any]) -> float:
-    """Return the number that fills a row which a table does not have."""
+    """Return the value of a row beyond the table: NaN, the least int, or False."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return float('nan')
     return 0 if dtype.kind == 'b' else int(jnp.iinfo(dtype).min)  # type: ignore[no-untyped-call]
 
 
 def shown_rows(table: Any) -> str:
-    """Return the type of a table, without its number of rows, for errors."""
+    """Return dtype and shape of a table as text for errors, with `rows` for rows."""
     shape = ', '.join(map(str, ('rows', *table.shape[1:])))
     return f'{table.dtype}[{shape}]'
 
 
 @api_boundary
 def External(name: str, type: TypeLike) -> Pipe:
-    """A row of an array that is passed when a batch runs, by its number.
+    """A row, by its index, of an array that is passed when a batch runs.
 
     So results of another network flow in and gradients flow out, and a table of
-    embeddings can be held elsewhere. Takes a Python int, gives a tensor. A number
-    without a row gives NaN, in an array of ints their least value; negative numbers
-    count from the end, as in Python.
+    embeddings can be held elsewhere. The input is a Python int, the result a tensor. An
+    index without a row gives NaN, in an array of ints their least value, of bools
+    False; negative indices count from the end, as in Python.
 
     Args:
       name: the name of the array [rows, *shape] in `Model.apply(..., external={name:
         array})`. Its number of rows may change; JAX then compiles again.
-      type: the type of a row, or a short-hand as `convert_to_type` takes them.
+      type: the type of a row, or a short-hand for it, as `convert_to_type` takes them.
 
     Raises:
-      TypeError: `name` is no str, or empty, or `type` is no type of tensors.
+      TypeError: `name` is no str, or is empty, or `type` is not that of a tensor.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Map, Sum

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that read the data of an example, and constants."""
+"""The blocks that read the data of an example, and constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jfold.combinators import (
 )
 from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
-# A function of the data, or a table of its results.
+# A function of the data, or a mapping from data to results.
 Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
 
 
@@ -29,8 +29,8 @@ class Tensor(Block):
     """A Python value as a tensor of exactly this shape and dtype; strict.
 
     A wrong shape, `None`, a string, or a value that the dtype cannot hold (3.7 as
-    int32, 300 as int8) is an error that names the example and the path to the value.
-    With `below`, so is an int that is negative or not below it: as the index of a
+    int32, 300 as int8) raises an `InputError`, which names the example and the path to
+    the value. With `below`, so does an int outside of `range(below)`: as the index of a
     table, JAX would turn it into NaN or another row.
     """
 
@@ -63,7 +63,7 @@ class Tensor(Block):
 
 @api_boundary
 def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
-    """A Python number as a tensor []; as strict as `Tensor`.
+    """A Python number as a tensor of shape []; errors and `below` as in `Tensor`.
 
     >>> print(Scalar('int32').eval(3))
     3
@@ -75,7 +75,7 @@ def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
 def Vector(
     size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
 ) -> Tensor:
-    """A list or array of `size` numbers as a tensor [size]; as strict as `Tensor`."""
+    """A list or array of numbers as a tensor [size]; errors as in `Tensor`."""
     return Tensor((size,), dtype, below)
 
 
@@ -83,15 +83,15 @@ def Vector(
 class InputTransform(Block):
     """A Python function of the data, object to object, run while a schedule is built.
 
-    It runs once for each value, and again if the batch has an error, to locate it: so
-    it should give the same result for the same data. Functions that are written in C,
-    such as `len`, `type` or `operator.attrgetter('name')`, take millions of values a
-    second, and so do tables, which are copied here.
+    It runs once for each value, and again if an example of the batch has an error, to
+    locate the error. So it should give the same result for the same data. Functions
+    written in C, such as `len`, `type` or `operator.attrgetter('name')`, take millions
+    of values a second, and so do mappings.
 
     Args:
-      fn: a function, or a mapping, which is looked up.
-      default: the result for a value that a mapping lacks; when left out, such a value
-        is an error.
+      fn: a function of a value; or a mapping with values as keys, which is copied.
+      default: the result for a value that is no key of the mapping; when left out, such
+        a value is an error.
 
     >>> (InputTransform(len) >> Scalar()).eval('four').item()
     4.0
@@ -100,8 +100,8 @@ class InputTransform(Block):
     [1, 0, 2]
 
     Raises:
-      TypeError: `fn` is neither, or is no mapping and has a default; ValueError: no
-        keys and no default.
+      TypeError: `fn` is neither callable nor a mapping, or is no mapping, but there is
+        a default; ValueError: the mapping is empty, and there is no default.
     """
 
     fn: Transform
@@ -127,21 +127,22 @@ class InputTransform(Block):
 
 @block
 class OneHotFromList(Block):
-    """A one-hot vector [n] of a Python value by its index in `items`.
+    """A one-hot vector [n] of a Python value, by the value's index in `items`.
 
     All n vectors are constants of the model, [n, n] numbers, so a use costs no more
-    than an index. For thousands of items, look an index up by `InputTransform`, and
+    than an index. For thousands of items, look the index up by `InputTransform`, and
     make the vector in a `Function` of `Scalar('int32')`.
 
     Args:
       items: n values, all different as keys of a dict: `1`, `True` and `1.0` are equal.
-      strict: whether any other value is an error, rather than zeros.
+      strict: whether a value not in `items` is an error; else it gives zeros.
 
     >>> OneHotFromList('abc', 'int32').eval('b')
     array([0, 1, 0], dtype=int32)
 
     Raises:
-      TypeError: an item is not hashable; ValueError: there is none, or one twice.
+      TypeError: an item is not hashable; ValueError: `items` is empty, or has an item
+        twice.
     """
 
     items: tuple[Any, ...]
@@ -178,7 +179,7 @@ class OneHotFromList(Block):
 def OneHot(
     start: int, stop: int | None = None, dtype: DTypeLike = 'float32'
 ) -> OneHotFromList:
-    """A one-hot vector for ints in `range(start, stop)`, or in `range(start)`.
+    """A one-hot vector of an int in `range(start, stop)`, or in `range(start)`.
 
     >>> OneHot(3).eval(1), OneHot(-1, 1).eval(-1)
     (array([0., 1., 0.], dtype=float32), array([1., 0.], dtype=float32))
@@ -197,7 +198,7 @@ def OneHot(
 
 @block
 class Zeros(Block):
-    """A constant zero of any type: tuples of zeros, empty sequences.
+    """A constant zero of any type; tuples of zeros, and empty sequences, included.
 
     >>> Zeros(('int32', 2)).eval(None)
     (array(0, dtype=int32), array([0., 0.], dtype=float32))
@@ -214,7 +215,7 @@ class Zeros(Block):
 
 @block
 class Void(Block):
-    """A sink for any value."""
+    """A sink: takes any value, gives no result."""
 
     def __repr__(self) -> str:
         return 'Void()'

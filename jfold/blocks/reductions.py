@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of sequences, composed of other blocks."""
+"""The reductions of sequences, composed of other blocks."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from jfold.combinators import AllOf, Block, Convertible, Function, Pipe
 
 
 def Sum() -> Reduce:
-    """The sum of a sequence of tensors; zeros when empty."""
+    """The sum of a sequence of tensors; zeros for an empty sequence."""
     return Reduce(jnp.add, associative=True)
 
 
 @api_boundary
 def Max(default: Convertible | None = None) -> Reduce:
-    """The elementwise maximum of a sequence; `default`, or zeros, when empty."""
+    """The elementwise maximum of a sequence; of an empty one `default` or zeros."""
     return Reduce(jnp.maximum, default, associative=True)
 
 
 @api_boundary
 def Min(default: Convertible | None = None) -> Reduce:
-    """The elementwise minimum of a sequence; `default`, or zeros, when empty."""
+    """The elementwise minimum of a sequence; of an empty one `default` or zeros."""
     return Reduce(jnp.minimum, default, associative=True)
 
 
 def Mean() -> Pipe:
-    """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
+    """The mean of a sequence of tensors; zeros if empty. Ints give a float32."""
     return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
 
 
 @api_boundary
 def Stack(length: int) -> Pipe:
-    """A sequence of tensors [*shape] as one tensor [length, *shape], zeros at its end.
+    """A sequence of tensors [*shape] as one tensor [length, *shape], padded by zeros.
 
-    Tuples of tensors give tuples. A longer sequence is an error.
+    A sequence of tuples of tensors gives a tuple. A longer sequence is an error.
 
     >>> from jfold import Map, Scalar
     >>> (Map(Scalar()) >> Stack(3)).eval([1, 2]).tolist()
@@ -61,9 +61,10 @@ def Stack(length: int) -> Pipe:
 
 
 def Softmax() -> Block:
-    """The elementwise softmax of a sequence: `exp` of each tensor over their sum.
+    """The elementwise softmax over the items of a sequence of tensors.
 
-    The maximum is subtracted first, so that nothing overflows.
+    It is `exp` of each item divided by the sum of all. The maximum over the items is
+    subtracted before `exp`, so that nothing overflows.
 
     >>> from jfold import Map, Scalar
     >>> shares = (Map(Scalar()) >> Softmax()).eval([1000, 1000, 999])

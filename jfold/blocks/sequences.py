@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks over sequences.
+"""The blocks over sequences.
 
-They take a sequence of values, a tuple of values of one type, or a Python iterable;
-where it is said, also a repetition without end.
+Their input is a sequence of values, a tuple of values of one type, or a Python
+iterable; where a docstring says so, also a repetition without end (`Broadcast`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from jfold.types import TensorType
 
 
 def check_positive(block: str, option: str, value: object) -> None:
-    """Raise an error unless an option is a positive int.
+    """Raise an error, which names the block and option, unless the value is positive.
 
     Raises:
-      TypeError: it is no int; ValueError: it is not positive.
+      TypeError: the value is no int; ValueError: it is less than 1.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f'{block}: expected `{option}` as int, got {value!r}')
@@ -40,15 +40,15 @@ def check_positive(block: str, option: str, value: object) -> None:
         raise ValueError(f'{block}: expected `{option}` of at least 1, got {value}')
 
 
-# The names of the functions that make reductions, by what these combine with.
+# The names of the functions that make a `Reduce`, by the function it combines with.
 NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
 
 
 @block
 class Map(Block):
-    """A block on every item of a sequence, homogeneous tuple or Python iterable.
+    """A block applied to every item of a sequence, homogeneous tuple or iterable.
 
-    `Map`, `Fold` and `Reduce` take no mappings and no sets.
+    `Map`, `Fold` and `Reduce` take no mappings and no sets as inputs.
 
     >>> from jfold import Scalar, Sum
     >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
@@ -68,7 +68,8 @@ class Map(Block):
 class Fold(Block):
     """A left fold: `state = combine((state, item))` over the items, from `start`.
 
-    Its depth is the length. An empty sequence gives `start`, which takes no input.
+    Its depth is the length of the sequence. An empty sequence gives `start`, a block
+    that takes no input.
     """
 
     combine: Block
@@ -91,9 +92,9 @@ class RNN(Block):
     unlike in `Fold`. An empty sequence gives no outputs, and the initial state.
 
     Args:
-      cell: takes a pair of an item and a state, gives a pair of an output and a state.
-      initial_state: takes no input; zeros when left out, if the type of the state
-        follows from the cell.
+      cell: a block from a pair of item and state to a pair of output and next state.
+      initial_state: a block that takes no input; zeros when left out, if the type of
+        the state follows from the cell.
       initial_state_from_input: whether the input is a pair of a sequence and a state.
 
     >>> import jax.numpy as jnp
@@ -104,7 +105,7 @@ class RNN(Block):
     ([1.0, 3.0, 6.0], 6.0)
 
     Raises:
-      ValueError: both an initial state and one from the input.
+      ValueError: `initial_state` and `initial_state_from_input` are both given.
     """
 
     cell: Block
@@ -140,14 +141,14 @@ class Reduce(Block):
     Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. A
     single item is the result; an empty sequence gives `default`, or zeros.
 
-    If `f(f(1, 2), 3)` equals `f(1, f(2, 3))`, but for rounding, pass `associative`:
-    rounds then combine eight neighbours, from left to right. This takes a third of the
-    depth and stores an eighth of the values, if `combine` is a single `Function`; other
-    blocks still combine pairs.
+    If `f(f(1, 2), 3)` equals `f(1, f(2, 3))`, but for rounding, pass `associative`.
+    Then rounds combine eight neighbours, from left to right, which takes a third of the
+    depth and stores an eighth of the values. But only if `combine` is a single
+    `Function`; other blocks still combine pairs.
 
     Args:
-      combine: takes two items, gives one.
-      default: the result for an empty sequence.
+      combine: a block from a pair of items to one item.
+      default: a block without input, the result for an empty sequence.
       associative: whether items may be combined in any grouping.
     """
 
@@ -179,7 +180,7 @@ class Reduce(Block):
         yield f'{option})'
 
     def _name(self) -> str:
-        """Return the name of the function that makes this reduction, or ''."""
+        """Return 'Sum', 'Max' or 'Min' if that function makes this block, else ''."""
         fn = self.combine.fn if isinstance(self.combine, Function) else None
         is_plain = self.associative and isinstance(fn, Hashable)
         # `Sum()` takes no default.
@@ -191,7 +192,8 @@ class Reduce(Block):
 class Length(Block):
     """The length of a sequence, tuple or Python value, as a scalar.
 
-    Mappings and sets have one too. A length that the dtype cannot hold is an error.
+    Mappings and sets may be its input too. It is an error if the dtype cannot hold the
+    length.
     """
 
     dtype: DTypeLike = 'float32'
@@ -212,13 +214,13 @@ class Length(Block):
 class GetItem(Block):
     """An item: `x[key]` of a Python value, a tuple, a sequence or a tensor.
 
-    A slice of a tuple is a tuple, of a sequence a sequence. An index that is out of
-    range is an error at `compile` for tuples and tensors, at `schedule` otherwise.
+    A slice of a tuple is a tuple, of a sequence a sequence. An index out of range is an
+    error: of `compile` for tuples and tensors, of `schedule` for others.
 
     Args:
       key: the key or index of the item; for a Python value without items, the name of
         an attribute.
-      default: the result for Python values that lack the key.
+      default: the result for Python values that lack the key, else an error.
 
     >>> from jfold import Map, Scalar
     >>> sizes = Map(GetItem('size', default=1) >> Scalar())
@@ -226,7 +228,7 @@ class GetItem(Block):
     [3.0, 1.0]
 
     Raises:
-      ValueError: a default for a slice, which no value lacks.
+      ValueError: there is a default and `key` is a slice, which no value lacks.
     """
 
     key: Any
@@ -250,7 +252,8 @@ class GetItem(Block):
 class Nth(Block):
     """An item of a sequence by an index in the data.
 
-    Takes a pair of the two. An index is an int; a negative one counts from the end.
+    Its input is a pair of the sequence and the index, an int; a negative index counts
+    from the end.
 
     >>> from jfold import Identity, Record, Scalar
     >>> chosen = Record({'a': Map(Scalar()), 'index': Identity()}) >> Nth()
@@ -264,9 +267,9 @@ class Nth(Block):
 
 @block
 class Chain(Block):
-    """The items of a sequence or tuple of sequences in one sequence.
+    """The items of a sequence or tuple of sequences, joined to one sequence.
 
-    They come in order, as from `itertools.chain`.
+    The items are in order, as from `itertools.chain`.
 
     >>> from jfold import AllOf, Identity, Scalar
     >>> back = AllOf(Identity(), Slice(step=-1)) >> Chain()
@@ -280,9 +283,9 @@ class Chain(Block):
 
 @block
 class Padded(Block):
-    """A sequence as a tuple of a fixed length, padded with zeros.
+    """A sequence as a tuple of a fixed length, padded with zeros at its end.
 
-    Items are tensors, or tuples or sequences of them. A longer sequence is an error.
+    Items are tensors, or tuples or sequences of tensors. A longer sequence is an error.
 
     >>> from jfold import Scalar
     >>> [x.item() for x in (Map(Scalar()) >> Padded(3)).eval([1, 2])]
@@ -302,9 +305,9 @@ class Padded(Block):
 class Pick(Block):
     """The items of a sequence at positions in the data.
 
-    Takes a pair of the two. Positions are a list or an array of ints; negative ones
-    count from the end. So the edges of a graph can be arrays of positions in a sequence
-    of nodes, and no Python code runs for each edge.
+    Its input is a pair of the sequence and the positions, a list or an array of ints;
+    negative positions count from the end. So the edges of a graph can be arrays of
+    positions in a sequence of nodes, and no Python code runs for each edge.
 
     >>> from jfold import Identity, Record, Scalar
     >>> chosen = Record([('x', Map(Scalar())), ('at', Identity())]) >> Pick()
@@ -318,12 +321,12 @@ class Pick(Block):
 
 @block
 class Regroup(Block):
-    """The items of a sequence by groups: gives a sequence of sequences.
+    """The items of a sequence by groups, as a sequence of sequences.
 
-    Takes a tuple of the sequence, the group of each item (a list or an array of ints),
-    and a sequence with as many items as there are groups. In a group, items keep their
-    order. With `Pick` it passes messages along edges: `Pick` takes the state at the
-    source of each edge, and the messages that arrive at a node are a group.
+    Its input is a tuple of the sequence, the index of each item's group (a list or an
+    array of ints), and a sequence with as many items as there are groups. Items of a
+    group keep their order. For messages along the edges of a graph, `Pick` takes the
+    state at the source of each edge, and messages that arrive at a node are a group.
 
     >>> from jfold import Identity, Record, Scalar, Sum
     >>> parts = [('x', Map(Scalar())), ('to', Identity()), ('nodes', Identity())]
@@ -340,7 +343,7 @@ class Regroup(Block):
 def Slice(
     *, start: int | None = None, stop: int | None = None, step: int | None = None
 ) -> GetItem:
-    """A slice of a sequence, a tuple or a Python value, as `GetItem` takes it.
+    """A slice `x[start:stop:step]` of a sequence, a tuple or a Python value.
 
     Raises:
       TypeError: an argument is no int; ValueError: `step` is 0.
@@ -361,8 +364,8 @@ def Slice(
 class Broadcast(Block):
     """A repetition of a value without end, to be zipped with a sequence.
 
-    `Map` and `NGrams` of a repetition are repetitions. Blocks that need its length or
-    an item refuse it, and a model cannot return it.
+    `Map` and `NGrams` of a repetition are repetitions. It is an error at `compile` if a
+    block needs the length or an item of a repetition, or a model returns one.
     """
 
     def __repr__(self) -> str:
@@ -373,7 +376,8 @@ class Broadcast(Block):
 class Zip(Block):
     """A tuple of sequences as a sequence of tuples, as long as the shortest.
 
-    Repetitions (`Broadcast`) are as long as needed; repetitions alone give another.
+    Repetitions (`Broadcast`) are as long as needed; a tuple of repetitions alone gives
+    a repetition of tuples.
 
     Args:
       strict: whether sequences of different lengths are an error of the example.
@@ -400,10 +404,10 @@ class Zip(Block):
 
 
 def ZipWith(fn: Convertible, *, strict: bool = False) -> Pipe:
-    """A block on the tuples of a `Zip`: `Zip() >> Map(fn)`.
+    """A block applied to the tuples of items of several sequences: `Zip() >> Map(fn)`.
 
     Args:
-      fn: takes a tuple of items.
+      fn: a block from a tuple of items, one of each sequence.
       strict: whether sequences of different lengths are an error of the example.
 
     >>> import jax.numpy as jnp
@@ -417,7 +421,7 @@ def ZipWith(fn: Convertible, *, strict: bool = False) -> Pipe:
 
 @block
 class NGrams(Block):
-    """All windows of `n` neighbours, as tuples; a shorter sequence has none.
+    """The windows of `n` adjacent items, as tuples; a shorter sequence has none.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Scalar, Sum
@@ -426,7 +430,7 @@ class NGrams(Block):
     5.0
 
     Raises:
-      TypeError: `n` is no int; ValueError: it is not positive.
+      TypeError: `n` is no int; ValueError: `n` is not positive.
     """
 
     n: int

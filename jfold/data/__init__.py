@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traced examples: corpora, batches, and what schedules them."""
+"""Corpora of traced examples, their batches, and the scheduler that fills arrays."""

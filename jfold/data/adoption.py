@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs and schedules of one model, adopted by another of the same structure.
+"""The transfer of graphs and schedules from one model to another of equal structure.
 
-In a notebook a model is defined again and again. Graphs of examples outlast it as long
-as their numbers mean the same, whatever the widths of layers; schedules as long as all
-of it is as it was.
+In a notebook a model is often defined again. A graph of examples stays valid if its
+numbers of values can be mapped to those of the new program, whatever the widths of
+layers. A schedule stays valid only if shapes, constants and options are the same.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ from jfold.scheduling.spec import Capacity, Spec
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
-Part: TypeAlias = tuple[int, int]  # an operation, and the number of an output
-Parts: TypeAlias = dict[Part, tuple[Array, Array]]  # first [examples], and behind last
-OWN: Part = (-1, 0)  # stands for the constants of examples
+Part: TypeAlias = tuple[int, int]  # the indices of an operation and of its output
+# The numbers of the values in a part of one type: in each example the first number, and
+# one more than the last, both [examples].
+Parts: TypeAlias = dict[Part, tuple[Array, Array]]
+OWN: Part = (-1, 0)  # the part of the constants that are read from examples
 
 
 def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
-    """Return how the structure of another program differs, in words."""
-    # A reference, so that what is memoized does not keep the other program alive.
+    """Return how `other` differs from `program` in structure, as texts; () if equal.
+
+    The structure is all that a fingerprint has: operations, results, source, functions.
+    """
+    # A weak reference as key of the memo, which so does not keep `other` alive.
     return () if other is program else _differing(program, weakref.ref(other))
 
 
@@ -48,14 +53,15 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 
 
 def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
-    """Return a graph of the same structure with the numbers and shapes of a program.
+    """Return a graph, traced for a program of equal structure, renumbered for this one.
 
     Args:
-      numbers: those of its values now, as `numbers_of` returned them.
+      graph: its empty tables of constants also get this program's shapes.
+      numbers: what `numbers_of` returns for the program that it was traced for.
 
     Raises:
-      ValueError: a number is of no value; or one constant of the program, shared by
-        equal widths, is several now.
+      ValueError: a number is of no value of its example; or one constant of the old
+        program, shared by uses of equal width, is several constants now.
     """
     target = numbers_of(program)
     # Which types have gradients has no bearing on how values are numbered.
@@ -74,7 +80,7 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; if empty, with a column of a type's shape."""
+    """Return a table of constants; if empty, with a column [0, *shape] of the type."""
     if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
         return table
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -82,15 +88,15 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
 
 @dataclass(frozen=True, eq=False)
 class _Renumbering:
-    """A change from the numbers that values had to those that they have.
+    """A map from an old program's numbers of values to those of a new program.
 
     Attributes:
-      before, after: per type, where its parts lie: the constants of examples, and the
-        outputs of operations.
-      new_types: the type of examples' constants now, by the type that they had.
-      shared: the place of a constant of the program among those of its type now, by its
-        type before, its place there, and its type now.
-      counts: per type, how many constants of the program there were.
+      before, after: per old and per new type, the numbers of the values in each part:
+        the constants of examples, and each output of an operation.
+      new_types: the new type of the constants of examples that have an old type.
+      shared: the new number of a constant of the program, by its old type, its old
+        number and its new type; it counts the program's constants of one type.
+      counts: per old type, how many constants the program had.
     """
 
     before: list[Parts]
@@ -100,7 +106,11 @@ class _Renumbering:
     counts: Sequence[int]
 
     def table(self, table: Table, old: Sequence[int], new: Sequence[int]) -> Table:
-        """Return a table with new numbers in its last columns, of types `new`."""
+        """Return a table with new numbers of values in its last columns.
+
+        Args:
+          old, new: per such column the type of its values, before and now.
+        """
         example = np.repeat(np.arange(len(table.first) - 1), table.counts)
         leading = len(table.columns) - len(old)
         values = zip(table.columns[leading:], old, new, strict=True)
@@ -108,12 +118,20 @@ class _Renumbering:
         return Table(table.first, (*table.columns[:leading], *columns))
 
     def _column(self, values: Array, example: Array, old: int, new: int) -> Array:
-        """Return the new numbers [n] of values [n], of examples [n]."""
+        """Return the new numbers [n] of the values that had the numbers `values` [n].
+
+        Args:
+          example: [n] the example of each.
+          old, new: their type, before and now.
+
+        Raises:
+          ValueError: a number is of no value of its example.
+        """
         result = np.full(len(values), -1, values.dtype)
         # Constants of the program come first, with the same numbers in all examples.
         for k in np.unique(values[values < self.counts[old]]).tolist():
             result[values == k] = self.shared.get((old, k, new), -1)
-        # Parts of an example keep their order; only where they begin has changed.
+        # Values keep their order within a part; only its first number has changed.
         for part, (begin, end) in self.before[old].items():
             is_other = part == OWN and self.new_types.get(old) != new
             target = None if is_other else self.after[new].get(part)
@@ -130,7 +148,15 @@ class _Renumbering:
 def _renumbered(
     graph: Graph, constants: Sequence[Table], old: Numbers, new: Numbers
 ) -> Graph:
-    """Return a graph with new numbers of values, for its new tables of constants."""
+    """Return a graph whose operands and results have new numbers.
+
+    Args:
+      constants: per new type, the table of the examples' constants.
+      old, new: what `numbers_of` returns for the old and the new program.
+
+    Raises:
+      ValueError: see `fit_graph`.
+    """
     new_types = dict(zip(old['own'], new['own'], strict=True))
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
     counts = [old['constants'].count(t) for t in range(old['types'])]
@@ -148,7 +174,7 @@ def _renumbered(
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return per type where its parts begin and end in each example."""
+    """Return per type the numbers of the values in each part, as in `_Renumbering`."""
     shared = [numbers['constants'].count(t) for t in range(numbers['types'])]
     ends = [np.full(graph.examples, count, np.int64) for count in shared]
     parts: list[Parts] = [{} for _ in ends]
@@ -162,10 +188,10 @@ def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[P
 
 
 def _shared(old: Numbers, new: Numbers) -> dict[tuple[int, int, int], int]:
-    """Return the new places of the program's constants, for `_Renumbering`.
+    """Return the new numbers of the program's constants: `_Renumbering.shared`.
 
     Raises:
-      ValueError: one constant is several of one type now.
+      ValueError: one constant has become several of one type.
     """
     (old_types, old_places), (new_types, new_places) = (
         (
@@ -192,14 +218,15 @@ def _shared(old: Numbers, new: Numbers) -> dict[tuple[int, int, int], int]:
 def adopt_schedule(
     schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
 ) -> Schedule:
-    """Return a schedule of another model as one of this, which makes the same.
+    """Return a schedule that another model made, with the spec of this model.
 
     Args:
-      spec_of: returns the spec that this model has of a capacity.
-      program: that of this model.
+      spec_of: returns this model's spec for a capacity.
+      program: the program of this model.
 
     Raises:
-      ValueError: this model makes another.
+      ValueError: the models differ in structure, widths, constants or options, so this
+        one would make another schedule.
     """
     if structure_differences(program, schedule.spec.program):
         raise ValueError(
@@ -217,7 +244,11 @@ def adopt_schedule(
 
 
 def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
-    """Return a schedule with an equal spec of another program; `None` if unequal."""
+    """Return a schedule with `spec` in place of its own; `None` if the two differ.
+
+    They may not differ in anything: capacity, options, structure, shapes, constants,
+    layout of the arrays.
+    """
     got = schedule.spec
     if got.replaced(program=spec.program) != spec:
         return None
@@ -228,7 +259,7 @@ def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
 
 
 def _is_same(program: Operations, other: Operations) -> bool:
-    """Return whether programs are the same, shapes and constants included."""
+    """Return whether programs are equal in structure, shapes and constants."""
     assert isinstance(program, Program)
     return (
         not structure_differences(program, other)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An iterator over the batches of a run, which a thread builds ahead.
 
-A `BatchSampler` says which examples make up the batches of an epoch, a pure function of
-the arguments and the number of the epoch; a `Source` turns examples into a schedule; a
-`Prefetcher` runs any iterator on a thread. A `Progress` says what was
-delivered, so that
-another run goes on there, whatever was prefetched.
+A `BatchSampler` chooses the examples of each batch of an epoch, as a pure function of
+the arguments and the number of the epoch. A `Source` turns examples into a schedule. A
+`Prefetcher` runs any iterator on a thread. A `Progress` counts what was delivered, so
+that a restored run continues there, whatever was prefetched.
 """
 
 from __future__ import annotations
@@ -42,21 +41,23 @@ if TYPE_CHECKING:
     from jfold.data.corpus import Corpus
 
 Array = np.ndarray[Any, Any]
-PLANNED = 256  # how many batches are examined for their needs before the first
+PLANNED = 256  # how many batches are examined, before the first, for their needs
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A batch, whose own arrays have the same shapes throughout a run.
+    """A batch; `indices` and `mask` have the same shape in all batches of a run.
+
+    Where each process has a stream of its own, `indices`, `mask` and `count` are about
+    the rows of its own shards alone.
 
     Attributes:
-      schedule: for `model.apply`; has `size` rows of results.
-      indices: [size] int64, which example each row is, as its place in the source.
-        Spare rows repeat one, so that `labels[batch.indices]` has a fixed shape.
-      mask: [size] bool, which rows are real.
+      schedule: for `model.apply`, whose results have `size` rows.
+      indices: [size] int64, the place in the source of the example of each row. Spare
+        rows repeat one, so that `labels[batch.indices]` has a fixed shape.
+      mask: [size] bool, whether a row is real, and not spare.
       count: how many rows are real; they come first, in each shard if there are any.
-        Where each process has a stream of its own, these are of its own shards.
-      epoch: which pass over the source this is, from 0.
+      epoch: the number of the pass over the source, from 0.
     """
 
     schedule: Schedule
@@ -67,19 +68,22 @@ class Batch:
 
     @api_boundary
     def mean(self, losses: object) -> Any:
-        """Return the mean of losses [size, ...] over real rows, by `Schedule.mean`."""
+        """Return the mean over real rows of losses [size, ...]; see `Schedule.mean`."""
         return self.schedule.mean(losses)
 
 
 # ---- examples of batches -------------------------------------------------------------
 
-# Some examples, not yet a batch: the epoch, the position behind them, their places in
-# the source [count] int64, their items.
+# The examples of a batch to be made: the epoch; how many of its examples are done after
+# them; their places in the source [count] int64; what `Source.build` takes for each.
 _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
 def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
-    """Yield the examples of all batches behind a cursor."""
+    """Yield the examples of each batch that follows `start`.
+
+    Other processes are told if a stream ends or fails.
+    """
     position = start.position
     if source.items is None:
         try:
@@ -102,8 +106,12 @@ def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Ch
 def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
-    """Yield the examples of a stream, batch by batch, from a position on."""
-    # Positions count the examples of all processes, each of which has its own stream.
+    """Yield the examples of a stream, batch by batch, from a position on.
+
+    Raises:
+      ValueError: the stream ends before the position.
+    """
+    # Positions count the examples of all processes, `begin` those of this stream.
     iterator, size, total = iter(stream), settings.local_size, settings.batch_size
     begin = position * size // total
     skipped = sum(1 for _ in itertools.islice(iterator, begin))
@@ -125,7 +133,7 @@ def _read_chunks(
 
 
 def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
-    """Return a capacity that holds each of some batches."""
+    """Return the least capacity that holds each batch, given by its places [n]."""
     if (shards := settings.shards) is None:
         return corpus.capacities_of(batches, settings.batch_size)
     rows = settings.batch_size // shards.count
@@ -138,17 +146,22 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return batches that need most, and whether they are all batches of the run."""
+    """Return the batches that may need most, and whether these are all of the run.
+
+    A batch is the places [n] of its examples. Only the first epochs are looked at, as
+    many as have `PLANNED` batches.
+    """
     epochs = (settings.epochs or math.inf) if settings.key else 1
     per_epoch = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
     first_epochs = min(epochs, -(-PLANNED // per_epoch))
     batches = list(_batches_of(corpus, replace(settings, epochs=int(first_epochs))))
     if len(batches) <= PLANNED:
         return batches, first_epochs == epochs
-    # Those with most nodes, and those with an example that demands most of anything.
+    # Those with most operations, and those with an example of the largest demand for
+    # anything.
     demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in batches]
     extreme = np.append(demands.added.argmax(0), demands.highest.argmax(0))
-    # One epoch has all examples, so each extreme one is in some batch of the first.
+    # Each epoch has all examples, so any extreme one is in some batch of the first.
     first_epoch = enumerate(batches[:per_epoch])
     with_extreme = [k for k, x in first_epoch if np.isin(extreme, x).any()]
     largest = np.argsort(nodes)[-PLANNED:].tolist()
@@ -156,33 +169,38 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
 
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
-    """Yield the examples [n] of each batch, of one epoch if all epochs are alike."""
+    """Yield the places [n] in each batch; of one epoch only if none is shuffled."""
     for sampler in epoch_samplers(settings, corpus.nodes):
         for batch in range(len(sampler)):
             yield sampler[batch]
 
 
 def _reserve(settings: Settings, source: Source) -> None:
-    """Reserve room for all batches of a corpus, whose needs are known beforehand."""
+    """Reserve a capacity for all batches of a corpus; for other sources do nothing."""
     corpus = source.corpus
     if corpus is None or not len(corpus):
         return
     largest, is_known = _large_batches(corpus, settings)
     need = _capacity(corpus, settings, largest)
     subject = f'all batches of {len(corpus):,} examples'
-    # With no room in the budget, the first batch that is too large says so.
+    # Beyond `max_programs` nothing is reserved: a batch that does not fit will raise.
     with contextlib.suppress(ProgramBudgetError):
         corpus.scheduler.budget.prepare(need, is_known, subject)
 
 
-_Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
-# The result of a chunk: its batch, unless all of it was left out; what was left out;
-# the cursor behind it.
+_Skipped: TypeAlias = list[tuple[int, str]]  # place in the source, error message
+# The result of a chunk: its batch, or `None` if all examples were left out; those left
+# out; the progress after the batch.
 _Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 
 
 def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
-    """Yield the batches behind a cursor, and what was left out of them."""
+    """Yield the batches that follow `cursor`, each with the examples left out of it.
+
+    Raises:
+      InputError: an example does not fit, and `skip_errors` is false.
+      ValueError: epochs are endless, and no example of a whole epoch fits.
+    """
     in_vain = 0
     _reserve(settings, source)
     for chunk in _chunks(settings, source, cursor):
@@ -190,7 +208,7 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
         cursor = Progress(*chunk[:2], *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
-        # A whole epoch is among these, so no later epoch would have a batch either.
+        # These include a whole epoch, so no later epoch would have a batch either.
         if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
             raise ValueError(
                 f'expected examples that fit the model, got {in_vain} in a row that do '
@@ -202,7 +220,13 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
 def _build_batch(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
-    """Return the batch of a chunk, and what was left out of it."""
+    """Return the batch of a chunk, and the examples left out of it.
+
+    The batch is `None` if all are left out.
+
+    Raises:
+      InputError: an example does not fit, and `skip_errors` is false.
+    """
     epoch, _, indices, items = chunk
     size, skipped = settings.batch_size, _Skipped()
     local_size = settings.local_size if source.items is None else size
@@ -225,13 +249,16 @@ def _build_batch(
 
 
 def _rows(size: int, count: int) -> tuple[Array, Array]:
-    """Return the example of each row [size], and which rows are real [size]."""
+    """Return the example in each of `size` rows [size] and whether it is real [size].
+
+    There are `count` examples; spare rows repeat the last.
+    """
     rows = np.arange(size)
     return rows.clip(max=count - 1), rows < count
 
 
 def _locate(error: InputError, place: int) -> InputError:
-    """Return an error with the example's place in the source, not in the batch."""
+    """Return a copy of an error with `place`, in the source, as its example."""
     result = error.renumbered(place)
     message = str(result).removeprefix(f'example {place}')
     result.args = (f'example {place} of the source{message}',)
@@ -244,8 +271,8 @@ def _locate(error: InputError, place: int) -> InputError:
 class Batches:
     """An iterator over batches; made by `Model.batches`.
 
-    One thread at a time may take batches. The end of a `with` statement closes it. Once
-    it is closed, exhausted, or has raised, nothing comes out until `restore`.
+    Only one thread at a time may take batches. The end of a `with` statement closes the
+    iterator. Once closed, exhausted or failed, it yields nothing until `restore`.
     """
 
     def __init__(self, settings: Settings, source: Source, prefetch: int) -> None:
@@ -272,7 +299,7 @@ class Batches:
         raise StopIteration
 
     def close(self) -> None:
-        """End the thread; wait until it is done with the batch that it is at."""
+        """End the thread, after waiting for the batch that it is building."""
         if isinstance(self._steps, Prefetcher | Generator):
             self._steps.close()
         self._steps = iter(())
@@ -285,10 +312,10 @@ class Batches:
 
     @api_boundary
     def __len__(self) -> int:
-        """Return how many batches the run has from its beginning to its end.
+        """Return the number of batches in the whole run, delivered ones included.
 
-        With `shuffle` and `max_nodes` this samples all epochs. Fewer come out if
-        `skip_errors` leaves nothing of some.
+        With `shuffle` and `max_nodes` all epochs are sampled to count them. Fewer are
+        delivered if `skip_errors` leaves out all examples of some.
 
         Raises:
           TypeError: the source is a stream, or the epochs are endless.
@@ -307,16 +334,16 @@ class Batches:
 
     @property
     def skipped(self) -> list[tuple[int, str]]:
-        """The examples left out so far, as (place in the source, message).
+        """The place in the source and the error message of each example left out.
 
-        Those before and in the batch delivered last, since the beginning or `restore`.
+        All are listed since the beginning or `restore`, up to the last batch delivered.
         """
         return list(self._skipped)
 
     @property
     @api_boundary
     def capacities(self) -> Capacity:
-        """A capacity that holds each batch of the run, and no more.
+        """The least capacity that holds each batch of the run.
 
         Raises:
           ValueError: the source is no corpus, or the epochs are endless.
@@ -332,21 +359,24 @@ class Batches:
         return _capacity(corpus, settings, _batches_of(corpus, settings))
 
     def state(self) -> dict[str, Array]:
-        """Return a pytree of small arrays, of fixed shapes, for `restore`."""
+        """Return arguments and progress as a dict of small arrays, for `restore`.
+
+        The shapes are the same for all runs.
+        """
         return state_of(self._settings, self._cursor)
 
     @api_boundary
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on behind the batch that had been delivered last when `state` was taken.
+        """Continue after the last batch that had been delivered when `state` was taken.
 
-        What was prefetched is discarded. A stream is read from its beginning, past the
-        examples that are done with; where each process has one, past its part of them,
-        be there as many processes as before or not.
+        Prefetched batches are discarded. A stream is read from its beginning, past the
+        examples that are done. Where each process has a stream, it is read past this
+        process's share of them, even if there were more or fewer processes before.
 
         Raises:
           TypeError: `state` is no dict.
           ValueError: `state` is of batches of other arguments, or the source is an
-            iterator that was begun. Nothing has changed then.
+            iterator that was begun, or has changed. Then this iterator is as before.
         """
         cursor, source = progress_of(self._settings, state), self._source
         is_begun = self._has_read and isinstance(source.argument, Iterator)
@@ -397,30 +427,32 @@ def batches(
 ) -> Batches:
     """Cut examples into batches, which a thread builds while the device works.
 
-    A method of `Model`. It can be resumed, see `Batches`; reserves room for a corpus.
+    A method of `Model`. The run can be resumed, see `Batches.restore`. For a corpus a
+    capacity is reserved that holds all batches.
 
     Args:
       model: as `jfold.compile` returns it.
       source: a corpus of this model; a sequence, anything with a length and items; or
         another iterable of examples: a stream, read once, in its order.
-      batch_size: examples of a batch, and rows: fewer are padded, by a million at most.
-      shuffle: a PRNG key, old or new; an int seed, which stands for
+      batch_size: examples in a batch, and its rows; up to a million may be spare.
+      shuffle: a PRNG key, legacy or typed; an int seed, which stands for
         `jax.random.key(seed)`; `None` keeps the order.
       epochs: how many times to go through the source; `None` for ever.
       drop_remainder: whether to leave out an epoch's last batch if it has neither
-        `batch_size` examples nor just `max_nodes` operations.
-      max_nodes: for a corpus, how many operations a batch runs at most.
+        `batch_size` examples nor exactly `max_nodes` operations.
+      max_nodes: for a corpus, the most operations that a batch may run.
       skip_errors: whether to leave out examples that do not fit the model; see
-        `Batches.skipped`. A batch of nothing else does not appear.
-      prefetch: how many batches may lie ready or be made; 0 for no thread.
-      device_put: whether schedules are sent to the device beforehand; when left out,
-        unless it is one CPU, where copies take time from its cores.
-      sharding: as of `Model.schedule`, but examples are dealt so that all devices run
-        about as many operations; `Batch.indices` says which row is whose.
+        `Batches.skipped`. A batch without any other examples is not delivered.
+      prefetch: how many batches may be ready or in the making; 0 for no thread.
+      device_put: whether schedules are sent to the device ahead of time; by default,
+        unless it is a single CPU, where copies take time from its cores.
+      sharding: as in `Model.schedule`, but examples are assigned so that devices run
+        about as many operations each; in order, where each process has its own stream.
+        `Batch.indices` has the example of each row.
 
     Returns:
-      An iterator; it raises what the source does, an `InputError` with the place in the
-      source as `example`, or a `ProgramBudgetError`.
+      An iterator. It raises errors of the source, an `InputError` whose `example` is
+      the place in the source, or a `ProgramBudgetError`.
 
     Raises:
       TypeError, ValueError: an argument is wrong, or does not go with this source.

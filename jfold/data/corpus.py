@@ -44,12 +44,12 @@ from jfold.tracing.check_graph import check_graph
 
 Array = np.ndarray[Any, Any]
 Indices: TypeAlias = Sequence[int] | Array | jax.Array
-DEMANDS = 'added', 'highest'  # arrays of `Demands`
-OUTPUTS = 'outputs'  # the table of results with one row an example, in a file
+DEMANDS = 'added', 'highest'  # fields of `Demands`
+OUTPUTS = 'outputs'  # in a file, the table of results with one row per example
 
 
 class Scheduled(Protocol):
-    """A model, as far as a corpus needs one."""
+    """The protocol of a model that a corpus can be loaded for."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -61,14 +61,14 @@ class Corpus:
     """Examples as arrays; made by `model.trace` or read by `Corpus.load`.
 
     Attributes:
-      scheduler: that of the model whose expression the examples were traced for; of a
-        corpus that was pickled one without a budget: `model.join([corpus])` is that of
+      scheduler: the scheduler of the model that the examples were traced for. In an
+        unpickled corpus it makes no schedules: `model.join([corpus])` is a corpus of
         a model again.
-      graph: what the examples compute; in parts, if they lie in several files.
-      demands: what each example demands of a capacity.
-      source: [examples] int64, the place of each in the argument of `trace`;
-        differs from 0, 1, ... where bad examples were skipped.
-      skipped: place and error of every example that was skipped.
+      graph: the operations that examples run, with operands; `Parts` of several files.
+      demands: the numbers of rows, levels and sums that each example needs.
+      source: [examples] int64, the place of each example in the argument of `trace`;
+        not 0, 1, ... if bad examples were skipped.
+      skipped: the place and the error message of each example that was skipped.
     """
 
     scheduler: Scheduler
@@ -92,12 +92,12 @@ class Corpus:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all arrays, the examples' constants included."""
+        """The number of bytes of all arrays, constants of examples included."""
         return sum(x.nbytes for x in _arrays(self).values())
 
     @property
     def labels(self) -> dict[str, Array]:
-        """The labels of rows [rows] object by metric, as in `Schedule.labels`."""
+        """The labels of all rows by metric, [rows] object, as in `Schedule.labels`."""
         parts = graphs_in(self.graph)
         return labels_of(self.program, [part.labels for part in parts])
 
@@ -109,16 +109,16 @@ class Corpus:
         size: int | None = None,
         sharding: Sharding | None = None,
     ) -> Schedule:
-        """Return the schedule of some examples: `model.schedule` of them, to the bit.
+        """Return the schedule of some examples, to the bit as from `Model.schedule`.
 
         Args:
           indices: [n] int, places in the corpus; one may occur several times.
-          size, sharding: as of `Model.schedule`.
+          size, sharding: as in `Model.schedule`.
 
         Raises:
-          IndexError: an index is out of range; those from the end are, too.
+          IndexError: an index is negative, or too large.
           TypeError: the indices are no sequence of ints.
-          ValueError, ProgramBudgetError: as of `Model.schedule`.
+          ValueError, ProgramBudgetError: see `Model.schedule`.
         """
         begin, places = time.perf_counter(), self._checked(indices)
         selection = self.select(places)
@@ -128,13 +128,13 @@ class Corpus:
         return schedule if shards is None else on_device(schedule)
 
     def select(self, places: Array) -> Selection:
-        """Return the examples at some places [n], with their demands."""
+        """Return a selection of the examples at places [n], with their demands."""
         if not isinstance(self.graph, Parts):
             return self._all_examples.pick(places)
-        # Where examples lie in several files, these are put together for each batch.
+        # Examples that lie in several files are copied into one graph for each batch.
         return self._selection(self.graph.pick(places), self.demands.pick(places))
 
-    # Kept, since a selection memoizes what picking from it needs.
+    # Cached, since a selection memoizes what all selections from it need.
     @functools.cached_property
     def _all_examples(self) -> Selection:
         """The selection of all examples, in one graph."""
@@ -145,7 +145,7 @@ class Corpus:
         return replace(select(self.program, graph), known=demanded)
 
     def _checked(self, indices: Indices) -> Array:
-        """Return indices as int64 [n], if all are in range."""
+        """Return indices as int64 [n]; raise IndexError if one is out of range."""
         chosen = _int_array(indices)
         outside = (chosen < 0) | (chosen >= len(self))
         if outside.any():
@@ -166,20 +166,19 @@ class Corpus:
     ) -> Capacity:
         """Return a capacity that holds any batch of different examples of the corpus.
 
-        For `Model.precompile`, so that one program serves all batches. Where sizes
-        differ much it is larger than typical batches need; `Batches.capacities` is
-        what one run needs and no more. A batch with one example several times
-        may need more.
+        For `Model.precompile`, so that one program serves all batches. If examples
+        differ much in size, typical batches need far less; `Batches.capacities` is the
+        least that one run needs. A batch that repeats an example may need more.
 
         Args:
           batch_size: rows of the results, and the most examples in a batch.
-          max_nodes: the most operations in a batch, if its nodes are limited.
-          sharding: as of `Model.schedule`.
+          max_nodes: the most operations that a batch runs, if they are limited.
+          sharding: as in `Model.schedule`.
 
         Raises:
           TypeError: an argument is no int.
-          ValueError: one is not positive, or an example alone exceeds `max_nodes`; or
-            `batch_size` is no multiple of the number of shards.
+          ValueError: an argument is not positive, an example alone exceeds `max_nodes`,
+            or `batch_size` is no multiple of the number of shards.
         """
         size = check_at_least('batch_size', batch_size, 1)
         shards = None if sharding is None else make_shards(sharding)
@@ -199,7 +198,7 @@ class Corpus:
         return replace(need, profiles=levels)
 
     def _limit(self, max_nodes: int) -> int:
-        """Return `max_nodes`, checked."""
+        """Return `max_nodes`; raise ValueError if an example alone exceeds it."""
         limit = check_at_least('max_nodes', max_nodes, 1)
         nodes = self.nodes
         if nodes.max(initial=0) > limit:
@@ -211,14 +210,14 @@ class Corpus:
 
     @api_boundary
     def capacities_of(self, batches: Iterable[Indices], size: int) -> Capacity:
-        """Return the capacity that some batches need.
+        """Return the least capacity that holds each of some batches.
 
         Args:
-          batches: the indices of each batch.
+          batches: for each batch the indices of its examples, [n] int.
           size: rows of the results, and the most examples in a batch.
 
         Raises:
-          IndexError, TypeError: as of `schedule`.
+          IndexError, TypeError: see `schedule`.
           ValueError: a batch has more than `size` examples.
         """
         size = check_at_least('size', size, 1)
@@ -241,7 +240,7 @@ class Corpus:
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """Return the rows of each level of some examples, if steps depend on them."""
+        """Return the rows per level of `chosen` [n]; () if no loop depends on them."""
         selected = [self.select(chosen)]
         return self.scheduler.profiles(lambda: profiles(self.program, selected))
 
@@ -249,13 +248,13 @@ class Corpus:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the corpus to one file, all or nothing.
 
-        It has an `.npy` for each array, named as in `Graph` and `Demands`, and the
-        fingerprint of the expression as JSON; nothing is pickled. A file that was there
-        before stays until the new one is complete; a process that is killed meanwhile
-        leaves a `.tmp` file beside it. Labels are written as JSON.
+        The file has an `.npy` for each array, named as in `Graph` and `Demands`; labels
+        and the fingerprint of the expression are JSON, and nothing is pickled. An old
+        file at `path` stays until the new one is complete; a process that is killed
+        before then leaves a `.tmp` file beside it.
 
         Raises:
-          TypeError: a label is not of those that JSON gives back as they were.
+          TypeError: JSON would not give a label back unchanged.
         """
         write(path, self, fingerprint(self.program))
 
@@ -267,20 +266,21 @@ class Corpus:
         """Open a saved corpus; its arrays stay in the file until they are used.
 
         Args:
-          path: of the file; or of a folder, whose `.jfold` files are parts of a corpus
-            in the order of their names, written by as many workers.
-          model: of the same expression, tables and Python functions included; layers
-            may have other widths. What functions read while they run, such as files, is
-            not seen; data at module level that they change counts as changed.
-          verify: reads the file once to compare checksums, and the numbers of values
-            another time: each has to be one of its example.
+          path: the file; or a folder, whose `.jfold` files are parts of a corpus in the
+            order of their names, each written by one worker.
+          model: a model of the same expression, tables and Python functions included;
+            layers may have other widths. What functions read while they run, as files,
+            is not compared; data of modules that they change count as changed.
+          verify: whether to read the file once to compare checksums, and all operands
+            once more, each of which has to be a value of its example.
 
         Raises:
           FileNotFoundError: there is no such file.
           DamagedError: the file is damaged or truncated, or of another kind.
-          UnknownFormatError: it is of another version; write it anew.
-          ValueError: it holds something else, or was traced for another expression;
-            the message says what differs.
+          UnknownFormatError: the file is of another version; write it anew.
+          TypeError: `model` is no model.
+          ValueError: the file holds something else, or was traced for another
+            expression; the message says what differs.
         """
         scheduler = getattr(model, 'scheduler', None)
         if not isinstance(scheduler, Scheduler):
@@ -332,7 +332,7 @@ class Corpus:
 
 
 def _int_array(indices: Indices) -> Array:
-    """Return indices as an array [n] of some integer type."""
+    """Return indices as an array of integers [n]; raise TypeError if they are none."""
     expect('indices', indices, not has_masked([indices]), 'an array of ints', MASKED)
     try:
         array = np.asarray(indices)
@@ -359,7 +359,7 @@ def _int_array(indices: Indices) -> Array:
 def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
-    """Write a corpus to a file, with `expression`, the fingerprint of its program."""
+    """Write a corpus to a file; `expression` is the fingerprint of its program."""
     check_path(path)
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
@@ -369,7 +369,7 @@ def write(
 
 
 def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
-    """Refuse a graph that no trace gives, though its checksums are right."""
+    """Raise ValueError if the graph holds a wrong number, under a right checksum."""
     assert isinstance(corpus.graph, Graph)  # of one file
     try:
         check_graph(corpus.program, corpus.graph)
@@ -378,13 +378,13 @@ def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
 
 
 def _arrays(corpus: Corpus) -> dict[str, Array]:
-    """Return all arrays by name; the inverse of `_corpus`."""
+    """Return all arrays by their names in a file; the inverse of `_corpus`."""
     graph = corpus.graph.whole() if isinstance(corpus.graph, Parts) else corpus.graph
     arrays = {'source': corpus.source}
     program = corpus.program
     tables = graph.constants + graph.operations + graph.results
     for name, table in zip(_names(program, len(program.types)), tables, strict=True):
-        # A table with one row an example needs no account of where rows begin.
+        # With one row per example, where rows begin need not be written.
         if name != OUTPUTS:
             arrays[f'{name}/first'] = table.first
         for k, column in enumerate(table.columns):
@@ -395,7 +395,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
 
 
 def _names(program: Program, types: int) -> list[str]:
-    """Return what tables are called in a file: of constants, operations, results."""
+    """Return the names in a file of tables: of constants, operations, results."""
     names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}
@@ -411,17 +411,19 @@ def _corpus(
     skipped: tuple[tuple[int, str], ...],
     numbers: Mapping[str, Any],
 ) -> Corpus:
+    """Return a corpus of arrays from a file; `numbers` are of the writer's program."""
     program = scheduler.program
     names = iter(_names(program, numbers['types']))
     examples = len(arrays['source'])
 
     def tables(columns: Iterable[int]) -> tuple[Table, ...]:
-        """Return the next tables, of so many columns each."""
+        """Return the next tables; `columns` has the number of columns of each."""
         return tuple(
             Table(
                 np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
                 tuple(arrays[f'{name}/{k}'] for k in range(count)),
             )
+            # `columns` first, so that `zip` takes no name for which it has no table.
             for count, name in zip(columns, names, strict=False)
         )
 
@@ -439,10 +441,10 @@ def _corpus(
 
 
 def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
-    """Return a corpus for one model, of another with the same structure or of itself.
+    """Return a corpus for `scheduler`, made from a corpus for an equal expression.
 
     Raises:
-      ValueError: the structure differs.
+      ValueError: the expressions differ in structure.
     """
     if corpus.scheduler is scheduler:
         return corpus
@@ -455,7 +457,7 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Refuse a corpus of another structure, if anything in it differs."""
+    """Raise ValueError if there are differences in structure, `unlike`."""
     if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
@@ -465,10 +467,10 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 
 
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """Return a corpus with what its examples demand of its own program."""
+    """Return a corpus whose demands fit its program: unchanged, or computed anew."""
     program, graph = corpus.program, corpus.graph
-    # They were traced for another, which may have loops where this one has none, or
-    # other numbers of values: `numbers`.
+    # Those it has may be for another program, with loops where this one has none, or
+    # with other numbers of values: `numbers`.
     if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
     graph = graph.whole() if isinstance(graph, Parts) else graph
@@ -479,7 +481,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 
 
 def join_corpora(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """Return the examples of all parts, numbered from part to part."""
+    """Return one corpus of all parts; `source` and `skipped` count on through them."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))
     return Corpus(

@@ -2,12 +2,12 @@
 """Fingerprints: all that a traced corpus depends on, as text that can be compared.
 
 Functions that run on the host are described by their contents: compiled code, defaults,
-closures, and the globals of their module that they use; data in there count with their
-contents, other objects with their class and the plain data among their attributes.
+closures, and the globals of their module that they use. Data among these are described
+by their contents, other objects by their class and the plain data among attributes.
 Functions of Python itself and of installed packages are described by name. Layers run
 on the device and are described by name and by the types of arguments and outputs. The
-shapes of outputs and the values of constants are left out: graphs have numbers of
-values, whatever these look like.
+shapes of outputs and the values of constants are left out, since graphs refer to values
+by number alone.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ from jfold.types import Type
 FORMAT = 4  # of graphs and demands; raised when numbering, levels or sums change
 SHOWN = 3  # the most differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
-TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # its content is among the data
-EMPTY = CellType()  # a variable that a function closes over before it has a value
+TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # a list; its type is among the data
+EMPTY = CellType()  # a variable of a closure that has no value yet
 SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
+# A text for a value, and the values inside it, which the text leaves out.
 Said: TypeAlias = tuple[str, Iterable[object]]
 # Text, hash of what the text leaves out, place in the expression.
 Line: TypeAlias = list[str]
 
 
 def fingerprint(program: Program) -> dict[str, Any]:
-    """Return a description of a program that JSON can hold: lines in sections.
+    """Return a description of a program as JSON data: lists of lines, in sections.
 
-    It is the same in every process. Only the section of functions depends on the
-    version of Python, whose compiled code it hashes.
+    The description is the same in every process. Only its functions depend on the
+    version of Python, since their compiled code is hashed.
     """
     source = program.source
     names = {
@@ -86,12 +87,16 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
 
 def without_ids(place: object) -> str:
-    """Return a place in the expression without ids, so the same in all processes."""
+    """Return the text of a place in the expression, without addresses in memory."""
     return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield what is read from examples, tape by tape, and the use that reads it."""
+    """Yield the type of each list of constants in the source, and a use.
+
+    The type is text, with the bound of the constants. The use is that of the block
+    that reads the constants from examples; `None` if there are several.
+    """
     expression: Any = program.expression
     reads = [
         (tape, f'data {program.types[t]!r}' + _limit(below), site)
@@ -109,12 +114,14 @@ def _limit(below: int | None) -> str:
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
-    """Return what the numbers of values depend on, as data that JSON can hold.
+    """Return what the numbers of a program's values depend on, as JSON data.
 
-    Values are numbered by type, so it matters which widths are equal. These are: how
-    many types there are and which have gradients; the types of constants, and of what
-    operations and results read and give; tape by tape the types of examples' constants;
-    and the constants of the program in the order in which the source names them.
+    Values are numbered by type, so it matters which widths are equal. The entries,
+    types as indices in `Program.types`: the number of types; those with gradients; the
+    type of each constant of the program; the types of inputs and of outputs of each
+    operation; those in a row of each result; the type of each list of examples'
+    constants in the source (`own`); and the indices of the program's constants, in the
+    order in which the source names them (`shared`).
     """
     recording = program.source.recording
     tapes = [(x, t) for t, of in enumerate(recording.constants) for x, *_ in of]
@@ -135,7 +142,7 @@ def _operation(operation: Operation) -> str:
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Return the differences between fingerprints in words; at most a few."""
+    """Return the differences between fingerprints as text, at most `SHOWN` of them."""
     if saved.get('format') != current['format']:
         return [f'graphs of format {saved.get("format")}, not {current["format"]}']
     same_python = saved.get('python') == current['python']
@@ -144,7 +151,7 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
         for section in SECTIONS
         if same_python or section != 'functions'
         for text in _differences(saved.get(section, []), current[section])
-        # Variables are named after operations, so one more changes many lines.
+        # Names of variables come from operations: another one changes many lines.
         if section != 'steps' or saved.get('operations') == current['operations']
     ]
     texts = list(dict.fromkeys(texts))
@@ -153,7 +160,7 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
 
 
 def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
-    """Yield the differences between the lines of two sections in words."""
+    """Yield a text for each difference between the lines of two sections."""
     old, new = ([text for text, *_ in lines] for lines in (saved, current))
     if old == new:
         for (text, before, _), (_, now, place) in zip(saved, current, strict=True):
@@ -167,7 +174,7 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
         if tag != 'equal'
         for pair in itertools.zip_longest(saved[a:b], current[c:d])
     ]
-    # Lines with a place in the expression first: others follow from these.
+    # Lines with a place in the expression first: others are consequences of these.
     for pair in sorted(pairs, key=lambda pair: not (pair[1] or pair[0])[2]):
         texts = [f'`{line[0].strip()}`' if line else 'nothing' for line in pair]
         yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
@@ -181,7 +188,7 @@ def _in(place: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of the functions of a source, without comments."""
+    """Yield the lines of the functions of a source, without comments on its lists."""
     _, _, functions = text.partition('\ndef ')
     for line in functions.split('\n'):
         if line.strip():
@@ -189,17 +196,21 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _binding(name: str, value: object, place: str, code: bool) -> Line:
-    """Return a name of the source with its value; with or without code in it."""
+    """Return the line for a name in the source: its value as text and hash.
+
+    Args:
+      code: whether the code of functions counts for the hash.
+    """
     return [f'{name} = {_short(value)}', contents(value, code=code), place]
 
 
 def _plain(text: str) -> Line:
-    """Return a line of a text, without the shapes in it."""
+    """Return a line of a text without its shapes, with neither hash nor place."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
 def _short(value: object) -> str:
-    """Return a text of a value for people, of 100 characters at most."""
+    """Return a readable text for a value, of 100 characters at most."""
     if isinstance(value, Mapping):
         text = f'{{{", ".join(map(_short, value))}}}'
     else:
@@ -211,9 +222,13 @@ def _short(value: object) -> str:
 
 
 def contents(*values: object, code: bool = True) -> str:
-    """Return a hash of values and all values inside them, however deep.
+    """Return a hash of values and all values inside them, 16 hexadecimal digits.
 
-    A container inside itself is not read again, nor is a function or object anywhere.
+    The contents of a function or object count where it first occurs; those of a list or
+    other plain container everywhere but inside itself.
+
+    Args:
+      code: whether the code of functions counts.
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}
@@ -229,8 +244,8 @@ def contents(*values: object, code: bool = True) -> str:
         state.update(f'{len(parts)} {text}\0'.encode('utf-8', 'surrogatepass'))
         if parts:
             known[id(value)] = value
-            # Plain containers are forgotten behind their end, so that one list in two
-            # places and two equal lists have the same hash.
+            # Plain containers are forgotten after their last item, so that one list in
+            # two places and two equal lists have the same hash.
             is_object = hasattr(value, '__dict__') or is_dataclass(value)
             waiting += [*([] if is_object else [_End(value)]), *reversed(parts)]
     return state.hexdigest()[:16]
@@ -238,14 +253,18 @@ def contents(*values: object, code: bool = True) -> str:
 
 @dataclass(frozen=True)
 class _End:
-    """A mark behind the items of a container."""
+    """A mark on the stack that the items of a container have all been read."""
 
     container: object
 
 
 @functools.singledispatch
 def summary_of(value: object) -> Said:
-    """Return a text for a value itself, and the values inside it."""
+    """Return a text for a value, and the values inside it.
+
+    The text leaves the inner values out. By default the text is the name of the class,
+    and the inner values are fields or plain attributes.
+    """
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
     if is_dataclass(value):
@@ -257,7 +276,7 @@ def summary_of(value: object) -> Said:
 
 
 def _is_data(value: object) -> bool:
-    """Return whether an attribute is plain data: others may refer to anything."""
+    """Return whether an attribute is an array, an atom or a flat container of atoms."""
     if isinstance(value, dict):
         return ATOMS.issuperset(map(type, itertools.chain(*value.items())))
     if isinstance(value, list | tuple | set | frozenset):
@@ -266,7 +285,7 @@ def _is_data(value: object) -> bool:
 
 
 def _name(value: object) -> str:
-    """Return the name of a function or class; of anything else, that of its class."""
+    """Return the name of a function or class; of another value, of its class."""
     for name in ('__qualname__', '__name__'):
         text = getattr(value, name, None)
         if isinstance(text, str):
@@ -296,7 +315,7 @@ def _(value: Mapping[object, object]) -> Said:
 
 
 def _items(values: Iterable[object]) -> list[object]:
-    """Return values one by one; of plain data one text, which is fast."""
+    """Return values in a list; if all are atoms, one text for all, for speed."""
     items = list(values)
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 
@@ -357,7 +376,7 @@ def _(value: CodeType) -> Said:
 
 
 def _globals(fn: FunctionType) -> Iterator[object]:
-    """Yield the globals that a function uses; of installed packages, names alone."""
+    """Yield each global that a function uses; builtin or installed code by name."""
     for name in sorted(set(global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (
@@ -374,7 +393,7 @@ def _is_installed(fn: FunctionType) -> bool:
 
 
 def global_names(code: CodeType) -> Iterator[str]:
-    """Yield the global names that code reads, and code inside it."""
+    """Yield the names of globals that code reads, functions inside it included."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
             yield instruction.argval

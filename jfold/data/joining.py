@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The join of examples that were traced apart to one corpus."""
+"""The joining of corpora and other traced examples into one corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from jfold.scheduling.selections import select
 
 
 def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
-    """Return one corpus of several parts, for `Model.join`."""
+    """Return one corpus of all examples in several parts, for `Model.join`.
+
+    Raises:
+      TypeError: `parts` is no iterable, or a part is neither `Corpus` nor `Traced`.
+      ValueError: there is no part, or one was traced for another expression.
+    """
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
     items = list(parts)
@@ -29,6 +34,7 @@ def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
 
 
 def _check(number: int, part: object, scheduler: Scheduler) -> None:
+    """Raise TypeError or ValueError unless a part was traced for this expression."""
     if not isinstance(part, Corpus | Traced):
         raise TypeError(
             f'part {number}: expected a corpus or what a tracer made, got '
@@ -46,6 +52,7 @@ def _check(number: int, part: object, scheduler: Scheduler) -> None:
 
 
 def _corpus(scheduler: Scheduler, part: Corpus | Traced) -> Corpus:
+    """Return a part as a corpus for `scheduler`."""
     if isinstance(part, Corpus):
         return adopt_corpus(scheduler, part)
     graph = graph_in(part, scheduler.program)

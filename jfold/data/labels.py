@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of metric rows in a file, as the bytes of JSON lists."""
+"""The labels of the rows of metrics, in files as the bytes of JSON lists."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ Array = np.ndarray[Any, Any]
 
 
 def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return labels [rows] of metrics as arrays of bytes by name.
+    """Return arrays of bytes [size] by their names in a file, one per metric.
+
+    Args:
+      labels: [rows] object by name of the metric, as `labels_of` returns them.
 
     Raises:
-      TypeError: JSON does not give a label back as it was.
+      TypeError: JSON would not give a label back unchanged.
     """
     texts = (_text(name, column.tolist()) for name, column in labels.items())
     return dict(zip(_names(program), texts, strict=True))
@@ -29,7 +32,7 @@ def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, A
 def labels_of_text(
     program: Program, graph: Graph, arrays: Mapping[str, Array]
 ) -> tuple[Table, ...]:
-    """Return the tables of labels that belong to the results of a graph."""
+    """Return the tables of labels of a graph; `arrays` are from `labels_as_text`."""
     tables = []
     for r, name in zip(program.labelled, _names(program), strict=True):
         labels = json.loads(arrays[name].tobytes())
@@ -39,7 +42,7 @@ def labels_of_text(
 
 
 def _names(program: Program) -> Iterable[str]:
-    """Return the names in a file of labels, one for each metric that has any."""
+    """Return the names of arrays in a file, one for each metric that has labels."""
     return (f'labels/{n}' for n in range(len(program.labelled)))
 
 
@@ -56,7 +59,7 @@ def _text(name: str, labels: list[Any]) -> Array:
 
 
 def _encoded(labels: list[Any]) -> bytes | None:
-    """Return labels as JSON; `None` if that does not give back equal ones."""
+    """Return labels as JSON; `None` if reading the JSON would not give equal labels."""
     try:
         text = json.dumps(labels, allow_nan=False)
         return text.encode() if bool(json.loads(text) == labels) else None

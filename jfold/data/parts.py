@@ -16,17 +16,17 @@ from jfold.graph import Array, Graph, concatenate, first_of
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Graphs of one program, one after another, which are not put together.
+    """The graphs of consecutive groups of examples, which stay in their files.
 
     Attributes:
-      graphs: one or more graphs.
+      graphs: one or more graphs, of one program.
     """
 
     graphs: tuple[Graph, ...]
 
     @functools.cached_property
     def first(self) -> Array:
-        """The number of the first example of each graph [graphs + 1]."""
+        """The index of each graph's first example, and the end [graphs + 1]."""
         return first_of(np.array([graph.examples for graph in self.graphs]))
 
     @property
@@ -36,11 +36,11 @@ class Parts:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """The number of operations that all examples run."""
         return sum(graph.nodes for graph in self.graphs)
 
     def pick(self, examples: Array) -> Graph:
-        """Return the graph of some examples [n], in their order."""
+        """Return one graph of the examples with these indices [n], in that order."""
         part = np.searchsorted(self.first, examples, side='right') - 1
         order = part.argsort(kind='stable')  # so each file is read once
         picked, ends = [], np.searchsorted(part[order], np.arange(len(self.first)))
@@ -50,17 +50,21 @@ class Parts:
                 picked.append(self.graphs[number].pick(places))
         if not picked:
             return self.graphs[0].pick(examples)
+        # Undo the sort by file: `inverse` is where each example is in `order`.
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
         return concatenate(picked).pick(inverse)
 
     def whole(self) -> Graph:
-        """Return one graph of all examples, in memory."""
+        """Return one graph of all examples, read into memory."""
         return concatenate(self.graphs)
 
 
 def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
-    """Return graphs as one, or as parts where arrays lie in files and stay there."""
+    """Return several graphs as one graph, or as `Parts` if some lie in files.
+
+    Neighbours in memory are concatenated; those in files stay apart, and are not read.
+    """
     parts: list[Graph] = []
     pieces = itertools.chain(*map(graphs_in, graphs))
     for in_file, group in itertools.groupby(pieces, key=_is_in_file):
@@ -70,7 +74,7 @@ def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
 
 
 def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
-    """Return the graphs that lie apart; a graph alone is one."""
+    """Return the graphs of `Parts`; of a single graph, a tuple of it."""
     return graph.graphs if isinstance(graph, Parts) else (graph,)
 
 
@@ -80,7 +84,7 @@ def _is_in_file(graph: Graph) -> bool:
 
 
 def _is_mapped(array: Array) -> bool:
-    """Return whether an array is a view of a file."""
+    """Return whether an array is a view of a memory-mapped file."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Predictor(Protocol):
-    """A model, as far as predictions need one."""
+    """The protocol of a model that can predict."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -48,7 +48,7 @@ class Predictor(Protocol):
         *,
         deterministic: bool = False,
     ) -> Any:
-        """Run a batch, as `Model.apply`."""
+        """Run a batch; see `Model.apply`."""
 
 
 @api_boundary
@@ -65,30 +65,30 @@ def predict(
     """Return the results of all examples, in their order, as arrays of NumPy.
 
     A method of `Model`. Batches are made on a thread while the device works, all of one
-    size, so that the last needs no program of its own; no more examples than those of a
-    few batches are in memory.
+    size, so that the last needs no program of its own. Only the examples of a few
+    batches are in memory. Programs compiled here do not count towards `max_programs`,
+    and may exceed it.
 
     Args:
       model: as `jfold.compile` returns it.
-      params: as of `Model.apply`.
+      params: as in `Model.apply`.
       source: a corpus of this model, what its tracer made, a list or another sequence,
         or any other iterable of examples.
-      batch_size: examples of a batch.
-      sharding: as of `Model.batches`, over devices of this process.
-      external: as of `Model.apply`; for all batches.
-      progress: shows a progress bar, on a terminal or in a notebook, if it takes a few
+      batch_size: examples in a batch.
+      sharding: as in `Model.batches`, over devices of this process.
+      external: as in `Model.apply`, the same for all batches.
+      progress: shows a progress bar, on a terminal or in a notebook, after a few
         seconds.
 
     Returns:
-      What `Model.apply` returns of all examples in one batch, without spare rows:
+      What `Model.apply` would return for all examples in one batch, without spare rows:
       arrays [examples, ...] in tuples, `Ragged` for sequences; with `Metric` blocks a
-      pair of that and a dict of `MetricValues`, whose `example` counts through.
-      Labels of metrics are in the schedules of batches alone.
+      pair of these results and a dict of `MetricValues`, whose `example` is the number
+      among all examples. It has no labels of metrics: those are in schedules alone.
 
     Raises:
-      InputError: an example does not fit; its number is that among all examples.
-      TypeError, ValueError: as of `Model.batches` and `apply`. Programs that it needs
-        are there whatever `max_programs` says, and do not count.
+      InputError: an example does not fit; the error has its number among all examples.
+      TypeError, ValueError: see `Model.batches` and `Model.apply`.
 
     >>> import jax.numpy as jnp, jfold as jf
     >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -105,7 +105,7 @@ def predict(
     def run_batch(schedule: Schedule) -> Any:
         return model.apply(params, schedule, external, deterministic=True)
 
-    # Programs that predictions need do not count towards the limit of the model.
+    # Programs for predictions do not count towards the limit of the model.
     scheduler = model.scheduler.without_limit()
     if isinstance(source, Corpus) and source.scheduler is model.scheduler:
         source = replace(source, scheduler=scheduler)
@@ -122,7 +122,14 @@ def predictions(
     sharding: Sharding | None,
     progress: bool,
 ) -> Any:
-    """Return the results of all examples, in their order; `run_batch` computes them."""
+    """Return the results of all examples, in their order; see `predict`.
+
+    Args:
+      run_batch: takes a schedule and returns the results of its batch.
+
+    Raises:
+      ValueError: `sharding` is over devices of other processes.
+    """
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -146,7 +153,10 @@ def predictions(
 def _ahead(
     run_batch: Callable[[Schedule], Any], iterator: Batches
 ) -> Iterator[tuple[Batch, Any]]:
-    """Yield batches with their results, once the device has begun the next batch."""
+    """Yield each batch with its results, after the next batch was started.
+
+    So the device computes the next batch while the caller reads these results.
+    """
     before = None
     for batch in iterator:
         results = run_batch(batch.schedule)
@@ -161,7 +171,7 @@ def _ahead(
 
 
 def _real_rows(batch: Batch, results: object, program: Program) -> object:
-    """Return the results of a batch in the order of examples, without spare rows."""
+    """Return a batch's results without spare rows, ordered by place in the source."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
     return map_outputs(
@@ -172,9 +182,9 @@ def _real_rows(batch: Batch, results: object, program: Program) -> object:
     )
 
 
-# On a trampoline, as `pick_rows`, since values may be nested without limit.
+# A generator for `trampoline.run`, since results may be nested deeper than the stack.
 def _concatenated(parts: Sequence[Any]) -> Steps[Any]:
-    """Return the rows of several batches, one after another."""
+    """Return the results of several batches concatenated, array by array."""
     if is_leaf(parts[0]):
         return np.concatenate(parts)
     columns, (structure, *_) = zip(*map(flatten_once, parts), strict=True)
@@ -183,7 +193,7 @@ def _concatenated(parts: Sequence[Any]) -> Steps[Any]:
 
 
 def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:
-    """Return the real rows of a metric, by their examples' places in the source."""
+    """Return a metric without spare rows, ordered by place in the source."""
     real = np.flatnonzero(np.asarray(metric.mask))
     example = batch.indices[np.asarray(metric.example)[real]]
     order = np.argsort(example, kind='stable')
@@ -200,7 +210,7 @@ def _metric(values: object, example: Array) -> MetricValues:
 
 
 def _no_results(program: Program) -> object:
-    """Return the results of no examples."""
+    """Return the results of zero examples: arrays without rows."""
     results = program.results
     return assemble(
         results,
@@ -214,7 +224,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _no_rows(type_: Type) -> Array:
-    """Return an array [0, *shape] of tensors, or [0] of lengths."""
+    """Return an empty array of tensors [0, *shape], or of lengths of sequences [0]."""
     if isinstance(type_, SequenceType):
         return np.zeros(0, np.int32)
     shape, dtype = type_.shape, type_.dtype  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Prefetcher`: an iterator that runs on a thread, ahead of whoever takes values."""
+"""A `Prefetcher`: an iterator that runs on a thread, ahead of its consumer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for a thread
 
 
 class _Channel:
-    """The state shared by a `Prefetcher` and its thread, without mutual references."""
+    """The queues between a `Prefetcher` and its thread.
+
+    The thread refers to them alone, so that a dropped prefetcher can be collected.
+    """
 
     def __init__(self, size: int) -> None:
-        # A ticket for each value that may be computed; values, and the last error.
+        # One ticket for each value that the thread may compute now; pairs of a value
+        # and `None`, at the end `None` and the error.
         self.tickets: SimpleQueue[None] = SimpleQueue()
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.stopped = False
@@ -27,20 +31,20 @@ class _Channel:
             self.tickets.put(None)
 
     def stop(self) -> None:
-        """End the thread after the value it is at."""
-        self.stopped = True  # no lock: a destructor may run while the lock is held
+        """Make the thread end after the value that it is computing."""
+        self.stopped = True  # no lock: a finalizer may run while one is held
         self.tickets.put(None)
 
 
 class Prefetcher(Generic[T]):
-    """An iterator that runs another on a thread, some values ahead.
+    """An iterator over the values of another one, which a thread takes ahead of time.
 
-    An error of the iterator is raised in its place in the order. The thread ends with
-    the iterator, by `close`, or once nobody refers to the prefetcher.
+    An error of the inner iterator is raised after the values before it. The thread ends
+    with the inner iterator, by `close`, or when the prefetcher is garbage-collected.
 
     Args:
-      iterator: only the thread touches it.
-      size: how many values may lie ready or be in computation.
+      iterator: the inner iterator; only the thread uses it.
+      size: the most values that may be ready or in computation.
     """
 
     def __init__(self, iterator: Iterator[T], size: int) -> None:
@@ -50,7 +54,7 @@ class Prefetcher(Generic[T]):
             target=_fill, args=(channel, iterator), name='jfold.Prefetcher', daemon=True
         )
         self._stop = weakref.finalize(self, channel.stop)
-        self._stop.atexit = False  # `_stop_all` waits, too
+        self._stop.atexit = False  # `_stop_all` does it, and waits
         _running[self._thread] = channel
         self._thread.start()
 
@@ -78,18 +82,18 @@ class Prefetcher(Generic[T]):
             del error  # it refers to this frame: a cycle
 
     def close(self) -> None:
-        """End the thread and wait for it; nothing more comes out."""
+        """End the thread and wait for it; from then on the iterator is exhausted."""
         self._ended = True
         self._stop()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
 
-_running: dict[threading.Thread, _Channel] = {}
+_running: dict[threading.Thread, _Channel] = {}  # to end at exit
 
 
 def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
-    """Fill a channel from an iterator, on the thread."""
+    """Put the values of an iterator and its error into a channel, on the thread."""
     try:
         while True:
             channel.tickets.get()
@@ -105,7 +109,10 @@ def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    """Give threads time to leave native code, in which they must not be cut off."""
+    """Stop all threads at exit, waiting `EXIT_SECONDS` for each.
+
+    A thread must not be cut off in native code.
+    """
     for channel in tuple(_running.values()):
         channel.stop()
     for thread in filter(threading.Thread.is_alive, tuple(_running)):

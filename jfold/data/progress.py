@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of a run of batches, and its state as arrays, to resume it."""
+"""The progress of a run of batches, and its conversion to arrays, to resume it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ FORMAT = 1  # of what `Batches.state` returns
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run: what has been delivered."""
+    """The progress of a run of batches, up to the last batch that was delivered."""
 
     epoch: int = 0  # of the last batch
-    # How many examples of the epoch are done with, bad ones too, in all processes.
+    # How many examples of the epoch are done, left out ones included, of all processes.
     position: int = 0
     batches: int = 0  # how many were delivered
     skipped: int = 0  # how many examples were left out
 
 
 def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
-    """Return the state of a run in arrays of fixed shapes; -1 stands for `None`."""
+    """Return the arguments and progress of a run, in arrays of fixed shapes by name.
+
+    All are int64 scalars, -1 for `None`, except `key` [1 + KEY_WORDS] uint32: how many
+    words the key has, the words, and zeros.
+    """
     key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
     fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
     numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
@@ -39,7 +43,13 @@ def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
 
 
 def progress_of(settings: Settings, state: object) -> Progress:
-    """Return the cursor of a state, after checks that it belongs to such a run."""
+    """Return the progress in a `state` that `state_of` returned.
+
+    Raises:
+      TypeError: `state` is no dict.
+      ValueError: its arrays have other names or shapes, a count is no int of 0 or more,
+        or the arguments of the run were others.
+    """
     if not isinstance(state, Mapping):
         raise TypeError(
             'expected `state` as a dict, which `Batches.state` returns, got '
@@ -68,6 +78,7 @@ def progress_of(settings: Settings, state: object) -> Progress:
 
 
 def _count(name: str, value: Array) -> int:
+    """Return a count in a state; raise ValueError unless an int of 0 or more."""
     if value.dtype.kind not in 'iu' or value < 0:
         raise ValueError(
             f'expected `{name}` of a state as an int of 0 or more, got {value} '

@@ -23,15 +23,19 @@ from jfold.scheduling.selections import Demands, select
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
-CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
-FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; later ones may be larger
+CHUNK_WORK = 1 << 17  # operations or numbers of a chunk: fast, and little memory
+FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; a chunk is at most twice the last
 BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
 def trace_corpus(
     scheduler: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
 ) -> Corpus:
-    """Return a corpus of examples, for `Model.trace`."""
+    """Trace examples into a corpus; see `Model.trace`.
+
+    Raises:
+      InputError: an example does not fit the expression, and `skip_errors` is false.
+    """
     tracing = Tracing(scheduler.program, skip_errors)
     size = operator.length_hint(examples, -1)
     with progress_bar('trace', size if size >= 0 else None, progress) as update:
@@ -45,18 +49,23 @@ def trace_corpus(
 
 @dataclass(eq=False)
 class Tracing:
-    """A trace of examples, chunk by chunk."""
+    """A corpus in the making, to which examples are added chunk by chunk."""
 
     program: Program
     skip_errors: bool
     chunk: int = FIRST_CHUNK  # how many examples to add next
     seen: int = 0  # how many examples were added
-    # Graphs, their demands, and the places of their examples; places and errors.
+    # Per group of examples: graph, demands, and places among all examples [n] int64.
+    # Per example left out: place and error message.
     parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, examples: list[Any]) -> None:
-        """Trace the next examples, and choose the size of the chunk after them."""
+        """Trace the next examples, and set `chunk`, how many to add after them.
+
+        Raises:
+          InputError: an example does not fit, and `skip_errors` is false.
+        """
         work = 0
         for part in self._parts(examples):
             self.parts.append(part)
@@ -64,11 +73,12 @@ class Tracing:
             sizes = (table.columns[0].size for table in graph.constants)
             work += max(graph.nodes, sum(sizes))
         self.seen += len(examples)
+        # The number of examples with work of `CHUNK_WORK`, if they are like these.
         likely = CHUNK_WORK * len(examples) // max(work, len(examples))
         self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
 
     def corpus(self, scheduler: Scheduler) -> Corpus:
-        """Return a corpus of all examples so far."""
+        """Return a corpus of all examples that were added."""
         parts = self.parts or [self._part([], np.zeros(0, np.int64))]
         graphs, demanded, sources = zip(*parts, strict=True)
         return Corpus(
@@ -80,10 +90,13 @@ class Tracing:
         )
 
     def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Yield parts with all good examples, in order.
+        """Yield all examples that fit, in groups: graph, demands, places [n] int64.
 
-        Where there is a bad one, halves of the others are traced, so that many bad ones
-        cost little more than a few.
+        If one of a group does not fit, the others are traced again in two halves, so
+        that many such examples cost little more than a few. All groups are in order.
+
+        Raises:
+          InputError: an example does not fit, and `skip_errors` is false.
         """
         waiting = [np.arange(len(examples))]
         while waiting:
@@ -102,7 +115,7 @@ class Tracing:
                 waiting += [half for half in halves if len(half)]
 
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Return examples traced together, with their places `source` [n]."""
+        """Return the graph and demands of examples, and their places `source` [n]."""
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source
 
@@ -111,7 +124,13 @@ class Tracing:
 def progress_bar(
     what: str, total: int | None, progress: bool
 ) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar, if it takes a while; yield a function to advance it."""
+    """Show a progress bar after `BAR_DELAY` seconds; yield a function to advance it.
+
+    Args:
+      what: the caption.
+      total: the number of examples; `None` if it is not known.
+      progress: whether to show the bar, on a terminal or in a notebook.
+    """
     if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
         yield lambda count: None
         return

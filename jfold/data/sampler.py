@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samplers, which say what examples make up the batches of an epoch.
+"""The choice of the examples of each batch of an epoch.
 
-A sampler is a pure function of the arguments, checked, and the number of the epoch: a
-run can be resumed anywhere, on any machine.
+It is a pure function of the checked arguments and the number of the epoch, so a run can
+be resumed at any batch, on any machine.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from jfold.scheduling.shards import Shards
 Array = np.ndarray[Any, Any]
 Shuffle: TypeAlias = jax.Array | Array | int | np.integer | None  # key, seed, none
 
-KEY_WORDS = 4  # the most that a key of JAX's own generators has
+KEY_WORDS = 4  # the most 32-bit words that a key of JAX's own generators has
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of a run of batches, checked."""
+    """The arguments of `batches`, checked.
 
-    key: tuple[int, ...]  # its words; none if nothing is shuffled
+    Raises:
+      TypeError, ValueError: an argument has another type, or is out of range.
+    """
+
+    key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
     examples: int | None  # how many the source has; `None` for a stream
     batch_size: int
     max_nodes: int | None
@@ -41,7 +45,7 @@ class Settings:
 
     @property
     def local_size(self) -> int:
-        """The number of rows in the shards of this process."""
+        """The number of rows of a batch that the shards of this process have."""
         if self.shards is None:
             return self.batch_size
         return self.batch_size // self.shards.count * len(self.shards.own)
@@ -60,9 +64,9 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class BatchSampler:
-    """The batches of one epoch, as places of examples in the source."""
+    """The batches of one epoch: `sampler[k]` has the places of batch `k` [n] int64."""
 
-    order: Array  # [examples] int64, all examples
+    order: Array  # [examples] int64, the places of all examples in the source
     cuts: Array  # [batches + 1] int64, where in `order` batches begin and end
 
     def __len__(self) -> int:
@@ -73,7 +77,12 @@ class BatchSampler:
 
 
 def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSampler:
-    """Return the sampler of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
+    """Return the sampler of an epoch.
+
+    Args:
+      nodes: [examples] int64 operations of each example; `None` if they are not known,
+        and then there must be no `max_nodes`.
+    """
     order = _order(settings.key, epoch, settings.examples or 0)
     size, limit = settings.batch_size, settings.max_nodes
     if nodes is None or limit is None:
@@ -89,9 +98,9 @@ def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSa
 
 
 def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
-    """Return the order of an epoch [examples] int64.
+    """Return the places of all examples in the order of an epoch [examples] int64.
 
-    It sorts random bits, which NumPy promises never to change, unlike permutations.
+    Random bits are sorted: NumPy promises never to change these, unlike permutations.
     """
     if not key:
         return np.arange(examples, dtype=np.int64)
@@ -101,10 +110,15 @@ def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
 
 
 def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
-    """Return cuts [batches + 1] before examples that would exceed a limit."""
+    """Return where batches begin, and the end of the last [batches + 1] int64.
+
+    A batch takes the next examples, up to `batch_size`, whose `nodes` [examples] add up
+    to `max_nodes` at most.
+    """
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
     while (first := cuts[-1]) < len(nodes):
+        # At least one fits: `_check_limit` has refused examples that exceed the limit.
         ahead = total[first + 1 : first + 1 + batch_size]
         fitting = np.searchsorted(ahead, total[first] + max_nodes, side='right')
         cuts.append(first + int(fitting))
@@ -112,7 +126,10 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
 
 
 def epoch_samplers(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
-    """Yield the samplers of all epochs, or one for all if nothing is shuffled."""
+    """Yield the sampler of each epoch; only that of the first if nothing is shuffled.
+
+    Endless epochs yield none if they are shuffled.
+    """
     epochs = settings.epochs if settings.key else 1
     return (make_sampler(settings, nodes, epoch) for epoch in range(epochs or 0))
 
@@ -121,7 +138,11 @@ def epoch_samplers(settings: Settings, nodes: Array | None) -> Iterator[BatchSam
 
 
 def key_words(shuffle: Shuffle) -> tuple[int, ...]:
-    """Return the words of a key; none without one."""
+    """Return the 32-bit words of a key or a seed; () for `None`.
+
+    Raises:
+      TypeError: `shuffle` is none of these; ValueError: a seed is out of range.
+    """
     if shuffle is None:
         return ()
     if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
@@ -147,7 +168,11 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 
 def check_settings(settings: Settings, nodes: Array | None) -> None:
-    """Refuse arguments that do not go with the source, or with one another."""
+    """Raise ValueError if arguments do not go with the source, or with one another.
+
+    Args:
+      nodes: [examples] operations of each example; `None` if they are not known.
+    """
     if settings.examples is None:
         _check_stream(settings)
     elif not settings.drop_remainder:
@@ -165,7 +190,7 @@ def check_settings(settings: Settings, nodes: Array | None) -> None:
 
 
 def _check_stream(settings: Settings) -> None:
-    """Refuse to shuffle a stream, or to read it more than once."""
+    """Raise ValueError if a stream is to be shuffled or read more than once."""
     if settings.key:
         raise ValueError(
             'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
@@ -179,7 +204,7 @@ def _check_stream(settings: Settings) -> None:
 
 
 def _check_processes(settings: Settings, nodes: Array | None) -> None:
-    """Refuse a source that several processes would not deal alike."""
+    """Raise ValueError for a sequence, or for `skip_errors`, with several processes."""
     if nodes is None and settings.examples is not None:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
@@ -194,7 +219,7 @@ def _check_processes(settings: Settings, nodes: Array | None) -> None:
 
 
 def _check_limit(limit: int, nodes: Array | None) -> None:
-    """Refuse a limit of operations that are not known, or that one example exceeds."""
+    """Raise ValueError if operations are not known, or one example exceeds `limit`."""
     if nodes is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `Scheduler`: selections of recorded examples to schedules.
+"""The `Scheduler`, which turns selections of traced examples into schedules.
 
-What a selection needs is reserved in a budget, and a schedule fills the room that there
-is. Examples may be dealt to shards; a single device is one shard.
+A budget keeps the capacities in use, and adds one if none holds a selection. A schedule
+has the shapes of its capacity, and spare room in them. Examples may be assigned to
+shards; a single device is one shard.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from jfold.tracing.record import trace
 
 @dataclass(frozen=True, eq=False)
 class Scheduler:
-    """A maker of schedules for graphs of one program, within a budget.
+    """A converter of selections of examples to schedules, with a budget.
 
     Attributes:
-      program: the program of the graphs.
-      budget: the capacities so far, and so the programs to compile.
-      agreement: the channels to other processes, for batches that all have a part of.
+      program: the program that the examples were traced for.
+      budget: the capacities in use, each a program to compile, and their limit.
+      agreement: channels to other processes, for batches of which each has a part.
     """
 
     program: Program
@@ -55,20 +56,20 @@ class Scheduler:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A digest of the expression."""
+        """A digest of the fingerprint of the expression."""
         return make_digest(self.program)
 
     def without_limit(self) -> Scheduler:
-        """Return this scheduler, within a budget of any number of programs."""
+        """Return a scheduler with the same capacities, and no limit to their number."""
         budget = self.budget.without_limit()
         return self if budget is self.budget else replace(self, budget=budget)
 
     def portable(self) -> Scheduler:
-        """Return a scheduler for other processes, without layers and budget."""
+        """Return a scheduler for other processes, without budget and layers."""
         return Scheduler(_decoded(_encoded(self.program)), NoBudget())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scheduler:
-        """Return a scheduler of the same program whose budget grows by itself."""
+        """Return a scheduler of the same program with a copy of the budget."""
         return Scheduler(self.program, copy.deepcopy(self.budget, memo))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,11 +80,11 @@ class Scheduler:
         vars(self).update(vars(scheduler))
 
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
-        """Record examples, unless a tracer has, and return all of them.
+        """Return the selection of all `examples`, traced here if no tracer has done so.
 
         Raises:
-          TypeError, InputError: as of `Model.schedule`.
-          ValueError: they were traced for another expression.
+          TypeError, InputError, RuntimeError: see `Model.schedule`.
+          ValueError: a tracer of another expression traced the examples.
         """
         if not isinstance(examples, Traced):
             return select(
@@ -103,17 +104,17 @@ class Scheduler:
         begin: float | None = None,
         channel: Channel | None = None,
     ) -> Schedule:
-        """Return the schedule of a selection.
+        """Return the schedule of a selection of examples.
 
         Args:
-          deal: the assignment of its examples to shards; when left out all go to one
-            device, with a row of the results for each.
-          begin: when the work on it began; now, when left out.
-          channel: to the processes with the other shards, which all call this.
+          deal: which shard has which examples; by default one device has all, and the
+            results have one row for each.
+          begin: when work on the schedule began, in `time.perf_counter()`; or now.
+          channel: the channel to the processes with other shards; all make this call.
 
         Raises:
-          ProgramBudgetError: the budget has no room; nothing has changed then.
-          RuntimeError: another process has no part.
+          ProgramBudgetError: the budget has no room; then nothing has changed.
+          RuntimeError: another process has no part; see `Channel.need`.
         """
         begin = time.perf_counter() if begin is None else begin
         deal = default_assignment(len(selection)) if deal is None else deal
@@ -121,7 +122,7 @@ class Scheduler:
         need = self._need(parts, deal)
         if channel is not None:
             need = channel.need(need)
-        # Headroom is estimated from the examples at hand, so processes would disagree.
+        # Headroom is estimated from local examples, so processes would disagree.
         examples = None if channel else max(map(len, parts))
         spec = self._reserve(need, selection, examples)
         return build([parts[k] for k in deal.own], spec, begin)
@@ -132,11 +133,11 @@ class Scheduler:
         """Return schedules of several selections, all of one capacity.
 
         Args:
-          size: rows of the results of each; as many as the largest has examples when
-            left out.
+          size: rows of the results of each schedule; by default the number of examples
+            of the largest selection.
 
         Raises:
-          ProgramBudgetError: as of `schedule`.
+          ProgramBudgetError: see `schedule`.
         """
         begin = time.perf_counter()
         if not selections:
@@ -148,7 +149,7 @@ class Scheduler:
         return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
-        """Return the least capacity that holds each part."""
+        """Return the least capacity that holds each selection in `parts`."""
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
         need = functools.reduce(operator.or_, needs)
@@ -156,13 +157,21 @@ class Scheduler:
         return replace(need, profiles=levels) if levels else need
 
     def profiles(self, make: Callable[[], Profiles]) -> Profiles:
-        """Return profiles by `make`, if the steps of loops depend on them."""
+        """Return `make()`, the rows of each level, if loops depend on them, else ()."""
         return make() if self.budget.has_profiles else ()
 
     def _reserve(
         self, need: Capacity, selection: Selection, examples: int | None
     ) -> Spec:
-        """Return a spec with room for a need, and for other examples like these."""
+        """Return a spec that holds `need`; the budget adds one if it has none.
+
+        Args:
+          selection: the examples by which headroom for other batches is estimated.
+          examples: how many a batch has, or a shard of it; `None` for no headroom.
+
+        Raises:
+          ProgramBudgetError: the budget has no room.
+        """
 
         def chance() -> Headroom:
             if examples is None:  # no more than the need
@@ -177,11 +186,11 @@ class Scheduler:
 def build(
     parts: Sequence[Selection], spec: Spec, begin: float | None = None
 ) -> Schedule:
-    """Return the schedule of the selections of this process's shards.
+    """Return the schedule of `parts`, the selection of each shard of this process.
 
     Args:
-      spec: one that holds each of them.
-      begin: when the work on it began, if its time is to be measured.
+      spec: a spec whose capacity holds each part.
+      begin: when the work began, by `time.perf_counter`; `None` to measure no time.
     """
     shards, local = spec.shards, of_one_shard(spec)
     if shards is None:
@@ -199,13 +208,13 @@ def build(
 
 
 def _encoded(program: Program) -> object:
-    """Return a program as flat records with objects as they are, for pickle."""
+    """Return a program as flat records for pickle, with users' objects as they are."""
     encoder = Encoder(by_name=False)
     return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
 def _decoded(records: Any) -> Program:
-    """Return the program of records, without the functions of layers."""
+    """Return the program in records of `_encoded`; its layers cannot be called."""
     root, rows, arrays = records
     decoder = Decoder(arrays)
     decoder.read(rows)

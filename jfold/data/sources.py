@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources: where the examples of batches come from, and how they are scheduled."""
+"""The sources of the examples of batches, and how each kind is scheduled."""
 
 from __future__ import annotations
 
@@ -24,30 +24,32 @@ from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
-# A schedule, and the assignment of its examples to shards, if there are any.
+# A schedule, and the assignment of its examples to shards; `None` for one device.
 Dealt: TypeAlias = tuple[Schedule, ShardAssignment | None]
 
 
 class Scheduling(Protocol):
-    """A model, as far as batches need one."""
+    """The protocol of a model from which batches can be made."""
 
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler of the model."""
 
     def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
-        """Return the schedule of examples, as `Model.schedule`."""
+        """Return the schedule of examples; see `Model.schedule`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source of examples.
+    """A source of examples: a corpus, a sequence or a stream.
+
+    Its items are examples; for a corpus, places in it.
 
     Attributes:
-      argument: what the user passed.
-      build: returns the schedule of items, with so many rows.
-      agreement: the channel to other processes, if each has a part of the batches.
-      items: returns the items at some places; `None` for a stream.
+      argument: what the user passed; a corpus is adopted by the model.
+      build: returns the schedule of items, given the number of rows and the shards.
+      agreement: the channel to other processes, if each has a stream of its own.
+      items: takes places [n] and returns the items there; `None` for a stream.
       corpus: the argument, if it is a corpus.
     """
 
@@ -58,26 +60,34 @@ class Source:
     corpus: Corpus | None = None
 
     def fail(self, error: Exception) -> None:
-        """Tell other processes that there is no more, and why."""
+        """Tell other processes, if any, that this stream failed with `error`."""
         if self.agreement is not None:
             self.agreement.fail(error)
 
     def finish(self) -> None:
-        """Tell other processes that there is no more."""
+        """Tell other processes, if any, that this stream has ended; wait for theirs.
+
+        Raises:
+          RuntimeError: another has more; see `Channel.finish`.
+        """
         if self.agreement is not None:
             self.agreement.finish()
 
     @property
     def nodes(self) -> Array | None:
-        """The operations of each example [examples] int64, if they are known."""
+        """The operations of each example [examples] int64; `None` without a corpus."""
         return None if self.corpus is None else self.corpus.nodes
 
 
 def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
-    """Return the source of an argument, for batches that are dealt to shards or not.
+    """Return the `Source` for the argument `source` of `Model.batches`.
+
+    Args:
+      shards: the devices that share each batch; `None` for one device.
 
     Raises:
-      TypeError: it is none, or `model` no model; ValueError: it is a corpus of another.
+      TypeError: `source` holds no examples or may be one; or `model` is no model.
+      ValueError: `source` is a corpus of another expression.
     """
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
@@ -86,7 +96,7 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
     if shards is not None and not shards.is_local:
         channel = Agreement('batches').among(shards)
     traced = functools.partial(_schedule_traced, model, channel)
-    # Others may be one example, which is easily passed in place of several.
+    # A tuple, text or dict may be one example, passed by mistake in place of several.
     if not isinstance(source, tuple | str | bytes | Mapping | type):
         if hasattr(source, 'capacities_of'):
             source = adopt_corpus(model.scheduler, source)
@@ -113,7 +123,7 @@ def _schedule_traced(
     size: int,
     shards: Shards | None,
 ) -> Dealt:
-    """Return the schedule of examples, which are traced for it."""
+    """Return the schedule of examples `items`, traced here, with `size` rows."""
     if shards is None:
         return model.schedule(items, size=size), None
     if channel is not None:
@@ -132,16 +142,22 @@ def schedule_part(
     agreement: Channel,
     begin: float | None = None,
 ) -> tuple[Schedule, ShardAssignment]:
-    """Return the schedule of a batch of which this process has a part, in order.
+    """Return the schedule of a batch of which each process has a part.
 
-    All processes that have devices of the mesh call it together.
+    All processes with devices of the mesh call this together. If tracing fails in one,
+    the error is also sent to the others.
 
     Args:
-      examples: those of the part.
-      size: rows of all parts; as many as the largest part needs when left out.
+      examples: the part of this process, for its shards in order.
+      size: rows of the results of all parts; by default as many in each shard as the
+        largest part needs.
+
+    Returns:
+      The schedule, and the assignment of this process's examples to its shards.
 
     Raises:
-      RuntimeError: another process has no part, and why.
+      RuntimeError: another process has no part; see `Channel.need`. Other errors: see
+        `Scheduler.select`, `rows_of_shard`.
     """
     count = len(shards.own)
     try:
@@ -159,7 +175,7 @@ def schedule_part(
 def _schedule_stored(
     corpus: Corpus, items: list[Any], size: int, shards: Shards | None
 ) -> Dealt:
-    """Return the schedule of examples of a corpus; `items` are their places."""
+    """Return the schedule of the examples at places `items` of a corpus."""
     places = np.array(items, np.int64)
     if shards is None:
         return corpus.schedule(places, size=size), None
@@ -169,7 +185,7 @@ def _schedule_stored(
 
 
 def _items_at(items: Sequence[Any], length: int, places: Array) -> list[Any]:
-    """Return items of a sequence, if it is as long as it was."""
+    """Return the items at `places` [n]; raise ValueError if the length has changed."""
     try:
         if len(items) == length:
             return [items[i] for i in places.tolist()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples traced elsewhere, with a digest of the expression they were traced for."""
+"""Traced examples for other processes, with a digest of their expression."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from jfold.tracing.check_graph import checked
 class Traced(Memoized):
     """Traced examples for `Model.schedule`, as arrays that can be sent anywhere.
 
-    A graph from elsewhere is checked against the expression once, where it is used
-    first, which takes a small part of the time that tracing took (`checked`).
+    A graph from another process is checked against the program once, when it is first
+    used, which takes a small part of the time that tracing took (`checked`).
 
     Attributes:
-      graph: what the examples compute.
-      digest: that of the expression that they were traced for.
-      is_own: whether this process has traced them, so that they fit by construction.
+      graph: the operations that the examples run, and their operands.
+      digest: the digest of the expression that they were traced for.
+      is_own: whether this process traced them; then the graph fits by construction.
     """
 
     graph: Graph
@@ -40,27 +40,27 @@ class Traced(Memoized):
         return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
 
     def __getstate__(self) -> dict[str, Any]:
-        return {'graph': self.graph, 'digest': self.digest}  # `is_own` here alone
+        return {'graph': self.graph, 'digest': self.digest}  # `is_own` holds here alone
 
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """Return the graph of traced examples, checked once if it comes from elsewhere.
+    """Return the graph of traced examples, checked once if another process made it.
 
     Raises:
-      ValueError: it is no graph of the program.
+      ValueError: the graph does not fit the program.
     """
     graph = fit_graph(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 
 def make_digest(program: Program) -> str:
-    """Return a digest of a program's fingerprint."""
+    """Return the digest of a program's fingerprint, in hex."""
     return digest_of(fingerprint(program))
 
 
 def digest_of(expression: dict[str, Any]) -> str:
-    """Return a digest of a fingerprint, without the places of things in it."""
+    """Return the SHA-256 of a fingerprint in hex, without places in the expression."""
     sections = {
         name: [line[:2] for line in x] if isinstance(x, list) else x
         for name, x in expression.items()

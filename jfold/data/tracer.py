@@ -24,9 +24,13 @@ from jfold.tracing.record import trace
 class Tracer:
     """A callable from examples to `Traced`, to be pickled; made by `Model.tracer`.
 
-    It holds no parameters and nothing of the device, and computes with NumPy alone: JAX
-    is imported where it runs, but not started. What cannot be pickled inside, such as a
-    lambda, `cloudpickle` can, which grain and Dask use.
+    It holds no parameters and no arrays of a device, and computes with NumPy alone: JAX
+    is imported where it runs, but starts no backend. Functions that pickle refuses, as
+    lambdas, are pickled by `cloudpickle`, which grain and Dask use.
+
+    Attributes:
+      scheduler: without functions of layers and without a budget.
+      fingerprint: all that traced examples depend on, as JSON data.
     """
 
     scheduler: Scheduler
@@ -42,16 +46,16 @@ class Tracer:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A digest of the fingerprint."""
+        """The digest of `fingerprint`."""
         return digest_of(self.fingerprint)
 
     @api_boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
-        """Trace examples.
+        """Trace examples and return them as arrays.
 
         Raises:
-          InputError: an example does not fit the expression; its number is that among
-            `examples`.
+          InputError: an example does not fit the expression; the error has its number
+            among `examples`.
           TypeError: `examples` is a tuple, dict or string, which may be one example.
         """
         graph = trace(self.program, list(check_examples(examples)))
@@ -67,15 +71,15 @@ class Tracer:
     ) -> None:
         """Trace examples and write them as one part of a corpus, all or nothing.
 
-        As many workers as there are write a part each, and none holds more than its
-        own; `Corpus.load` opens the folder of all parts, in the order of their names.
+        Each worker writes a part, and holds no more in memory than that part.
+        `Corpus.load` opens the folder of all parts, in the order of their names.
 
         Args:
-          examples, skip_errors: as of `Model.trace`.
-          path: of the file, as of `Corpus.save`; parts end in `.jfold`.
+          examples, skip_errors: as in `Model.trace`.
+          path: the file, as in `Corpus.save`; the names of parts end in `.jfold`.
 
         Raises:
-          InputError, TypeError: as of `Model.trace`; nothing is written then.
+          InputError, TypeError: see `Model.trace`; then nothing is written.
           FileNotFoundError: there is no such folder.
 
         >>> import jfold as jf, tempfile
@@ -96,5 +100,5 @@ class Tracer:
 
 
 def make_tracer(scheduler: Scheduler) -> Tracer:
-    """Return the tracer for a scheduler, without the functions of its layers."""
+    """Return the tracer of a scheduler, without the functions of its layers."""
     return Tracer(scheduler.portable(), fingerprint(scheduler.program))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over graphs: the values of all nodes, and where one is not finite."""
+"""The evaluation of one example for `eval`, and the search for NaN of `find_nan`."""

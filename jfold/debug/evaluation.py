@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin of a block for `eval`, with parameters checked and keys made."""
+"""The eager evaluation of a block on one example, for `Block.eval`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jfold.base.keys import DrawOptions, node_key
 from jfold.device.random_keys import make_draws
 from jfold.language import eager
 
-# Imported so that the rules of all blocks are there.
+# This import registers the rules of all blocks.
 from jfold.lower import FAMILIES
 from jfold.program.operations import Layer
 
@@ -26,7 +26,11 @@ def evaluate(
     external: Mapping[str, Any] | None,
     drawing: DrawOptions,
 ) -> Any:
-    """Return the result of a block on one example, for `Block.eval`."""
+    """Return the result of a block on one example, without batching; see `Block.eval`.
+
+    Raises:
+      TypeError: `params` is no dict, or was passed as `example`.
+    """
     assert FAMILIES
     typing = eager.typed_expression(block)
     _check(typing.layers, example, params)
@@ -44,7 +48,7 @@ def evaluate(
 
 
 def _check(layers: Sequence[Layer], example: object, params: object) -> None:
-    """Refuse parameters of another class, or in place of the example."""
+    """Raise TypeError if `params` is no dict, or `example` looks like parameters."""
     is_dict = params is None or isinstance(params, Mapping)
     hint = 'call `eval(example, params)`'
     expect('params', params, is_dict, 'a dict of parameters by layers', hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of results, with gradients that tell which results they read."""
+"""The loss of a batch's results, its gradient, and which tensors it reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jfold.debug.rowwise import is_inexact
 from jfold.device.linear import MaybeZeros, maybe_zero
 
-Results = list[list[Any]]  # by result, its tensors [rows, *shape]
+Results = list[list[Any]]  # per result, a list of tensors, each [rows, *shape]
 
 
 def sum_of_floats(value: object) -> Any:
-    """Return the sum of all floats in results."""
+    """Return the sum float32 [] of all floats in a pytree (real parts of complex)."""
     leaves = [x for x in jax.tree.leaves(value) if is_inexact(x)]
     return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
 
@@ -24,12 +24,13 @@ def sum_of_floats(value: object) -> Any:
 def loss_of(
     loss: Callable[[Results], Any], results: Results
 ) -> tuple[Any, list[MaybeZeros]]:
-    """Return a loss, and its gradient by each tensor [rows, *shape].
+    """Return the value of a loss, and its gradient by each tensor of the results.
 
-    That is `None` for a tensor without a cotangent in a step of training: of ints, or
-    one that the loss does not read. Zeros would not do: zero times infinity is NaN.
+    The gradient is a list per result of arrays, each [rows, *shape]. It is `None` for a
+    tensor that has no cotangent in a step of training: a tensor of ints, or one that
+    the loss does not read. Zeros would not do: zero times infinity is NaN.
     """
-    # JAX differentiates by floats alone; other arrays go around it.
+    # `jax.value_and_grad` accepts floats alone; other tensors bypass it.
     floats, read = [x for y in results for x in y if is_inexact(x)], list[bool]()
 
     def of_floats(floats: list[Any]) -> object:
@@ -38,6 +39,7 @@ def loss_of(
         return loss(tensors)
 
     value, grads = jax.value_and_grad(of_floats)(floats)
+    # `read` is still empty if JAX had no cotangent to pass back.
     pairs = zip(grads, read or [False for _ in floats], strict=True)
     leaves = iter([x if is_read else None for x, is_read in pairs])
     grads = [[next(leaves) if is_inexact(x) else None for x in y] for y in results]
@@ -45,7 +47,10 @@ def loss_of(
 
 
 def _watched(leaves: list[Any], read: list[bool]) -> list[Any]:
-    """Return arrays unchanged; write to `read` which get a cotangent in reverse."""
+    """Return `leaves`; their reverse sets `read` to whether each has a cotangent.
+
+    JAX passes a symbolic zero for an array that the loss does not read.
+    """
 
     @jax.custom_vjp
     def identity(leaves: list[Any]) -> list[Any]:

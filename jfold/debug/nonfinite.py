@@ -8,7 +8,9 @@ reverse, with gradients row by row; so each row of each operation can be looked 
                                              -> the loss, and its gradient
                                            nodes, from the last level to the first
 
-The first fault in this order is reported: all later ones may follow from it.
+The first fault in this order is reported: all later ones may follow from it. A *fault*
+is a *bad* number, NaN or infinite, or an index outside of its array. Shapes: [nodes] of
+an operation, [values] of a type, [rows] of a chunk of nodes or of a result.
 """
 
 from __future__ import annotations
@@ -59,16 +61,17 @@ Arrays = list[Array]
 
 @dataclass(frozen=True, eq=False)
 class NonFinite:
-    """The first NaN or infinity; returned by `jfold.find_nan`, and printed readably.
+    """The first NaN or infinity, as `jfold.find_nan` returns it; prints readably.
 
     Attributes:
       message: what is wrong.
-      example: the number of the example; `None` if parameters are at fault.
-      path: the path in the example, as `['left'][0]`, to the last data that all inputs
-        of the operation come from.
+      example: the number of the example; `None` if parameters, the loss, or a gradient
+        summed over nodes are at fault.
+      path: the path in the example, as `['left'][0]`, to the innermost data that hold
+        all that the inputs of the operation come from.
       block: the path of the block in the expression, as in an `InputError`.
-      layer: the name of the function's parameters; '' where there is none.
-      inputs: the inputs of the operation [*shape].
+      layer: the name of the layer of the operation or of the parameters; else ''.
+      inputs: the inputs of the operation, each [*shape].
     """
 
     message: str
@@ -86,11 +89,11 @@ class NonFinite:
 
 
 class _Fault(NamedTuple):
-    """A fault in a row of a table of the graph."""
+    """A fault at a row of a table of the graph, a constant or node."""
 
-    table: str
-    number: int
-    row: int
+    table: str  # CONSTANTS or NODES
+    number: int  # the type or operation
+    row: int  # the index among the rows of all examples
     message: str
     inputs: tuple[Array, ...] = ()
 
@@ -106,26 +109,26 @@ def find_nan(
 ) -> NonFinite | None:
     """Look for the first NaN or infinity, in values and then in gradients.
 
-    Operations run one by one, on examples of the size of a batch or less; that is slow,
-    but compiles nothing large. Infinite outputs of infinite inputs do not count. An
+    Operations run one by one, which is slow but compiles nothing large; so pass the
+    examples of one batch or fewer. Infinite outputs of infinite inputs do not count. An
     index outside an array, for which JAX gives NaN or another row, is found too. Layers
-    that draw draw nothing. Gradients are those of a step of training: what the loss
-    does not read has none.
+    with random draws draw nothing. Gradients are those of a step of training: results
+    that the loss does not read have none.
 
     Args:
       model: as `jfold.compile` returns it.
       params: as of `Model.apply`.
-      examples: those of a batch.
-      loss: takes what `Model.apply` returns for them; the sum of all floats if it is
-        left out. Gradients are those of parameters, and what they come through.
+      examples: the examples of a batch.
+      loss: a function of what `Model.apply` returns; by default the sum of all floats.
+        Its gradients by parameters are looked at, and by values on the way to these.
       external: as of `Model.apply`.
 
     Returns:
       The fault, to be printed; `None` if all is finite.
 
     Raises:
-      TypeError: `model` is no model, or `loss` no function; and, as InputError, what
-        `Model.schedule` and `Model.apply` raise.
+      TypeError: `model` is no model, or `loss` no function.
+      InputError, ...: as `Model.schedule` and `Model.apply` raise them.
 
     >>> import jax.numpy as jnp, jfold as jf
     >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.log)) >> jf.Sum())
@@ -167,11 +170,11 @@ class Search:
     """A search for faults in the values of a graph, and then in their gradients.
 
     Attributes:
-      values: per type, all values [values, *shape].
+      values: per type, all values [values, *shape], numbered as by `Walk`.
       read: per type, which values a result depends on [values] bool.
-      trained: per type, which values depend on parameters [values] bool.
-      made: per operation and output, the value that each node makes [nodes].
-      totals: by layer, the gradients of its float parameters so far [*shape].
+      trained: per type, which values are floats that parameters decide [values] bool.
+      made: per operation and output, the number of the value of each node [nodes].
+      totals: by layer, the gradients of its float parameters so far, each [*shape].
     """
 
     def __init__(self, program: Program, params: Any, graph: Graph) -> None:
@@ -191,11 +194,11 @@ class Search:
             self.values[t][numbers] = constants
 
     def first(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
-        """Return the first fault."""
+        """Return the first fault in values, else in gradients; `None` without any."""
         waves = list(self.walk.waves())
         fault = self._bad_constant()
-        # Kept back until no value is at fault: where an index outside gives NaN, that
-        # value is the fault, with the index as its cause.
+        # An index outside of an array is kept back until no value is at fault: where it
+        # gives NaN, that value is the fault, with the index as its cause.
         outside = None
         for o, nodes in waves:
             if fault is None:
@@ -208,7 +211,7 @@ class Search:
     def _in_gradients(
         self, loss: Callable[[Any], Any], waves: list[tuple[int, Array]]
     ) -> _Fault | NonFinite | None:
-        """Return the first fault on the way to a gradient that is not finite."""
+        """Return the first fault on the way to a non-finite gradient, or `None`."""
         schedule, results = self.results()
         value, grads = loss_of(
             lambda results: loss(returned(self.program, schedule, results)), results
@@ -239,26 +242,26 @@ class Search:
     # ---- values
 
     def _forward(self, o: int, nodes: Array) -> tuple[_Fault | None, _Fault | None]:
-        """Run nodes; return the first bad output and the first index outside."""
+        """Run nodes [n], fill in `values`; return faults of an output and an index."""
         runner, outside = self.runners[o], None
         for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
             error, results = runner.forward(runner.params, *map(filled_up, inputs))
             outputs = [np.array(x)[: len(rows)] for x in results]
             # For the reverse: values that depend on no parameter need no gradient, so
-            # an infinite one there is no fault.
+            # an infinite gradient of such a value is no fault.
             trained = self._is_trained(o, rows)
             types = runner.operation.outputs
             for t, numbers, x in zip(types, self.made[o], outputs, strict=True):
                 self.values[t][numbers[rows]] = x
                 self.trained[t][numbers[rows]] = trained & is_inexact(x)
-                x[~self.read[t][numbers[rows]]] = 0  # no fault, whatever it is
+                x[~self.read[t][numbers[rows]]] = 0  # values never read are no faults
             text = error.get()
             row = first_bad(outputs, inputs)
             if row is not None:
                 name = worst([x[row] for x in outputs])
                 what = f'finite values of {runner.operation!r}, got {name}'
-                if text is not None:  # of any row of these, so this one runs alone
+                if text is not None:  # some row of these: to see if this one, run it
                     text = self._index_error(runner, [x[row : row + 1] for x in inputs])
                 return self._at_node(o, int(rows[row]), what, text), outside
             if text is not None and outside is None:
@@ -266,8 +269,8 @@ class Search:
         return None, outside
 
     def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Fault:
-        """Return the first row that takes an index outside an array."""
-        # JAX reports that there is one, not where, so rows run one by one.
+        """Return the fault of the first row that takes an index outside an array."""
+        # JAX reports such an index, but not its row, so rows run one by one.
         runner, row, text = self.runners[o], 0, None
         while text is None and row < len(rows):
             text = self._index_error(runner, [x[row : row + 1] for x in inputs])
@@ -287,7 +290,7 @@ class Search:
         return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
 
     def _is_trained(self, o: int, rows: Array) -> Array:
-        """Return which nodes [rows] depend on parameters."""
+        """Return which of the nodes `rows` depend on parameters, [rows] bool."""
         result = np.full(len(rows), has_gradient(self.program.operations[o]))
         for trained in self._trained_inputs(o, rows):
             result |= trained
@@ -301,7 +304,7 @@ class Search:
     # ---- gradients
 
     def _cotangents(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
-        """Return cotangents of all values, from results alone, and a fault in them."""
+        """Return per type cotangents [values, *shape] from results, and a fault."""
         cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
             table = self.walk.graph.results[r]
@@ -314,14 +317,14 @@ class Search:
         return cotangents, bad
 
     def _execution(self, schedule: Schedule) -> Execution:
-        """Return the execution of a step of training, for operations with nodes."""
+        """Return the `Execution` of a training step, which says what has a reverse."""
         spec = schedule.spec.replaced(program=without_draws(self.program))
         return make_execution(spec, self.params)
 
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
-        """Return a schedule, and by result its tensors, in spare rows zeros."""
-        # The results of a model take masks and examples of rows from a schedule, so one
-        # is built, though nothing runs by it.
+        """Return a schedule, and per result its tensors, each [rows, *shape]."""
+        # `returned` takes masks and the examples of rows from a schedule, so one is
+        # built, though nothing runs by it. Spare rows are zero.
         selection = self.walk.selection
         need = capacity(self.program, demands(selection), len(selection))
         schedule, results = build([selection], Spec(self.program, need)), []
@@ -337,7 +340,11 @@ class Search:
     def _backward(
         self, o: int, nodes: Array, cotangents: Arrays, live: tuple[int, ...]
     ) -> _Fault | None:
-        """Run nodes in reverse from live outputs; add to cotangents and `totals`."""
+        """Reverse nodes [n]; add to cotangents and `totals`; return the first fault.
+
+        Args:
+          live: the indices of the outputs that have cotangents.
+        """
         types = self.program.operations[o].outputs
         nodes = nodes[self._is_trained(o, nodes)]
         fault: _Fault | None = None
@@ -360,7 +367,7 @@ class Search:
     def _reverse(
         self, o: int, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
     ) -> tuple[list[Any], Arrays]:
-        """Return gradients of inputs and of parameters, by `Runner.reverse`."""
+        """Return gradients of inputs [ROWS, *shape], and of parameters, by `Runner`."""
         # Spare rows have cotangents of zero, so they add nothing to parameters.
         runner = self.runners[o]
         rows, grads = map(filled_up, inputs), (padded(x, ROWS) for x in cotangents)
@@ -370,7 +377,7 @@ class Search:
     def _add_gradients(
         self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
     ) -> _Fault | None:
-        """Add gradients of inputs that depend on parameters to `cotangents`."""
+        """Add gradients of trained inputs to `cotangents`; return the first fault."""
         operation, grads = self.program.operations[o], iter(of_inputs)
         trained = self._trained_inputs(o, rows)
         for a, t in enumerate(operation.inputs):
@@ -393,10 +400,10 @@ class Search:
         inputs: Arrays,
         cotangents: Arrays,
     ) -> _Fault | None:
-        """Return the first row that gives a parameter a gradient that is not finite."""
+        """Return the fault of the first row whose gradient of a parameter is bad."""
         layer = self.program.operations[o].layer
         # Gradients of parameters are sums over rows, so rows are run alone to find the
-        # one at fault; there is none where finite rows overflow together.
+        # one at fault; `None` is returned where finite rows overflow together.
         for number, node in enumerate(rows.tolist()):
             alone = slice(number, number + 1)
             row = [[x[alone] for x in y] for y in (inputs, cotangents)]
@@ -408,7 +415,7 @@ class Search:
         return None
 
     def _bad_total(self) -> NonFinite | None:
-        """Return the first parameter whose gradient over all nodes is not finite."""
+        """Return the fault of the first parameter whose gradient in total is bad."""
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
             for path, x in zip(_float_paths(layers[name].params), total, strict=True):
@@ -429,7 +436,7 @@ class Search:
         return _Fault(NODES, o, node, message, inputs)
 
     def located(self, fault: _Fault, items: list[Any]) -> NonFinite:
-        """Return a fault with its example, path and block."""
+        """Return a fault as `NonFinite`, with its example, path and block."""
         of_nodes = fault.table == NODES
         tables = self.walk.graph.operations if of_nodes else self.walk.graph.constants
         table = tables[fault.number]
@@ -451,19 +458,19 @@ class Search:
 
 
 def _add_at(array: Array, places: Array, rows: Array) -> None:
-    """Add rows [n, *shape] to places [n] of an array, which may occur repeatedly."""
+    """Add rows [n, *shape] to an array at indices `places` [n], which may repeat."""
     with np.errstate(all='ignore'):  # too large a sum is found where it is read
         np.add.at(array, places, rows)
 
 
 def _float_paths(params: object) -> list[str]:
-    """Return the paths of floats in the parameters of a layer."""
+    """Return the paths, as text, of the float arrays in the parameters of a layer."""
     pairs = jax.tree_util.tree_leaves_with_path(params)
     return [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
 
 
 def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
-    """Return a fault in gradients of results [rows, ...], where `trained` [rows]."""
+    """Return the fault of the first bad row of `grads` that is `trained` [rows]."""
     row = _first_bad_of(grads, trained)
     if row is None:
         return None
@@ -472,18 +479,18 @@ def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """Return the first of the chosen rows [rows] of `x` that is not finite."""
+    """Return the index of the first bad row of `x` where `chosen` [rows], or `None`."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
 
 
 def _owner(table: Table, row: int) -> int:
-    """Return the example of a row."""
+    """Return the number of the example that a row of a table belongs to."""
     return int(np.searchsorted(table.first, row, side='right')) - 1
 
 
 def _shown(x: Array) -> str:
-    """Return a text of a number, or of the type and range of an array."""
+    """Return a number as text, or the dtype, shape and range of an array."""
     if not x.ndim:
         return str(x.item() if x.dtype.kind in 'biuf' else x)
     text = f'{x.dtype}{list(x.shape)}'

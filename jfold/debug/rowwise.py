@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner of one operation on rows, and tests for NaN and infinity in rows."""
+"""A runner of one operation on rows, and tests for NaN and infinity in rows.
+
+Rows run `ROWS` at a time: an operation is compiled once, for this number of rows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from jfold.types import TupleType, pack
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array]
-ROWS = 32  # how many rows run at once
+ROWS = 32
 
 
 # ---- an operation --------------------------------------------------------------------
@@ -25,29 +28,35 @@ ROWS = 32  # how many rows run at once
 
 @dataclass(frozen=True, eq=False)
 class Runner:
-    """An operation with its parameters, to run on rows."""
+    """An operation with its parameters, compiled to run on `ROWS` rows at once."""
 
     operation: Operation
     params: Any
 
     @functools.cached_property
     def forward(self) -> Any:
-        """The operation on inputs [rows, *shape], and an error about indices."""
+        """The compiled operation: parameters, then inputs, to an error and outputs.
+
+        Inputs and outputs are arrays, each [ROWS, *shape]. The error is checkify's: it
+        holds a text if an index is outside of an array in any row.
+        """
         from jax.experimental import checkify  # which takes time to import
 
         return jax.jit(checkify.checkify(self._on_rows, errors=checkify.index_checks))
 
     @functools.cached_property
     def reverse(self) -> Any:
-        """The reverse: gradients of float inputs, and of parameters over all rows.
+        """The compiled reverse: cotangents to gradients of float inputs and parameters.
 
-        Its arguments are the live outputs, parameters, inputs and live cotangents.
+        Its arguments are the indices of live outputs (those with cotangents), the
+        parameters, inputs, and cotangents of the live outputs, each [ROWS, *shape]. It
+        returns lists of arrays: per float input [ROWS, *shape]; per float parameter
+        [*shape], summed over rows.
         """
         return jax.jit(self._reverse, static_argnums=0)
 
     def _on_rows(self, params: object, *inputs: Any) -> list[Any]:
-        # By `vmap`, as in tiles, so that a row has the same values as in a batch; and
-        # always of so many rows, so that each operation is compiled once.
+        # By `vmap`, as in a batch, so that a row has the same values as there.
         axes = (None, *(0 for _ in self.operation.inputs))
         on_rows = jax.vmap(self._on_row, axes, axis_size=ROWS)
         outputs: list[Any] = on_rows(params, *inputs)
@@ -89,7 +98,7 @@ class _Split(NamedTuple):
     floats: list[Any]
 
     def with_floats(self, floats: list[Any]) -> list[Any]:
-        """Return the arrays, with others in place of the floats."""
+        """Return `arrays` with the arrays `floats` in place of its own float arrays."""
         others = iter(floats)
         return [next(others) if is_inexact(x) else x for x in self.arrays]
 
@@ -103,18 +112,18 @@ def _split(arrays: list[Any]) -> _Split:
 
 
 def chunks(nodes: Array) -> Iterator[Array]:
-    """Yield chunks of nodes [n], each of as many as run at once or fewer."""
+    """Yield slices of nodes [n], one after another, each of at most `ROWS` nodes."""
     return (nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS))
 
 
 def filled_up(rows: Array) -> Array:
-    """Return as many rows as run at once; spare ones repeat the last."""
+    """Return rows [n, ...] with the last repeated to make `ROWS` rows, n <= `ROWS`."""
     result: Array = rows[np.arange(ROWS).clip(max=len(rows) - 1)]
     return result
 
 
 def padded(x: Array, rows: int) -> Array:
-    """Return `x` [n, ...] with zeros behind, up to a number of rows."""
+    """Return `x` [n, ...] with rows of zeros appended, to make `rows` rows."""
     return np.concatenate([x, np.zeros((max(rows - len(x), 0), *x.shape[1:]), x.dtype)])
 
 
@@ -127,14 +136,21 @@ def is_inexact(x: Any) -> bool:
 
 
 def bad_kind(x: Array) -> str | None:
-    """Return 'nan' or 'inf' if an array has such numbers, else `None`."""
+    """Return 'nan' if an array has a NaN, else 'inf' if an infinity, else `None`."""
     if not is_inexact(x) or np.isfinite(x).all():
         return None
     return 'nan' if np.isnan(x).any() else 'inf'
 
 
 def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
-    """Return the first row with NaN, or infinity, of inputs without; `None` if none."""
+    """Return the lowest row index with a NaN or infinity that its inputs lack.
+
+    A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
+    The result is `None` if there is no such row.
+
+    Args:
+      arrays, inputs: lists of arrays, each [rows, *shape].
+    """
     rows = len(arrays[0]) if arrays else 0
     bad = _rows_with(np.isnan, arrays, rows) & ~_rows_with(np.isnan, inputs or [], rows)
     infinite = _rows_with(lambda x: ~np.isfinite(x), arrays, rows)
@@ -143,7 +159,7 @@ def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
 
 
 def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> Array:
-    """Return which rows [rows] have a bad number in one of the arrays [rows, ...]."""
+    """Return which rows have an `is_bad` number in one of the arrays, [rows] bool."""
     result = np.zeros(rows, bool)
     for x in arrays:
         if is_inexact(x):
@@ -152,5 +168,5 @@ def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> A
 
 
 def worst(arrays: Arrays) -> str:
-    """Return 'nan' if one of several arrays has such numbers, else 'inf'."""
+    """Return 'nan' if one of several arrays has a NaN, else 'inf'."""
     return 'nan' if any(bad_kind(x) == 'nan' for x in arrays) else 'inf'

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Walk` over the nodes of a graph, operation by operation, each behind its operands.
+"""A `Walk` over the nodes of a graph in topological order, operation by operation.
 
 There are no tiles, buffers and spare rows here: a value has a type and a number, and
-the caller keeps values as it likes.
+the caller stores values. Values of a type are numbered through all examples:
 
     values of a type   0 1 2 | 3 4 | 5 6 7 8 | 9 ...
                        of the  own   made by
                        program       operations
                        '------- example 0 -------' '-- example 1 ...
+
+Shapes: [values] of a type, [nodes] of an operation, [rows] of a result.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from jfold.scheduling.selections import Selection, select
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """A walk over a graph, with the values that nodes read and make.
+    """A walk over a graph, with the numbers of values that nodes read and make.
 
     Attributes:
-      selection: all examples of the graph.
-      numbers: how values are numbered.
-      inputs: per operation and input, the value that each node reads [nodes].
-      results: per result and tensor, the value of each row [rows].
-      made: per operation and output, the value that each node makes [nodes].
+      selection: the selection of all examples of the graph.
+      numbers: where in each type an example, its constants and each output begin.
+      inputs: per operation and input [nodes], the number of the value read.
+      results: per result and tensor [rows], the number of the value returned.
+      made: per operation and output [nodes], the number of the value made.
     """
 
     selection: Selection
@@ -49,16 +51,16 @@ class Walk:
 
     @property
     def graph(self) -> Graph:
-        """The graph."""
+        """The graph that is walked over."""
         return self.selection.graph
 
     @property
     def counts(self) -> list[int]:
-        """The number of values of each type."""
+        """The number of values of each type, in all examples."""
         return [int(first[-1]) for first in self.numbers.first]
 
     def shared(self) -> Iterator[tuple[int, Array, Any]]:
-        """Yield the program's constants: type, number in each example, value."""
+        """Yield per constant of the program (type, value numbers [examples], array)."""
         program, first = self.program, self.numbers.first
         before = [0 for _ in program.types]
         for t, value in program.constants:
@@ -67,19 +69,23 @@ class Walk:
         assert tuple(before) == shared_counts(program)
 
     def own(self) -> Iterator[tuple[int, Array, Array]]:
-        """Yield the examples' constants: type, numbers [n], values [n, *shape]."""
+        """Yield (type, value numbers [n], array [n, *shape]) of examples' constants."""
         for t, table in enumerate(self.graph.constants):
             numbers = ranges(self.numbers.constants[t], table.counts)
             yield t, numbers, table.columns[0]
 
     def waves(self) -> Iterator[tuple[int, Array]]:
-        """Yield operations with nodes [n] that do not read each other, in order."""
+        """Yield (operation, nodes [n]) in topological order.
+
+        The nodes, indices of rows of the operation's table, are of one level: they do
+        not read each other.
+        """
         # Components read earlier ones alone, so all levels of one come before the next:
         # levels of two components have nothing to do with each other.
         for component in components(self.program):
             levels = {o: self.graph.levels[o] for o in component.operations}
             last = max((int(x.max(initial=0)) for x in levels.values()), default=0)
-            # Sorted, so that a level does not search all nodes.
+            # Nodes sorted by level, so that not all of them are searched at each level.
             sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
             for level in range(1, last + 1):
                 for o, order in sorted_.items():
@@ -89,11 +95,12 @@ class Walk:
                         yield o, order[first:end]
 
     def read(self) -> list[Array]:
-        """Return per type which values [values] some result depends on."""
+        """Return per type which values some result depends on [values] bool."""
         program, used = self.program, [np.zeros(n, bool) for n in self.counts]
         for result, uses in zip(program.results, self.results, strict=True):
             for t, x in zip(result.tensors, uses, strict=True):
                 used[t][x] = True
+        # In reverse, so that all readers of a value are seen before its node.
         for o, nodes in reversed(list(self.waves())):
             operation = program.operations[o]
             is_read = np.zeros(len(nodes), bool)
@@ -105,9 +112,13 @@ class Walk:
 
 
 def make_walk(program: Operations, graph: Graph) -> Walk:
-    """Return a walk over a graph."""
+    """Return a walk over a graph.
+
+    Raises:
+      ValueError: the graph does not fit the program.
+    """
     selection = select(program, graph)
-    # A selection numbers values of all types in one row; here each type begins at 0.
+    # A selection numbers values through all types; here each type begins at 0.
     graph, values = selection.graph, selection.values
     numbers = numbering(program, graph)
     types, ends = len(program.types), selection.numbers.ends

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of a kernel's reverse, where cotangents flow, and what is stashed."""
+"""The operands of a kernel's reverse, and the inputs and outputs that have cotangents.
+
+In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
+a chunk (rows of any levels), and `*shape` the shape of one row.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,15 @@ T = TypeVar('T')
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rows:
-    """The arguments of the reverse of a tile or chunk.
+    """The operands of the reverse of a tile or chunk.
 
     Attributes:
-      weights: for both passes.
-      inputs: [rows, *shape] each.
-      residuals: saved by the forward pass [rows, ...] each.
-      cotangents: of the live outputs [rows, *shape] each.
-      real: [rows] bool, the rows that contribute to gradients of weights.
+      weights: the weights, and their transposes for both passes.
+      inputs: list of arrays, each [rows, *shape].
+      residuals: list of arrays that the forward pass stored or that were recomputed,
+        each [rows, ...].
+      cotangents: list of arrays, each [rows, *shape], of the outputs that have one.
+      real: [rows] bool, whether the row counts in gradients of weights.
     """
 
     weights: Weights
@@ -46,7 +51,7 @@ class Activity:
 
     Attributes:
       live: numbers of the outputs that have a cotangent.
-      active: per input, whether it gets one.
+      active: by input, whether its cotangent is computed.
     """
 
     live: tuple[int, ...]
@@ -54,11 +59,11 @@ class Activity:
 
     @property
     def places(self) -> list[int]:
-        """The numbers of the active inputs."""
+        """The numbers of the active inputs, those whose cotangent is computed."""
         return [a for a, is_active in enumerate(self.active) if is_active]
 
     def chosen(self, inputs: Sequence[T]) -> list[T]:
-        """Return the items of the active inputs, given one item for each input."""
+        """Return the items of the active inputs, from one item for each input."""
         pairs = zip(inputs, self.active, strict=True)
         return [x for x, is_active in pairs if is_active]
 
@@ -71,13 +76,13 @@ class Activity:
 
 @dataclass(frozen=True)
 class Stash:
-    """A value that the loops of the reverse keep for the gradients of weights.
+    """A value that the reverse loops store for the gradients of weights.
 
     Attributes:
-      row: the spec of one row.
-      is_linear: whether it depends on the cotangents, as a norm does not.
-      replaces: number of a residual that `pull_to_inputs` alone reads, whose place it
-        takes; `None` if it needs a buffer of its own.
+      row: the spec (shape and dtype) of one row.
+      is_linear: whether it depends on the cotangents; a norm of an input does not.
+      replaces: number of a residual in whose buffer it is stored, since only
+        `pull_to_inputs` reads that residual; `None` if it has a buffer of its own.
     """
 
     row: Spec

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs without recurrences: plain JAX, without loops.
+"""The execution of programs without recurrences: plain JAX, without loops.
 
 Each operation runs a single time, on all rows that there is room for, after those that
 it reads. There is no shared buffer. An input that reads all results of an operation, in
-order, is these results as they are. Any other is gathered from the concatenated results
-that it may read, and added up where it reads sums. JAX takes the gradients.
+order, is these results as they are ("in place"). Any other input is gathered from the
+concatenated results that it may read, and added up where it reads sums. JAX takes the
+gradients.
 
     round 0     [rows of atoms, 64] ──────── in place ────────▶ round 1
                      └───── gathered, and added up by atom ────▶
 
-Spare rows repeat a real one, and no cotangent flows back through them: where a function
-is not defined, zero times infinity would be NaN. In operations that are defined
-everywhere spare rows are anything finite. As long as weights are finite, their
-cotangents are zero by themselves, so nothing has to be masked.
+Spare (padding) rows repeat a real one, and no cotangent flows back through them: where
+a function is not defined, zero times infinity would be NaN. In operations that are
+defined everywhere spare rows are anything finite. As long as weights are finite, the
+cotangents of spare rows are zero without a mask.
+
+A *table* is an operation, or a result numbered behind all operations. A *part* of the
+values is the constants of a type or one output of an operation, numbered as in
+`graph.value_parts`. In shapes, `rows` counts the rows of a table, and `*shape` is that
+of one value.
 """
 
 from __future__ import annotations
@@ -51,11 +57,11 @@ from jfold.scheduling.spec import RECOMPUTE_ALL
 
 @dataclass(frozen=True, eq=False)
 class Produced:
-    """Values of a type in successive rows.
+    """The values of one type in successive rows.
 
     Attributes:
       first: number of the first row, among all values of the type.
-      rows: [count, *shape].
+      rows: [count, *shape], the values.
     """
 
     first: int
@@ -67,10 +73,11 @@ class State:
     """The values computed so far.
 
     Attributes:
-      produced: rows of each result of an operation, by its number; the sums of a
-        component share theirs.
-      counts: number [] of real rows of each part of the values, as far as known.
-      anything: parts whose spare rows are finite, but repeat no real one.
+      produced: by number of a result of an operation, its rows; all sums of one
+        component share one entry.
+      counts: by part (the constants of a type, or an output), the number [] of its real
+        rows, once it is computed.
+      anything: parts whose spare (padding) rows are finite, but repeat no real one.
     """
 
     execution: Execution
@@ -86,12 +93,12 @@ def apply_all(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> Arrays:
-    """Return the tensors of all results [rows, *shape] each.
+    """Return the tensors of all results, list of arrays, each [rows, *shape].
 
     Args:
-      weights: by operation [*shape each].
-      indices: [size], the index array.
-      constants: per type [rows, *shape].
+      weights: by operation, list of arrays, each [*shape].
+      indices: [size] int32, the index array.
+      constants: by type [rows, *shape].
     """
     state = State(execution, Batch(execution.layout, indices, constants))
     for c, component in enumerate(execution.components):
@@ -105,9 +112,9 @@ def apply_all(
 
 
 def _checked(execution: Execution, tensors: Arrays) -> Arrays:
-    """Return tensors [rows, *shape] each, whose reverse checks that functions have one.
+    """Return the tensors; their reverse raises if a function has no gradient.
 
-    JAX would raise its own error, which does not name the layer.
+    The error has a note with the name of the layer, which JAX's own error lacks.
     """
     kernels = execution.kernels.values()
     if all(jaxprs.is_straight(kernel.forward(2)) for kernel in kernels):
@@ -116,14 +123,17 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 
 
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
-    """Return a tensor [rows, *shape], whose reverse checks what it depends on."""
+    """Return result tensor `number`; its reverse checks, and passes the cotangent on.
+
+    It raises if an operation that the tensor depends on has no gradient.
+    """
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         execution.pullbacks([k == number for k, _ in enumerate(execution.tensors)])
         return cotangents
 
     def again(_: Arrays, along: MaybeZeros, cotangents: MaybeZeros) -> MaybeZeros:
-        return []  # it is linear
+        return []  # the identity has no second derivative
 
     def derived(tensors: Arrays, _: MaybeZeros) -> Derived:
         return tensors, Reverse(pull, again), tensors
@@ -134,7 +144,7 @@ def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
 
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
-    """Run an operation, given its weights [*shape each]."""
+    """Run operation `o` on weights, each [*shape]; add its outputs to `state`."""
     execution, reads = state.execution, _reads(state.execution, o)
     kernel, extent = execution.kernels[o], _extent(state, o, reads)
     inputs = [_rows(state, read, extent) for read in reads]
@@ -159,12 +169,13 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """The rows of an operation or a result.
+    """The rows of an operation or a result, real ones first.
 
     Attributes:
       rows: number of rows.
-      count: number of real rows, the first ones [].
-      anything: whether the other rows may be anything finite.
+      count: [] int32, the number of real rows.
+      anything: whether the other rows may be anything finite, and need repeat no real
+        one.
       varying: the axes of an enclosing `jax.shard_map` that arrays vary over.
     """
 
@@ -175,14 +186,14 @@ class Extent:
 
     @functools.cached_property
     def real(self) -> Array:
-        """A mask of the real rows [rows] bool."""
+        """The mask of the real rows, [rows] bool."""
         return cast_varying(
             lax.lt(lax.iota('int32', self.rows), self.count), self.varying
         )
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return the extent of an operation, or of a result, numbered after these."""
+    """Return the extent of a table: an operation, or a result behind all operations."""
     layout, count = state.execution.layout, _count(state, table, reads)
     rows = [*layout.region, *layout.results][table]
     anything = _allows_any_finite(state, table, reads)
@@ -190,10 +201,10 @@ def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
 
 
 def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
-    """Return the number [] of real rows of an operation, or of a result.
+    """Return the number [] of real rows of a table, an operation or a result.
 
-    Values read in place and their readers share one number: XLA would compile equal
-    code again for each number that it reads.
+    Values read in place and their readers share one such scalar: XLA would compile
+    equal code again for each scalar that it reads.
     """
     batch, first = state.batch, len(state.execution.operations)
     parts = _in_place_parts(reads)
@@ -207,8 +218,11 @@ def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
 
 
 def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
-    """Return whether spare rows of an operation may be anything finite. It must be
-    defined on that, read nothing else there, and save a mask by it."""
+    """Return whether spare (padding) rows of an operation may be anything finite.
+
+    It must be defined everywhere, and outputs that it reads in place must have such
+    spare rows themselves. False for results, and where no mask would be saved.
+    """
     execution = state.execution
     if table >= len(execution.operations):
         return False
@@ -221,17 +235,18 @@ def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
 
 
 def _in_place_parts(reads: Iterable[Read]) -> list[int]:
-    """Return the parts of the values that are read in place."""
+    """Return the numbers of the parts (constants or outputs) read in place."""
     return [x.part for x in reads if x.part is not None and x.mode is ReadMode.IN_PLACE]
 
 
 def _apply_sums(state: State, c: int, component: Component) -> None:
-    """Compute all sums of a component."""
+    """Compute all sums of a component as one array of rows; add it to `state`."""
     execution, operations = state.execution, component.operations
     sections, numbers = state.batch.sections, first_results(execution.program)
     (t,) = execution.operations[operations[0]].outputs
     inside = sum(1 << numbers[o] for o in operations)
     inputs = sources(execution.program).inputs
+    # Sums of sums are flattened: no summand is a result of this component.
     makers = union(union(inputs[o]) for o in operations) & ~inside
     rows = sum(execution.layout.region[o] for o in operations)
     summands = _read(state, t, makers, sections.summands[c])
@@ -245,7 +260,9 @@ def _mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
     Args:
       x: [rows, ...], or [*shape] if `real` is one bool.
-      spare: the replacement, of the same shape; `x` itself if left out.
+      real: [rows] bool, or [] bool for all of `x`.
+      spare: the replacement, of the shape of `x`; if left out, `x`, of which only the
+        gradient is stopped.
     """
     if spare is None and not is_inexact(x):
         return x
@@ -254,10 +271,10 @@ def _mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
 
 def kept_bytes(execution: Execution) -> int:
-    """Return the size of what JAX keeps for the reverse, in bytes.
+    """Return the number of bytes that JAX stores for the reverse.
 
     Raises:
-      Exception: whatever a function without a gradient does.
+      Exception: whatever a function without a gradient raises.
     """
     execution.pullbacks([True for _ in execution.tensors])
     weights = {o: kernel.weight_specs for o, kernel in execution.kernels.items()}
@@ -268,7 +285,7 @@ def kept_bytes(execution: Execution) -> int:
     def pull(
         weights: ByOperation, indices: Array, constants: tuple[Array, ...]
     ) -> object:
-        """Return the reverse, a pytree of its residuals."""
+        """Return the reverse as `jax.vjp` does, a pytree of its residuals."""
         floats = {o: list(filter(is_inexact, x)) for o, x in weights.items()}
 
         def run(floats: ByOperation) -> Arrays:
@@ -286,14 +303,15 @@ def kept_bytes(execution: Execution) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """A slot on the device.
+    """A slot (input of an operation or tensor of a result) on the device.
 
     Attributes:
+      mode: whether rows are read in place, gathered by an index, or summed.
       type: number of its type.
-      makers: the operations' results that it may read.
-      part: the part that it reads whole, where it reads in place.
-      section: the index section of the rows that it reads.
-      sums: the index section of the sums that these rows are added to.
+      makers: the results of operations that it may read, as a bit set.
+      part: number of the part that it reads whole, where it reads in place.
+      section: the section of the index array with the rows that it reads.
+      sums: the section with the row that each of these is added to, if it is summed.
     """
 
     mode: ReadMode
@@ -305,7 +323,7 @@ class Read:
 
 
 def _reads(execution: Execution, table: int) -> list[Read]:
-    """Return the slots of an operation, or of a result after all of them."""
+    """Return how the inputs of an operation, or the tensors of a result, are read."""
     program, sections = execution.program, execution.layout.sections
     types = [operation.inputs for operation in program.operations]
     types += [result.tensors for result in program.results]
@@ -321,7 +339,7 @@ def _reads(execution: Execution, table: int) -> list[Read]:
 
 
 def _results(state: State) -> Iterator[Array]:
-    """Yield the tensors of all results [rows, *shape]."""
+    """Yield the tensors of all results, each [rows, *shape], in order."""
     first = len(state.execution.operations)
     for table in range(first, first + len(state.execution.program.results)):
         reads = _reads(state.execution, table)
@@ -331,10 +349,10 @@ def _results(state: State) -> Iterator[Array]:
 
 
 def _rows(state: State, read: Read, extent: Extent) -> Array:
-    """Return the rows that a slot reads [rows, *shape].
+    """Return the rows that an input or a result tensor reads, [rows, *shape].
 
-    Spare rows repeat the last real one, and no cotangent flows back from them; or are
-    finite, if that is enough.
+    Spare (padding) rows repeat the last real one, and no cotangent flows back from
+    them; if `extent.anything`, they are anything finite.
     """
     if read.mode is ReadMode.IN_PLACE:
         values = _in_place(state, read, extent.rows)
@@ -357,8 +375,10 @@ def _rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether spare rows of what is read in place repeat the last real one. They
-    do in all outputs of an operation, if they do in its inputs."""
+    """Return whether spare (padding) rows of values read in place repeat a real row.
+
+    The spare rows of all outputs of an operation do, if those of its inputs do.
+    """
     program = state.execution.program
     if read.part is None or read.mode is not ReadMode.IN_PLACE:
         return False
@@ -369,7 +389,7 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
-    """Return all rows of a part [rows, *shape]."""
+    """Return all constants of a type, or all of an output, [rows, *shape]."""
     program = state.execution.program
     assert read.part is not None
     t, table, k = value_parts(program)[read.part]
@@ -377,16 +397,22 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
         values = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
     else:
         number = first_results(program)[table - len(program.types)] + k
-        if number not in state.produced:  # nor is there any row to read
+        if number not in state.produced:  # there is no room for it, so no row is read
             return _zeros(state, t, rows)
         values = state.produced[number].rows
-    # Of a capacity that was put together by hand one may have more room than the other.
+    # In a capacity that was put together by hand, a reader may have more or fewer rows.
     spare = [(0, rows - len(values)), *[(0, 0)] * (values.ndim - 1)]
     return jnp.pad(values, spare) if rows > len(values) else values[:rows]
 
 
 def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
-    """Add up summands [n, *shape], by the rows of their sums in `section` [n]."""
+    """Return sums [rows, *shape] of summands [n, *shape].
+
+    Args:
+      section: of the index array, [n] numbers: the row of the sum that each summand
+        adds to.
+      rows: number of sums; those without summands are zero.
+    """
     wide, to = _wide(summands), state.batch.read(section, 0, *section.shape)
     # The additive identity of floats is -0.0.
     nothing = -0.0 if is_inexact(wide) else 0
@@ -397,10 +423,11 @@ def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
 
 
 def _read(state: State, t: int, makers: ProducerSet, section: Section) -> Array:
-    """Return values of a type [rows, *shape], constants or results of `makers`.
+    """Return values of type `t`, gathered from constants and results, [rows, *shape].
 
     Args:
-      section: of the index array [rows], with their rows among all values of the type.
+      makers: the results of operations that may be read, as a bit set.
+      section: of the index array, [rows] numbers of rows among all values of the type.
     """
     parts = list(_parts(state, t, makers))
     rows = state.batch.read(section, 0, *section.shape)
@@ -413,7 +440,7 @@ def _read(state: State, t: int, makers: ProducerSet, section: Section) -> Array:
 
 
 def _zeros(state: State, t: int, rows: int) -> Array:
-    """Return zeros of a type [rows, *shape], where there is nothing to read."""
+    """Return zeros [rows, *shape] of type `t`, where there is nothing to read."""
     type_ = state.execution.program.types[t]
     return cast_varying(
         jnp.zeros((rows, *type_.shape), type_.dtype), state.execution.varying
@@ -421,13 +448,13 @@ def _zeros(state: State, t: int, rows: int) -> Array:
 
 
 def _wide(x: Array) -> Array:
-    """Widen floats of 16 bits, which lose too much in long sums."""
+    """Return `x`, with 16-bit floats widened to float32, for long sums."""
     narrow = is_inexact(x) and x.dtype.itemsize < np.dtype('float32').itemsize
     return x.astype('float32') if narrow else x
 
 
 def _parts(state: State, t: int, makers: ProducerSet) -> Iterator[Produced]:
-    """Yield constants and results of `makers`, in the order of their rows."""
+    """Yield the constants of type `t` and results of `makers`, in the order of rows."""
     constants = state.batch.constants[t]
     if len(constants):
         yield Produced(0, jnp.asarray(constants))
@@ -440,7 +467,7 @@ def _parts(state: State, t: int, makers: ProducerSet) -> Iterator[Produced]:
 
 
 def _among(parts: Iterable[Produced], rows: Array) -> Array:
-    """Return the places [n] of rows [n] in the concatenation of `parts`."""
+    """Return indices [n] into the concatenation of `parts`, for rows [n] of a type."""
     first, *others = parts
     shift, before = -first.first, len(first.rows)
     # Where a batch reads nothing at all, all rows are 0, and may be before `first`.

@@ -3,7 +3,7 @@
 
 The loops of the forward pass, backwards. A tile *gathers* the cotangents of its outputs
 from where the consumers left them, and writes those of its inputs to edge rows of its
-own, so nothing is scattered and sums have a fixed order:
+own (one for each use of a value), so nothing is scattered and sums have a fixed order:
 
     edges of a type    one input | another input | ... | results | sums | zero
                            ▲              │
@@ -12,10 +12,14 @@ own, so nothing is scattered and sums have a fixed order:
 
 Matrix products of the forward pass are stored; elementwise values are computed again.
 Gradients of weights are taken over all rows of an operation, in large chunks. Those of
-recurrent operations are deferred until after all loops, and computed from stashes that
-these left in the place of the products. They come right after their own loop where
-cotangents of inputs from outside are taken with them. Other operations get theirs at
-once, with the cotangents of their inputs.
+recurrent operations are deferred until after all loops, and computed from stashes:
+values that the loops stored in the place of the products. They come right after the
+loop of their component where cotangents of inputs from outside of the recurrence are
+taken with them. Other operations get theirs at once, with the cotangents of their
+inputs.
+
+In shapes, `rows` counts the rows of a tile or chunk, and `*shape` is that of one value
+or weight.
 """
 
 from __future__ import annotations
@@ -68,8 +72,9 @@ class Reads:
     """The data that the reverse pass reads and never writes.
 
     Attributes:
-      pullbacks: by operation, of those through which cotangents flow.
-      weights: likewise.
+      pullbacks: by operation, the reverse of those through which cotangents flow.
+      weights: of the same operations.
+      values: the buffers of all values of the forward pass.
     """
 
     execution: Execution
@@ -92,10 +97,11 @@ def backward(
     """Return the gradients of weights by operation, `None` if known to be zero.
 
     Args:
-      pullbacks: by operation, of those through which cotangents flow.
-      arrays: by operation, its weights [*shape each].
-      saved: by the forward pass.
-      cotangents: of `execution.tensors`, in their order [rows, *shape] each.
+      pullbacks: by operation, the reverse of those through which cotangents flow.
+      arrays: by operation, its weights, each [*shape].
+      values: all values of the forward pass.
+      saved: the residuals that the forward pass stored.
+      cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
     loops = make_loops(execution.spec, batch, down=True)
@@ -114,7 +120,7 @@ def backward(
         ):
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
-        # No loop of this component waits for late cotangents, but those of others do.
+        # No loop of this component reads late cotangents, but those of others do.
         for o in operations:
             if pullbacks[o].reverse.late_inputs:
                 state, grads[o] = _after_loops(reads, o, state)
@@ -128,7 +134,7 @@ def backward(
 def _pull_level(
     reads: Reads, c: int, operations: Sequence[int], level: Level, state: State
 ) -> State:
-    """Run the reverse of one level of a component."""
+    """Run the reverse of one level of component `c`; return the new state."""
     # All consumers of this level are in later levels or components, so have run.
     state = _sum_uses(reads, c, level.number, state)
     # A single write can come after all reads; with more, see `xla.materialized`.
@@ -141,7 +147,10 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Return the number of writes, per tile, to edge buffers that are read too."""
+    """Return the number of writes to buffers of cotangents that the loop also reads.
+
+    One tile of each of the operations, all of one component, is counted.
+    """
     execution = reads.execution
     running = [o for o in operations if reads.pullbacks[o].to_inputs]
     flows = {o: reads.pullbacks[o].reverse.flow for o in running}
@@ -178,14 +187,19 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
 
 
 def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Arrays]:
-    """Run the reverse of an operation that is not recurrent, on all its rows. Returns
-    the gradients of its trained weights [*shape each], too."""
-    # Sums are filed under the last step that runs, as of any level.
+    """Run the reverse of an operation that is not recurrent, on all its rows.
+
+    Returns:
+      The new state, and the gradients of the trained weights, each [*shape].
+    """
+    # The schedule lists the sums of a level at the last of its steps; here all rows are
+    # of one level.
     last = jnp.maximum(reads.batch.levels(c) - 1, 0)
     return _after_loops(reads, o, _sum_uses(reads, c, last, state))
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
+    """Return the state, with cotangents of many uses summed for values of a level."""
     edges, residuals = state.carry
     edges = sum_uses(reads.execution, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))
@@ -195,10 +209,10 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 
 
 def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
-    """Return the arguments of the reverse of a tile or chunk.
+    """Return the operands of the reverse of a tile or chunk.
 
-    Spare rows of a chunk repeat the first, with a cotangent of zero: on zeros an
-    operation may give NaN, and zero times NaN is NaN.
+    Spare (padding) rows of a chunk repeat the first row, with a cotangent of zero: on
+    zeros an operation may give NaN, and zero times NaN is NaN.
     """
     o, rows = tile.operation, tile.rows
     pullback, weights = reads.pullbacks[o], reads.weights[o]
@@ -209,7 +223,7 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     real = cast_varying(real, reads.execution.varying)
 
     def recomputed() -> Arrays:
-        """Residuals [rows, *shape] each."""
+        """Return the residuals, each [rows, *shape], from the inputs."""
         return pullback.reverse.save_residuals(weights, inputs, rows, {})[1]
 
     saved = pullback.policy.residuals(tile, residuals.saved[o], recomputed, real)
@@ -219,7 +233,10 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
 
 
 def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
-    """Yield the cotangent [rows, *shape] of each live output, summed over its uses."""
+    """Yield the cotangent [rows, *shape] of each live output, summed over its uses.
+
+    An output is live if it has a cotangent.
+    """
     o, capacity = tile.operation, reads.execution.spec.capacity
     outputs = reads.execution.operations[o].outputs
     bases = reads.execution.layout.value_base[o]
@@ -240,11 +257,13 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Edges:
-    """Write the cotangents of a tile's inputs to their edge rows.
+    """Write the cotangents of a tile's inputs; return all edges.
+
+    Each goes to its edge row, the place where one use of a value leaves its cotangent.
 
     Args:
-      moving: cotangents of inputs, by input [rows, *shape] each.
-      cotangents: of the live outputs, from which they come [rows, *shape] each.
+      moving: by input, its cotangent [rows, *shape].
+      cotangents: of the outputs, from which `moving` comes, each [rows, *shape].
     """
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
@@ -263,7 +282,7 @@ def _write_edges(
             first, none = base + step * tile.first, jnp.zeros_like(tied[chosen[0]])
             old = [none for _ in group]
             if any(a in reverse.early_inputs and a not in tied for a in group):
-                # The loop has written the cotangents of the other inputs in between.
+                # The loop has written those of the other inputs, in rows between: keep.
                 rows = slice_rows(edges.buffers[t], first, step * tile.rows)
                 old = [rows[k::step] for k in range(step)]
             pairs = zip(group, old, strict=True)
@@ -276,7 +295,12 @@ def _write_edges(
 
 
 def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
-    """Return the specs of stash buffers, for each stash that has its own."""
+    """Return the specs of an operation's stash buffers, by number of the stash.
+
+    A stash is a value that the loop stores for the gradients of weights. Stashes that
+    take the place of a residual have no buffer; without deferred gradients there are
+    none.
+    """
     rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
     specs = {k: buffer_spec(rows, x.row) for k, x in crossing if x.replaces is None}
     return specs if pullback.defers else {}
@@ -285,10 +309,11 @@ def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, S
 def _write_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
 ) -> Residuals:
-    """Store what a tile stashes, `crossing` [rows, ...] each.
+    """Store values of a tile for the gradients of weights; return all residuals.
 
-    A stash may take the place of products. It lies one widest tile further on, where
-    products have been read already, since tiles run from the last rows to the first:
+    A stash (such a value, of `crossing`, each [rows, ...]) may take the place of
+    products. It lies one widest tile further on, where products have been read already,
+    since tiles run from the last rows to the first:
 
         products   p0 p1 p2 p3 p4 p5 __ __      a tile of two rows, p4 and p5, is
         then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
@@ -314,7 +339,11 @@ def _write_stashes(
 def _read_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, real: Array
 ) -> Iterator[Array]:
-    """Yield the stashes [rows, ...] of a chunk, given which rows are real [rows]."""
+    """Yield the values that the loops stored for a chunk, each [rows, ...].
+
+    Rows that are not `real` [rows] are zero, or repeat the first where zero may give
+    NaN.
+    """
     o = tile.operation
     shift = reads.execution.shift(o)
     for k, stash in enumerate(reads.pullbacks[o].reverse.crossing):
@@ -331,7 +360,7 @@ def _read_stashes(
 
 
 def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
-    """Return gradients [*shape each] of an operation's weights, from all its rows.
+    """Return the state, and gradients of trained weights from all rows of an operation.
 
     They come from stashes, or from both halves of the reverse, run here: then nothing
     is stored in between, and results that nobody uses are dead code to XLA.
@@ -340,7 +369,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
-        """Return the edges, and gradients of the weights [*shape each]."""
+        """Return the edges, and the chunk's gradients of weights, each [*shape]."""
         rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
             crossing = list(_read_stashes(reads, tile, residuals, rows.real))
@@ -356,7 +385,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         return _write_edges(reads, tile, edges, written, rows.cotangents), grads
 
     if pullback.defers and not reverse.late_inputs:
-        # All edges are there, and only read: there is no loop to wait for.
+        # All edge rows are written, and only read here: no loop has to end before.
         start = Chained(0, (edges, _no_grads(reads, o)))
         return state, reads.loops.chunks(o, chunk, start).carry[1]
     start = Chained(state.zero, (edges, _no_grads(reads, o)))
@@ -366,7 +395,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
-    """Return zeros for the trained weights of an operation [*shape each]."""
+    """Return zeros like the trained weights of an operation, each [*shape]."""
     # Integers come last among weights, and have no gradient.
     trained = reads.weights[o].arrays[: reads.execution.kernels[o].trained_count]
     return [cast_varying(jnp.zeros_like(x), reads.execution.varying) for x in trained]
@@ -377,11 +406,12 @@ def _gradients(
 ) -> list[Array | None]:
     """Return the gradient of each weight of an operation, `None` for zeros.
 
-    A weight that no live output reads has a gradient of zero, whatever the values.
+    A weight that no output with a cotangent reads has a gradient of zero, whatever the
+    values.
 
     Args:
-      grads: gradients of the trained weights [*shape each].
-      count: number of all weights.
+      grads: gradients of the trained weights, each [*shape]; `None` if there are none.
+      count: number of all weights; those behind the trained ones get `None`.
     """
     result: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
@@ -395,7 +425,7 @@ def _gradients(
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Carry:
-    """Return edges with the cotangents of results, and empty stash buffers."""
+    """Return edge buffers with the cotangents of results, and empty stash buffers."""
     execution, extra = reads.execution, xla.extra_rows(even=False)
     buffers: dict[int, Array] = {}
     for t in sorted(_types(reads)):
@@ -416,7 +446,7 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Ca
 
 
 def _types(reads: Reads) -> set[int]:
-    """Return the types of values that have cotangents."""
+    """Return the numbers of the types of values that have cotangents."""
     types: set[int] = set()
     for o, pullback in reads.pullbacks.items():
         operation, flow = reads.execution.operations[o], pullback.reverse.flow

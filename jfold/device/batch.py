@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch on the device, and all reads of its index array, by section."""
+"""The data of a batch on the device, and reads of its index array."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Batch:
     """The data of a batch on the device.
 
     Attributes:
-      layout: where everything lies.
-      indices: [size] int32.
-      constants: per type [capacity, *shape].
+      layout: the places of rows in buffers, and of sections in the index array.
+      indices: [size] int32, the index array: all row numbers and counts of the batch.
+      constants: by type [capacity, *shape], where `*shape` is that of one value.
     """
 
     layout: Layout
@@ -30,42 +30,51 @@ class Batch:
 
     @property
     def sections(self) -> Sections:
-        """The sections of `indices`."""
+        """The sections of the index array: place and shape of each."""
         return self.layout.sections
 
     def levels(self, component: int) -> Array:
-        """Return the number of levels [] of a component; of steps if that is fixed."""
+        """Return the number of levels of a component, [] int32.
+
+        It is the number of steps of its loops where the capacity fixes that.
+        """
         return self._number(self.sections.header.depths, component)
 
     def nodes(self, operation: int) -> Array:
-        """Return the number of real rows of an operation []."""
+        """Return the number of real rows of an operation, [] int32."""
         return self._number(self.sections.header.counts, operation)
 
     def rows(self, result: int) -> Array:
-        """Return the number of real rows of a result []."""
+        """Return the number of real rows of a result, [] int32."""
         return self._number(self.sections.header.rows, result)
 
     @property
     def empty(self) -> Array:
-        """The part of a wide tile that may be empty, as a divisor []."""
+        """The `n`, [] int32, where up to 1/n of a wide tile may be empty."""
         return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
-        """Return the first row and the end [] of an operation on a level."""
+        """Return first row and end of an operation on a level, two scalars [] int32."""
         component = self.layout.component[operation]
         columns = self.layout.tables[component][1]
         first = level * columns + self.layout.column[operation]
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return the first row and the number of tiles [] of one round of sums."""
+        """Return first sum and number of tiles of a round of sums, [] int32 each.
+
+        Args:
+          type_: number of the type of the summed cotangents.
+          step: number of the level or step, counted through all components.
+          stage: number of the round at that step.
+        """
         section = self.sections.steps[type_]
         _, stages, numbers = section.shape
         place = numbers * (step * stages + stage)
         return list(self.read(section, place, numbers))
 
     def read(self, section: Section, first: Number, size: int) -> Array:
-        """Return `size` numbers of a section, from number `first` on [size]."""
+        """Return numbers `first` to `first + size - 1` of a section, [size] int32."""
         begin = section.start + first
         if isinstance(begin, int):
             return lax.slice(self.indices, (begin,), (begin + size,))
@@ -74,5 +83,5 @@ class Batch:
         )
 
     def _number(self, section: Section, place: int) -> Array:
-        """Return one number of a section []."""
+        """Return number `place` of a section, [] int32."""
         return lax.squeeze(self.read(section, place, 1), (0,))

@@ -2,7 +2,9 @@
 """The buffers of an execution, whose rows are read and written in place.
 
 Buffers are only read by gathers or slices, and written by `dynamic_update_slice`, never
-inside a conditional, so that XLA copies none of them in a loop.
+inside a conditional, so that XLA copies none of them in a loop. In shapes, `size`
+counts the rows of a buffer, `count` those read or written, and `*shape` is that of one
+row.
 """
 
 from __future__ import annotations
@@ -22,37 +24,39 @@ from jfold.device.batch import Batch, Number
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Values:
-    """The values that operations have computed.
+    """The buffers of constants and of values that operations have computed.
 
     Attributes:
-      buffers: by type, of those that operations compute [constants + regions, *shape].
+      buffers: by type [constants + rows of operations, *shape], of types that
+        operations compute.
     """
 
     buffers: dict[int, Array]
 
     def of(self, batch: Batch, t: int) -> Array:
-        """Return the values of a type [rows, *shape], possibly constants alone."""
+        """Return the values of a type [size, *shape], maybe constants alone."""
         constants = batch.constants[t]
         return self.buffers[t] if t in self.buffers else jnp.asarray(constants)
 
     def written(self, t: int, rows: Array, first: Number) -> Values:
-        """Return these with rows [count, *shape] written from number `first` on."""
+        """Return the values, with `rows` [count, *shape] written at row `first`."""
         return Values(self.buffers | {t: write(self.buffers[t], rows, first)})
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Edges:
-    """The cotangents, one edge row for each use of a value.
+    """The buffers of cotangents, one edge row for each use of a value.
 
     Attributes:
-      buffers: by type, of those that have cotangents [uses, *shape].
+      buffers: by type, of types that have cotangents [edge rows, *shape]; sums of uses
+        and a row of zeros come last.
     """
 
     buffers: dict[int, Array]
 
     def written(self, t: int, rows: Array, first: Number) -> Edges:
-        """Return these with rows [count, *shape] written from number `first` on."""
+        """Return the edges, with `rows` [count, *shape] written at row `first`."""
         return Edges(self.buffers | {t: write(self.buffers[t], rows, first)})
 
 
@@ -62,38 +66,45 @@ class Residuals:
     """The rows of each operation that are stored for later.
 
     Attributes:
-      saved: by operation, from the forward pass, for the reverse [rows, ...] each.
-      crossing: by operation, stashes of the reverse for gradients of weights, by number
-        [rows, ...] each; those that replace something saved lie in `saved`.
+      saved: by operation, list of arrays [size, ...] that the forward pass stores for
+        the reverse.
+      crossing: by operation, then by number, stashes [size, ...] that the reverse
+        stores for gradients of weights; stashes that replace something saved lie in
+        `saved`.
     """
 
     saved: dict[int, Arrays]
     crossing: dict[int, dict[int, Array]]
 
     def with_saved(self, o: int, rows: Arrays, first: Number) -> Residuals:
-        """Return these with rows [count, ...] of an operation saved from `first` on."""
+        """Return the residuals, with rows of operation `o` saved from `first` on."""
         pairs = zip(self.saved[o], rows, strict=True)
         saved = [write(buffer, x, first) for buffer, x in pairs]
         return Residuals(self.saved | {o: saved}, self.crossing)
 
     def replaced(self, o: int, saved: Arrays, crossing: dict[int, Array]) -> Residuals:
-        """Return these with other buffers [rows, ...] of one operation."""
+        """Return the residuals, with new buffers of operation `o`, each [size, ...]."""
         return Residuals(self.saved | {o: saved}, self.crossing | {o: crossing})
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Return zeros [rows, ...], a few rows more than asked; see `xla.extra_rows`."""
+    """Return zeros like `spec`, with a few rows more; see `xla.extra_rows`."""
     rows, *shape = spec.shape
     return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
 
 def buffer_spec(rows: int, row: Spec) -> Spec:
-    """Return the spec of a buffer [rows, *row]."""
+    """Return the spec of a buffer of `rows` rows, each like `row`."""
     return array_spec((rows, *row.shape), row.dtype)
 
 
 def take(buffer: Array, rows: Array) -> Array:
-    """Return rows [count, ...] of a buffer [size, ...] at the places `rows` [count]."""
+    """Return rows [count, ...] of a buffer [size, ...], gathered by row index.
+
+    Args:
+      rows: [count] int32, row indices; all must be within the buffer, unless that is
+        empty: then the result is zeros.
+    """
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
     offset_dims = tuple(range(rows.ndim, rows.ndim + buffer.ndim - 1))
@@ -107,8 +118,10 @@ def take(buffer: Array, rows: Array) -> Array:
 
 
 def add_at(buffer: Array, rows: Array, at: Array) -> Array:
-    """Add rows [count, ...] to a buffer [size, ...] at `at` [count], one by one. Places
-    outside the buffer are dropped."""
+    """Add rows [count, ...] to a buffer [size, ...] at row indices `at` [count].
+
+    Rows are added one by one; those whose index is outside of the buffer are dropped.
+    """
     window_dims = tuple(range(1, buffer.ndim))
     return lax.scatter_add(
         buffer,
@@ -120,12 +133,12 @@ def add_at(buffer: Array, rows: Array, at: Array) -> Array:
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:
-    """Return successive rows [rows, ...] of a buffer [size, ...]."""
+    """Return `rows` successive rows of a buffer [size, ...], from row `first` on."""
     return lax.dynamic_slice_in_dim(buffer, first, rows, allow_negative_indices=False)
 
 
 def write(buffer: Array, rows: Array, first: Number) -> Array:
-    """Write rows [count, ...] into a buffer [size, ...] from number `first` on."""
+    """Return a buffer [size, ...], with rows [count, ...] written at row `first`."""
     rows = rows.astype(buffer.dtype)
     return lax.dynamic_update_slice_in_dim(
         buffer, rows, first, 0, allow_negative_indices=False
@@ -133,7 +146,7 @@ def write(buffer: Array, rows: Array, first: Number) -> Array:
 
 
 def interleave(rows: Arrays) -> Array:
-    """Interleave arrays [count, ...] by rows, to [several * count, ...]."""
+    """Return the rows of n arrays, each [count, ...], in turns: [n * count, ...]."""
     if len(rows) == 1:
         return rows[0]
     count, *shape = rows[0].shape
@@ -144,11 +157,11 @@ def interleave(rows: Arrays) -> Array:
 
 
 def sum_arrays(rows: Arrays) -> Array:
-    """Return the sum [count, ...] of arrays [count, ...], from the first on."""
+    """Return the sum [count, ...] of arrays, each [count, ...], added in order."""
     return functools.reduce(jnp.add, rows)
 
 
 def repeated(x: Array, real: Array) -> Array:
-    """Replace rows of `x` [count, ...] that are not real [count] by the first."""
+    """Replace the rows of `x` [count, ...] where `real` [count] is false by row 0."""
     real = real.reshape(real.shape + (1,) * (x.ndim - 1))
     return jnp.where(real, x, x[:1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hoisting out of `jax.checkpoint`: what parameters alone decide leaves it.
+"""The hoisting out of `jax.checkpoint` of equations that depend on parameters alone.
 
 A checkpoint is one equation, which depends on rows, so weights that it derives from
 parameters would be computed in every tile. They are hoisted out of it:
@@ -26,10 +26,11 @@ NAMES = 'checkpoint', 'remat', 'remat2'  # of the primitive, by versions of JAX
 def hoist_from_checkpoints(
     closed: core.ClosedJaxpr, of_rows: Sequence[bool]
 ) -> core.ClosedJaxpr:
-    """Move equations that do not depend on rows out of `jax.checkpoint`.
+    """Return a jaxpr, with equations that depend on no rows moved out of checkpoints.
 
     Args:
-      of_rows: whether each argument depends on rows.
+      closed: the jaxpr; returned as it is if it has no `jax.checkpoint`.
+      of_rows: by argument, whether it depends on rows.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     if not any(e.primitive.name in NAMES for e in jaxpr.eqns):
@@ -48,7 +49,15 @@ def hoist_from_checkpoints(
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """Run a checkpoint [*shape each], with what depends on no rows before it."""
+    """Run a checkpoint, after all of its equations that depend on no rows.
+
+    Args:
+      operands: list of arrays, each [*shape].
+      of_rows: by operand, whether it depends on rows.
+
+    Returns:
+      The results, each [*shape].
+    """
     inner, constants = _traced(equation, of_rows)
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]
     depend, varying = jaxprs.reachable(inner, rows)
@@ -74,8 +83,10 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
 def _traced(
     equation: core.JaxprEqn, of_rows: Sequence[bool]
 ) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """Return the jaxpr in a checkpoint and its constants [*shape each]. It has no
-    nested `jit`s, and checkpoints inside it are cut too."""
+    """Return the jaxpr in a checkpoint and its constants, each [*shape].
+
+    Nested `jit`s are inlined, and checkpoints in the jaxpr are cut in the same way.
+    """
     inner: core.Jaxpr = equation.params['jaxpr']
 
     def body(*operands: jax.Array) -> Arrays:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that are plainly defined everywhere.
+"""A check for functions that are plainly defined everywhere.
 
 Such a function and its derivative are finite wherever the arguments are finite, but for
-overflow. On spare rows a cotangent of zero is enough then: nothing of them gets into
-any gradient.
+overflow. On spare (padding) rows a cotangent of zero is enough then: nothing of those
+rows gets into any gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax.extend import core
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays
 
-# Defined everywhere, whatever their parameters are.
+# Primitives that are defined everywhere, whatever their parameters.
 _DEFINED = jaxprs.MOVES | frozenset(
     'abs add add_any ceil clamp conv_general_dilated copy cos cumsum dot_general '
     'dynamic_slice erf erfc floor iota logistic max min mul neg pad reduce_sum round '
@@ -28,8 +28,8 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
     """Return whether a jaxpr is a function that is plainly defined everywhere.
 
     Args:
-      own_rules: whether to check derivatives that a user gives by `custom_jvp`; not
-        within such a derivative.
+      own_rules: whether to check derivatives that a user gives by `custom_jvp`, too;
+        false for the jaxpr of such a derivative.
     """
     jaxpr, constants = jaxprs.open_jaxpr(closed)
     equations = all(_is_defined(equation, own_rules) for equation in jaxpr.eqns)
@@ -37,6 +37,7 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
+    """Return whether one equation is plainly defined everywhere."""
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
@@ -53,13 +54,16 @@ def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
         return isinstance(equation.invars[1], core.Literal) and literals[-1] != 0
     if name == 'integer_pow':
         return bool(params['y'] >= 0)
-    if name == 'gather':
+    if name == 'gather':  # this mode fills rows outside of the operand with NaN
         return params['mode'] is not lax.GatherScatterMode.FILL_OR_DROP
     return name in _DEFINED
 
 
 def _is_finite(constant: object) -> bool:
-    """Return whether all of a constant [*shape] is known to be finite."""
+    """Return whether a constant [*shape] is known to be finite everywhere.
+
+    Integers are; what an enclosing transformation traces is not known.
+    """
     if not jaxprs.is_inexact(jax.typeof(constant)):
         return True
     is_known = not isinstance(constant, jax.core.Tracer)
@@ -67,7 +71,10 @@ def _is_finite(constant: object) -> bool:
 
 
 def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
-    """Return the jaxpr of an equation with tangents, from operands and tangents."""
+    """Return the jaxpr of an equation with its tangents.
+
+    It maps operands and tangents of the float operands to results and their tangents.
+    """
     specs = list(map(jaxprs.spec, equation.invars))
     moving = [i for i, x in enumerate(specs) if jaxprs.is_inexact(x)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions with a reverse of their own that have a forward mode as well.
+"""The derivatives of functions with a written-out reverse, in both modes.
 
 `jax.custom_vjp` refuses forward mode, and a loop of unknown length has no reverse but
 one that is written out. Here the mode decides what runs:
@@ -10,6 +10,9 @@ one that is written out. Here the mode decides what runs:
 Both may be differentiated again, without a reverse of a reverse. Second derivatives are
 symmetric, so the pullback of a cotangent of gradients is the derivative of the
 gradients along it.
+
+Arguments and outputs are lists of arrays, each [*shape]; so are tangents and
+cotangents, with `None` for zeros.
 """
 
 from __future__ import annotations
@@ -44,11 +47,11 @@ class CustomDerivatives:
     """A function of arrays with its own reverse, differentiable in both modes.
 
     Attributes:
-      run: arguments to outputs.
-      save: arguments to outputs and residuals, a pytree.
-      pull: arguments, residuals and cotangents of the outputs to cotangents of the
+      run: maps arguments to outputs.
+      save: maps arguments to outputs and residuals, a pytree.
+      pull: maps arguments, residuals and cotangents of the outputs to cotangents of the
         arguments.
-      check: takes the tangents of the arguments; refuses those that `pull` would drop.
+      check: takes the tangents of the arguments; raises if `pull` would drop one.
     """
 
     run: Callable[[Arrays], Arrays]
@@ -57,7 +60,7 @@ class CustomDerivatives:
     check: Callable[[MaybeZeros], None] = lambda tangents: None
 
     def __call__(self, arguments: Arrays) -> Arrays:
-        """Return the outputs [*shape each] of arguments [*shape each]."""
+        """Return the outputs, each [*shape], of arguments, each [*shape]."""
 
         def derived(arguments: Arrays, tangents: MaybeZeros) -> Derived:
             self.check(tangents)
@@ -68,8 +71,10 @@ class CustomDerivatives:
         return result
 
     def _save(self, arguments: Arrays) -> tuple[Arrays, Any]:
-        """Run `save` [*shape each], differentiably. Only forward mode differentiates
-        residuals; reverse mode goes through arguments."""
+        """Run `save`, differentiably: return outputs and residuals.
+
+        Only forward mode differentiates residuals; reverse mode goes through arguments.
+        """
 
         # `_save` calls itself in its own rule: so forward mode has derivatives of any
         # order, each traced only when it is asked for.
@@ -83,21 +88,29 @@ class CustomDerivatives:
     def _reverse(
         self, outputs: int, arguments: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
-        """Return the reverse of `outputs` outputs, its known values [*shape each]."""
+        """Return the reverse of `run` or `save`, and its operands beside cotangents.
+
+        Args:
+          outputs: number of the outputs.
+          saved: the residuals.
+
+        Returns:
+          The reverse; the arguments and the leaves of the residuals, each [*shape].
+        """
         leaves, structure = jax.tree.flatten(saved)
         count = len(arguments)
 
-        # Residuals are known operands, beside the arguments: a rule may close over
-        # nothing that is traced. Cotangents beyond the outputs' are those of residuals.
+        # Residuals are operands, beside the arguments: a rule may close over nothing
+        # that is traced. Cotangents behind those of outputs are of residuals: dropped.
         def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-            """Return cotangents of the known values [*shape each]."""
+            """Return the cotangents of the arguments, each [*shape]."""
             saved = jax.tree.unflatten(structure, known[count:])
             return self._pull(known[:count], saved, cotangents[:outputs])
 
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Return cotangents [*shape each], by second derivatives."""
+            """Return cotangents of the arguments by second derivatives."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 
@@ -106,7 +119,7 @@ class CustomDerivatives:
     def _pull(
         self, arguments: Arrays, saved: ArrayTree, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Run `pull` [*shape each], differentiably."""
+        """Run `pull`, differentiably: return the cotangents of the arguments."""
         known, structure = jax.tree.flatten((arguments, cotangents, saved))
 
         def pull(known: Arrays) -> MaybeZeros:
@@ -137,8 +150,16 @@ class CustomDerivatives:
     def _second(
         self, arguments: Arrays, along: MaybeZeros, cotangents: MaybeZeros
     ) -> tuple[MaybeZeros, MaybeZeros]:
-        """Return second derivatives [*shape each], differentiable in forward mode. They
-        are the derivatives of the outputs, and of `pull`, along tangents."""
+        """Return second derivatives, differentiable in forward mode only.
+
+        Args:
+          along: by argument, the tangent that derivatives are taken along, or `None`.
+          cotangents: of the outputs, for `pull`.
+
+        Returns:
+          The derivatives, along these tangents, of the outputs and of what `pull`
+          returns.
+        """
         known, structure = jax.tree.flatten((arguments, along, cotangents))
         places = [x is not None for x in along]
 
@@ -162,18 +183,19 @@ class CustomDerivatives:
         return result
 
 
-# Results of a function, its reverse, and the values that are known to that: the
-# arguments and maybe more.
+# Results of a function, its reverse, and what that takes beside cotangents: arguments,
+# and maybe more.
 Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 
 
 def differentiable(
     function: Callable[[Arrays], Any], derived: Callable[[Arrays, MaybeZeros], Derived]
 ) -> Callable[[Arrays], Any]:
-    """Return a function of arrays [*shape each] to a pytree, with its derivative.
+    """Return a function of arrays, each [*shape], to a pytree, with its own derivative.
 
     Args:
-      derived: takes the arguments and their tangents.
+      derived: maps arguments and their tangents to results, reverse and operands of the
+        reverse.
     """
     # A rule for forward mode serves both: its tangents are of a primitive that knows
     # its own transpose.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An execution, apart from its arrays: kernels, layout, residual policies.
+"""The execution of a program, without its arrays: kernels, layout, policies.
 
 Cotangents flow from the results that the loss uses, and nowhere else. An operation that
 the loss does not use has no reverse, so neither zero times infinity nor a function
-without a gradient does harm there.
+without a gradient does harm there. A *policy* decides what an operation stores for the
+reverse.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ T = TypeVar('T')
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """One way to run a program.
+    """A way to run a program: all that is needed but the arrays.
 
     Attributes:
-      layout: the rows of everything in its buffers.
-      components: in their order, with the operations that there is room for.
-      kernels: by operation, of those that there is room for; not of sums that are
-        computed in one go.
-      tensors: the tensors to return.
+      spec: the program, with capacities and options.
+      layout: the places of rows in buffers, and of sections in the index array.
+      components: in the order in which they run; operations whose capacity is zero are
+        left out.
+      kernels: by operation, of those with capacity; none for sums that are computed in
+        one go.
+      tensors: the tensors of all results, which are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
     """
 
@@ -76,20 +79,20 @@ class Execution:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """The operations of the program, including those without room."""
+        """The operations of the program, with those whose capacity is zero."""
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """Return the row offset at which stashed cotangents overwrite products.
+        """Return the row offset of a stash that takes the place of a residual.
 
         It is the width of the widest tile where tiles overlap, and zero elsewhere.
         """
-        # Other operations defer nothing, so they stash nothing.
+        # Operations without recurrence defer nothing, so they stash nothing.
         recurrent = self.components[self.layout.component[o]].recurrent
         return max(self.layout.widths[o]) if recurrent else 0
 
     def apart(self, tree: T) -> T:
-        """Put an optimization barrier behind arrays of reproducible programs."""
+        """Return a pytree of arrays, behind an optimization barrier if reproducible."""
         leaves, structure = jax.tree.flatten(tree)
         if not (self.spec.reproducible and leaves):
             return tree
@@ -111,6 +114,11 @@ class Execution:
         return {o: self._recompute(o) for o in self.kernels}
 
     def _recompute(self, o: int) -> RecomputeAll:
+        """Return a policy that stores nothing for the reverse.
+
+        It hoists products out of loops where they fit in `hoisting.ROOM`; always if
+        sums are reproducible or the number of steps is fixed.
+        """
         # Sums in a fixed order are to be the same whatever the capacity.
         if self.spec.reproducible or strategy_of(self.spec).fixed:
             return RecomputeAll(hoists=True)
@@ -119,14 +127,20 @@ class Execution:
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
-        """The policies, by operation, if the loss uses all results. A function without
-        a gradient stores nothing: taking its gradient raises later."""
+        """The policies, by operation, if all results have a cotangent.
+
+        A function without a gradient stores nothing: taking its gradient raises later.
+        """
         if self.spec.residuals == RECOMPUTE_ALL:
             return dict(self.forward_alone)
         flows = self.flows([True for _ in self.tensors])
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Activity | None) -> Policy:
+        """Return a policy that stores products, or one that recomputes them.
+
+        It recomputes if `flow` is `None`, or if the function has no gradient.
+        """
         try:
             reverse = None if flow is None else self._reverse(o, flow)
         except Exception:  # whatever a function of the user's raises
@@ -136,7 +150,9 @@ class Execution:
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """Return the activity of each operation that cotangents reach.
+        """Return, by operation, the inputs and outputs that cotangents reach.
+
+        Operations without any are left out.
 
         Args:
           used: which of the returned tensors have a cotangent.
@@ -154,7 +170,11 @@ class Execution:
         return flows
 
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:
-        """Return the activity of an operation, given all results with a cotangent."""
+        """Return the inputs and outputs of an operation with cotangents, or `None`.
+
+        Args:
+          live: all results of operations that have a cotangent, as a bit set.
+        """
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
         # `live` is a bit set: bit `first + k` stands for output k.
@@ -173,20 +193,22 @@ class Execution:
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """Return, by operation, the reverse of those that cotangents reach.
+        """Return, by operation that cotangents reach, its reverse and where it runs.
 
         Args:
           used: which of the returned tensors have a cotangent.
 
         Raises:
-          Exception: whatever a function without a gradient does; a note names it.
+          Exception: whatever a function without a gradient raises, with a note of its
+            layer.
         """
         return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
 
     def _pullback(self, o: int, flow: Activity) -> Pullback:
         reverse, policy = self._reverse(o, flow), self.policies[o]
         if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
-            # The residuals saved are for more cotangents than there are.
+            # Reverses are memoized: with another one, residuals were saved for more
+            # cotangents than there are.
             policy = self._recompute(o)
         recurrent = self.components[self.layout.component[o]].recurrent
         return Pullback(reverse, policy, self.is_trained(o), recurrent)
@@ -201,6 +223,7 @@ class Pullback:
     """The reverse of an operation, and where it runs.
 
     Attributes:
+      reverse: the reverse of the kernel, in two halves.
       policy: stores residuals, or recomputes them.
       to_weights: whether the weights get gradients.
       is_recurrent: whether the operation belongs to a recurrent component.
@@ -213,18 +236,24 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Return whether inputs get their own cotangents, unlike inputs of a sum."""
+        """Return whether cotangents of early inputs are written to edge rows.
+
+        They are not for sums, whose inputs all have the cotangent of the output.
+        """
         is_sum = self.reverse.kernel.operation.is_sum
         return bool(self.reverse.early_inputs) and not is_sum
 
     @property
     def runs_at_once(self) -> bool:
-        """Return whether gradients and cotangents come together, from all rows."""
+        """Return whether weights and inputs are reversed together, in chunks."""
         return self.to_weights and not self.is_recurrent
 
     @property
     def defers(self) -> bool:
-        """Return whether gradients or late cotangents wait for stashes of the loops."""
+        """Return whether the reverse is cut: the loops store stashes for the late half.
+
+        The late half gives gradients of weights and cotangents of late inputs.
+        """
         waits = self.to_weights or bool(self.reverse.late_inputs)
         return waits and self.is_recurrent and self.policy.stores
 
@@ -232,7 +261,12 @@ class Pullback:
 def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Execution:
-    """Return the execution of a spec, for parameters or specs of them, by layer."""
+    """Return the execution of a spec.
+
+    Args:
+      params: by layer name, parameters or specs of them.
+      varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
+    """
     program, sums = spec.program, sum_operations(spec.program)
     # Products hoisted from a loop are stored, which `recompute all` forbids.
     stores = spec.residuals != RECOMPUTE_ALL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equations in forms that add up in one order, for `reproducible=True`.
+"""The forms of equations that add up in one order, for `reproducible=True`.
 
 The order in which an equation adds up must depend on its shapes alone, not on the
 equations around it or the number of threads. Four things are known to break that:
@@ -16,6 +16,9 @@ equations around it or the number of threads. Four things are known to break tha
         without rounding in between. So tiles have a barrier on either side. On a CPU
         the barrier is gone before fusion, but there each tile is a round of a loop,
         with which nothing is fused.
+
+A function below computes the result of one equation (`RULES`: by primitive), given its
+operands, in such a form.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ Tree = TypeVar('Tree')
 
 
 def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """Compute a product whose sum runs over the last axes of the left operand."""
+    """Compute a product, with the summed axes of its left operand moved last."""
     left, right = operands
     (summed, others), (batch, batch_right) = equation.params['dimension_numbers']
     free = [i for i in range(left.ndim) if i not in summed and i not in batch]
@@ -57,7 +60,10 @@ def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
 
 
 def reduce_sum(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """Compute a sum over some axes, on a CPU as a product with ones."""
+    """Compute a sum over some axes, on a CPU as a product with ones.
+
+    Sums of integers, of no axes or of empty arrays run as they are.
+    """
     (x,), axes = operands, equation.params['axes']
     if not axes or not x.size or not jnp.issubdtype(x.dtype, jnp.floating):
         return jaxprs.apply(equation, operands)
@@ -85,8 +91,11 @@ def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def scatter_add_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """Add rows [rows, *shape] to a table [n, *shape] at places [rows, 1]. Any other
-    form of `scatter-add` runs as it is."""
+    """Add rows [rows, *shape] to a table [n, *shape] at row indices [rows, 1].
+
+    Operands are the table, the indices and the rows. Any other form of `scatter-add`
+    runs as it is.
+    """
     if not _adds_rows(equation):
         return jaxprs.apply(equation, operands)
 
@@ -103,10 +112,16 @@ def scatter_add_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
 
 
 def add_sorted(table: Array, places: Array, rows: Array) -> Array:
-    """Add rows [rows, *shape] to a table [n, *shape], sorted by places [rows].
+    """Add rows to a table, after sorting them by row index; return the table.
 
-    Rows of one place are first added up in a tree, whose shape their order decides.
-    Places outside the table are left out."""
+    Rows of one index are first added up in a tree, whose shape their order decides.
+
+    Args:
+      table: [n, *shape].
+      places: [rows] int32, row indices from 0; rows with an index of `n` or more are
+        dropped.
+      rows: [rows, *shape].
+    """
     order = jnp.argsort(places, stable=True)
     places, rows = places[order], rows[order]
     changes = places[1:] != places[:-1]
@@ -121,15 +136,18 @@ def add_sorted(table: Array, places: Array, rows: Array) -> Array:
 
 
 def _joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Combine two parts of a segmented sum: flags [rows] and sums [rows, *shape]. The
-    flag says whether a run begins in either part; the sum is of the last run."""
+    """Combine two elements of a segmented sum, for `lax.associative_scan`.
+
+    An element is a flag [rows], whether a run of equal indices begins in it, and the
+    sum [rows, *shape] of its last run.
+    """
     (begins, before), (begins_again, rows) = one, two
     is_new = begins_again.reshape(begins_again.shape + (1,) * (rows.ndim - 1))
     return begins | begins_again, jnp.where(is_new, rows, before + rows)
 
 
 def _adds_rows(equation: core.JaxprEqn) -> bool:
-    """Return whether an equation adds whole rows to those of a table."""
+    """Return whether an equation adds whole rows to rows of a table."""
     params, (table, places, rows) = equation.params, map(jaxprs.spec, equation.invars)
     numbers = params['dimension_numbers']
     return (
@@ -144,7 +162,12 @@ def _adds_rows(equation: core.JaxprEqn) -> bool:
 
 
 def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
-    """Return places [rows] from 0 on; `count` or more for what a scatter drops."""
+    """Return row indices [rows] from 0 on; `count` for rows that a scatter drops.
+
+    Args:
+      mode: clips indices into the table, or drops those outside.
+      count: number of rows of the table.
+    """
     if mode == lax.GatherScatterMode.CLIP:
         return jnp.clip(places, 0, count - 1)
     return jnp.where((places >= 0) & (places < count), places, count)
@@ -159,7 +182,7 @@ RULES: Rules = {
 
 
 def in_order(function: Callable[[Tree], Arrays], argument: Tree) -> Arrays:
-    """Return `function(argument)` [*shape each], its equations in these forms."""
+    """Return `function(argument)`, a list of arrays, with sums in a fixed order."""
     leaves, structure = jax.tree.flatten(argument)
 
     def of_leaves(*leaves: Array) -> Arrays:

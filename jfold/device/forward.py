@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forward pass: a batch and weights to values.
+"""The forward pass: from a batch and weights to values and residuals.
 
 Components run one after another: first the products that `hoisting` takes out of the
 loop, then a loop over levels, with an inner loop over tiles for each operation and tile
@@ -11,6 +11,9 @@ rows in place:
                             └─ gathered ─▶ tile: rows of one level; past its end,
                                            spare rows, which the next level
                                            overwrites
+
+In shapes, `rows` counts the rows of a tile or buffer, and `*shape` is that of one
+value.
 """
 
 from __future__ import annotations
@@ -42,11 +45,11 @@ def forward(
     arrays: ByOperation,
     batch: Batch,
 ) -> Carry:
-    """Return all values, and the residuals that the reverse pass reads.
+    """Return the buffers of all values, and the residuals that the reverse pass reads.
 
     Args:
       policies: by operation, which decide what is stored.
-      arrays: by operation, its weights [*shape each].
+      arrays: by operation, its weights, each [*shape].
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in execution.kernels.items()}
     loops = make_loops(execution.spec, batch, down=False)
@@ -102,13 +105,13 @@ def gather_inputs(
     tile: Tile,
     read: Collection[int] | None = None,
 ) -> Arrays:
-    """Return the inputs of a tile [rows, *shape] each; zeros for those not read.
+    """Return the inputs of a tile, each [rows, *shape]; zeros for inputs not read.
 
-    Spare rows, if the tile counts its real ones, repeat the first: the values that they
-    point to may not be there yet.
+    Spare (padding) rows, if the tile counts its real ones, repeat the first: the values
+    that their indices point to may not be computed yet.
 
     Args:
-      read: numbers of inputs; all if left out.
+      read: numbers of the inputs to read; all if left out.
     """
     batch, types = loops.batch, execution.operations[tile.operation].inputs
     gathered: dict[int, Array] = {}
@@ -126,7 +129,7 @@ def gather_inputs(
 
 
 def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
-    """Return the rows [rows] of the value buffer that one input of a tile reads."""
+    """Return row indices [rows] into the value buffer, for one input of a tile."""
     section = batch.sections.inputs[tile.operation][place]
     index = batch.read(section, tile.first, tile.rows)
     if tile.count is None:
@@ -142,7 +145,13 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Values:
-    """Write the outputs of a tile [rows, *shape] each, tied to `gathered` inputs."""
+    """Return the values, with the outputs of a tile written, after its inputs are read.
+
+    Args:
+      gathered: numbers of the inputs that were read.
+      inputs: of the tile, each [rows, *shape].
+      outputs: of the tile, each [rows, *shape].
+    """
     o = tile.operation
     operation, bases = execution.operations[o], execution.layout.value_base[o]
     # An output that does not depend on inputs of its own type could be written before
@@ -168,12 +177,16 @@ def _hoist(
     state: Chained[Carry],
     new: dict[int, Array],
 ) -> tuple[Chained[Carry], dict[int, Array]]:
-    """Compute an operation's products of inputs from outside of its recurrence.
+    """Compute the loop-invariant products of an operation, in chunks.
 
-    Returns them by number [rows, ...] each, in the order of the operation's rows.
+    They are products of inputs from outside of its recurrence.
 
     Args:
-      new: buffers for them.
+      new: by number of the product, a buffer [rows, ...] for it; maybe none.
+
+    Returns:
+      The new state, and the buffers with the products, in the order of the operation's
+      rows.
     """
     if not new:
         return state, new
@@ -196,7 +209,7 @@ def _hoist(
 
 
 def _new_values(execution: Execution, batch: Batch, extra: Iterator[int]) -> Values:
-    """Return value buffers of zeros, which begin with the constants of each type."""
+    """Return value buffers by type: the constants, then zeros."""
     buffers = {}
     for t in sorted({t for x in execution.operations for t in x.outputs}):
         type_, rows = execution.program.types[t], execution.layout.value_rows[t]
@@ -210,7 +223,7 @@ def _new_values(execution: Execution, batch: Batch, extra: Iterator[int]) -> Val
 def _new_residuals(
     execution: Execution, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Residuals:
-    """Return buffers for the residuals that the loops write."""
+    """Return buffers of zeros for the residuals that the loops write."""
     saved = {}
     for o, policy in policies.items():
         sizes = execution.layout.region[o], execution.shift(o)
@@ -222,7 +235,10 @@ def _new_residuals(
 def _new_hoisted(
     execution: Execution, policy: Policy, o: int, extra: Iterator[int]
 ) -> dict[int, Array]:
-    """Return buffers for hoisted products by number, as long as stored ones."""
+    """Return buffers of zeros for hoisted products, by number of the product.
+
+    They are as long as those of stored products.
+    """
     kernel, rows = execution.kernels[o], execution.layout.region[o] + execution.shift(o)
     return {
         k: new_buffer(
@@ -235,6 +251,6 @@ def _new_hoisted(
 def saved_specs(
     execution: Execution, policies: Mapping[int, Policy]
 ) -> dict[int, Specs]:
-    """Return, by operation, the specs of the residuals of the forward pass."""
+    """Return, by operation, the specs of buffers for all of its residuals."""
     region = execution.layout.region
     return {o: x.buffers(region[o], execution.shift(o)) for o, x in policies.items()}

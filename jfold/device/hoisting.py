@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop-invariant products: those of inputs from outside of a recurrence.
+"""The loop-invariant products: those of inputs from outside of a recurrence.
 
 A cell reads results of its own recurrence and, mostly, an item from outside of it. The
 products of items and weights need no loop over levels. They are computed before the
@@ -20,6 +20,9 @@ operation, which stay in its caches: more is memory that the system has to hand 
 takes longer than it saves. With `residuals='recompute all'` nothing is stored, and
 nothing leaves a loop. Functions with loops, cases, checkpoints or reverse rules inside
 stay as they are.
+
+The number of a product is its place among the `dot_general`s of the kernel's jaxpr;
+*external* inputs come from outside of the recurrence, and so do external products.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from jfold.device.kernel import Kernel
 if TYPE_CHECKING:
     from jfold.base.jaxprs import Atom
 
-WORTH = 16  # summands a number, from which on a product is stored
+WORTH = 16  # a product is stored if each number has so many summands
 ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a CPU
 
 
@@ -60,7 +63,10 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
 
 @memoized
 def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
-    """Return the numbers of the external products that the loop reads."""
+    """Return the numbers of the external products that the loop reads.
+
+    Others lead only to further external products.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     numbers = external_products(kernel)
     known = [kernel.products(2)[k] for k in numbers]
@@ -71,21 +77,24 @@ def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
 
 
 def hoisted_bytes(kernel: Kernel) -> int:
-    """Return the size of a row of the hoisted products, in bytes."""
+    """Return the number of bytes of hoisted products in one row."""
     rows = map(kernel.product_row, hoisted_products(kernel))
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in rows)
 
 
 @memoized
 def inputs_inside(kernel: Kernel, known: tuple[int, ...]) -> frozenset[int]:
-    """Return the inputs that outputs depend on, where some products are known."""
+    """Return the numbers of inputs that the loop computes outputs from.
+
+    Products numbered in `known` are computed before the loop.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     return _inputs_read(kernel, jaxpr.outvars, known)
 
 
 @memoized
 def inputs_outside(kernel: Kernel, wanted: tuple[int, ...]) -> frozenset[int]:
-    """Return the inputs that some products depend on."""
+    """Return the numbers of the inputs that products `wanted` depend on."""
     return _inputs_read(kernel, [kernel.products(2)[k] for k in wanted], ())
 
 
@@ -97,7 +106,7 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
 
 
 def _dependent(kernel: Kernel, external: bool) -> set[core.Var]:
-    """Return the variables that depend on external inputs, or on the others."""
+    """Return the variables that depend on external inputs, or on recurrent ones."""
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     inputs = jaxpr.invars[kernel.weight_count :]
     pairs = zip(inputs, kernel.external, strict=False)
@@ -107,7 +116,10 @@ def _dependent(kernel: Kernel, external: bool) -> set[core.Var]:
 def _inputs_read(
     kernel: Kernel, wanted: Iterable[Atom], known: Collection[int]
 ) -> frozenset[int]:
-    """Return the inputs that variables depend on, where some products are known."""
+    """Return the numbers of the inputs that variables `wanted` are computed from.
+
+    Products numbered in `known` are at hand, so their inputs are not read.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     wanted, products = list(wanted), kernel.products(2)
     steps = jaxprs.slice_for(jaxpr.eqns, wanted, {products[k] for k in known})

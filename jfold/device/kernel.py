@@ -4,6 +4,10 @@
 A kernel takes *weights* in place of parameters: functions of parameters alone are
 computed once, before all tiles. Its jaxpr depends on shapes alone, so one kernel serves
 all batches and both passes.
+
+In shapes, `rows` counts the rows of a tile, and `*shape` is that of one value or
+weight. *Products* are the results of the `dot_general`s of a kernel's jaxpr, numbered
+in order.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
 
     from jfold.base.jaxprs import Atom, Environment, Rules
 
-# Products [rows, ...] each, by number: their order in the jaxpr of an operation.
+# Products, each [rows, ...], by number: their order in the jaxpr of an operation.
 Products: TypeAlias = Mapping[int, jax.Array]
 
 
@@ -55,10 +59,10 @@ class Weights:
     """The weights of a kernel.
 
     Attributes:
-      arrays: the trained ones, then the others [*shape each].
-      forward: matrices that narrow tiles share in the forward pass, transposed
-        [n, m] each.
-      reverse: the same in the reverse pass, if there is one [n, m] each.
+      arrays: list of arrays, each [*shape]: the trained ones, then the others.
+      forward: matrices, each [n, m], transposed once for all narrow tiles of the
+        forward pass.
+      reverse: matrices, each [n, m], for the reverse pass, if there is one.
     """
 
     arrays: Arrays
@@ -73,9 +77,9 @@ class Kernel(Memoized):
     Attributes:
       params: specs of its parameters, a pytree.
       types: of its inputs.
-      varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
+      varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
       reproducible: whether sums have a fixed order.
-      external: per input, whether it only comes from outside of the recurrence.
+      external: by input, whether it only comes from outside of the recurrence.
     """
 
     operation: Operation
@@ -88,11 +92,11 @@ class Kernel(Memoized):
     def outputs(
         self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
     ) -> Arrays:
-        """Run the operation on rows; return outputs [rows, *shape] each.
+        """Run the operation on rows; return its outputs, each [rows, *shape].
 
         Args:
-          inputs: [rows, *shape] each.
-          real: the rows that are real [rows] bool; all if left out.
+          inputs: list of arrays, each [rows, *shape].
+          real: [rows] bool, which rows are real, not padding; all if left out.
         """
         closed = self.forward(rows)
         known = self.shared(closed, weights.forward, rows)
@@ -108,15 +112,16 @@ class Kernel(Memoized):
         wanted: Sequence[int],
         known: Products,
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation on rows that are all real.
+        """Run the operation on rows that are all real; return outputs and products.
 
         Args:
-          inputs: [rows, *shape] each; those that only known products read are not read.
-          wanted: products, by their numbers.
-          known: products that need not be computed [rows, ...] each.
+          inputs: list of arrays, each [rows, *shape]; inputs that only `known` products
+            are computed from are not read.
+          wanted: numbers of the products to return.
+          known: by number, products [rows, ...] that are computed already.
 
         Returns:
-          Outputs [rows, *shape] each; the wanted products [rows, ...] each.
+          The outputs, each [rows, *shape]; the wanted products, each [rows, ...].
         """
         jaxpr, _ = jaxprs.open_jaxpr(self.forward(rows))
         variables = [*jaxpr.outvars, *(self.products(rows)[k] for k in wanted)]
@@ -127,7 +132,10 @@ class Kernel(Memoized):
     def products_of(
         self, weights: Weights, inputs: Arrays, rows: int, wanted: Sequence[int]
     ) -> Arrays:
-        """Return products [rows, ...]; inputs that none of these reads are not read."""
+        """Return products by number, each [rows, ...].
+
+        Inputs that none of these products depend on are not read.
+        """
         variables = [self.products(rows)[k] for k in wanted]
         return self._rows_first(wanted, self._run(weights, inputs, rows, variables, {}))
 
@@ -139,7 +147,12 @@ class Kernel(Memoized):
         wanted: Sequence[Atom],
         known: Products,
     ) -> Arrays:
-        """Return variables of the jaxpr on `rows` rows, with axes as it has them."""
+        """Return variables of the jaxpr on `rows` rows, with axes as in the jaxpr.
+
+        Args:
+          wanted: the variables.
+          known: by number, products [rows, ...] that are computed already.
+        """
         closed, products = self.forward(rows), self.products(rows)
         arguments = [*weights.arrays, *inputs, self.all_real(rows)]
         env = jaxprs.environment(closed, arguments)
@@ -154,33 +167,33 @@ class Kernel(Memoized):
         return jaxprs.run(steps, env, wanted, self.rules)
 
     def _rows_first(self, numbers: Sequence[int], products: Arrays) -> Arrays:
-        """Move the axis of rows of products to the front [rows, ...] each."""
+        """Move the axis of rows of products to the front, each [rows, ...]."""
         pairs = zip(numbers, products, strict=True)
         return [jnp.moveaxis(x, self.row_axes[k], 0) for k, x in pairs]
 
     @memoized
     def products(self, rows: int) -> list[core.Var]:
-        """Return the results of products on `rows` rows, in a fixed order."""
+        """Return the variables of products in the jaxpr on `rows` rows, in order."""
         return [e.outvars[0] for e in jaxprs.products(self.forward(rows))]
 
     @functools.cached_property
     def row_axes(self) -> dict[int, int]:
-        """The axis of rows of each product that has one, by number."""
+        """The axis of rows of each product that has one, by number of the product."""
         pairs = zip(self.products(2), self.products(3), strict=True)
         axes = [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
         return {k: axis for k, axis in enumerate(axes) if axis is not None}
 
     def product_row(self, number: int) -> Spec:
-        """Return the spec of a row of a product."""
+        """Return the spec of one row of a product, by number of the product."""
         return one_row(jaxprs.spec(self.products(2)[number]), self.row_axes[number])
 
     @property
     def rules(self) -> Rules:
-        """The rules by which some equations are run."""
+        """The rules, by primitive, that run equations reproducibly; maybe none."""
         return fixed_order.RULES if self.reproducible else {}
 
     # Arguments of the jaxprs here and in the reverse are flat: trained weights, other
-    # weights, inputs, mask of real rows; in the reverse then products and cotangents.
+    # weights, inputs, mask of real rows; in the reverse products and cotangents follow.
 
     @functools.cached_property
     def weight_specs(self) -> Specs:
@@ -197,21 +210,24 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def trained_count(self) -> int:
-        """The number of trained weights."""
+        """The number of trained weights, which are all floats and come first."""
         return sum(map(is_inexact, self.weight_specs))
 
     def weights_of(self, params: ArrayTree) -> Arrays:
-        """Return the weights [*shape] each: parameters, and functions of them alone."""
+        """Return the weights, each [*shape]: parameters or functions of them."""
         leaves, option = jax.tree.leaves(params), self.reproducible
         return self.staged(2).run_early(*leaves, reproducible=option)
 
     @functools.cached_property
     def takes_tiles(self) -> bool:
-        """Return whether the function is given whole tiles, else row by row."""
+        """Return whether the function is given whole tiles, not single rows."""
         return self.operation.layer.batched and self._of_tile(2).has_linear_rules
 
     def staged(self, rows: int) -> Hoisted:
-        """Return the layer's function in two stages, on `rows` rows or on one row."""
+        """Return the layer's function in two stages, weights and the rest.
+
+        It is a function of a tile of `rows` rows if `takes_tiles`, else of one row.
+        """
         return self._of_tile(rows) if self.takes_tiles else self._of_row
 
     @functools.cached_property
@@ -222,7 +238,7 @@ class Kernel(Memoized):
     @memoized
     def _of_tile(self, rows: int) -> Hoisted:
         count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
-        # Two numbers of rows show which equations depend on it.
+        # A second number of rows, from `PROBES`, shows which equations depend on it.
         other = PROBES[rows == PROBES[0]]
         staged = stage(self._trace(rows), count, name, self._trace(other))
         if rows != 2:  # the weights for two rows serve all widths
@@ -231,12 +247,16 @@ class Kernel(Memoized):
 
     @memoized
     def _trace(self, rows: int | None) -> core.ClosedJaxpr:
-        """Return the jaxpr of the layer's function, of parameters and a tile or row."""
+        """Return the jaxpr of the layer's function, of parameters and inputs.
+
+        Args:
+          rows: number of rows of a tile; `None` for a function of one row.
+        """
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
         alone = layer.batched and rows is None
 
         def outputs(*arguments: jax.Array) -> Arrays:
-            """Return outputs [rows, *shape] or [*shape] each, as the inputs are."""
+            """Return outputs, each [rows, *shape], or [*shape] for one row."""
             params = jax.tree.unflatten(structure, arguments[: len(leaves)])
             inputs = arguments[len(leaves) :]
             # A function of whole tiles runs on a row as on a tile of one row.
@@ -254,7 +274,7 @@ class Kernel(Memoized):
         )
 
     def _check_rows(self, outputs: Arrays, rows: int | None) -> None:
-        """Refuse outputs that are not [rows, *shape] each."""
+        """Raise TypeError unless all outputs of a tile are [rows, *shape]."""
         for x in outputs:
             if x.shape[:1] != (rows,):
                 raise TypeError(
@@ -264,6 +284,7 @@ class Kernel(Memoized):
                 )
 
     def _check_weights(self, staged: Hoisted, rows: int) -> None:
+        """Raise TypeError if weights of a tile depend on its number of rows."""
         leaves = jax.tree.leaves(self.params)
         stages = staged, self._of_tile(2)
         one, other = (str(jaxprs.trace(s.run_early, leaves)) for s in stages)
@@ -276,18 +297,20 @@ class Kernel(Memoized):
 
     @memoized
     def forward(self, rows: int) -> core.ClosedJaxpr:
-        """Return the jaxpr of the operation on `rows` rows."""
+        """Return the jaxpr of the operation on `rows` rows.
+
+        It maps arrays as of `row_specs` to the outputs, each [rows, *shape].
+        """
         count, staged, many = self.weight_count, self.staged(rows), self.row_specs(rows)
         # Products are rewritten on one row: `vmap` would hide which operands have rows.
         in_order = xla.row_rules(staged.varying, self.shares(rows))
 
         def outputs(*arguments: jax.Array) -> Arrays:
-            """Return outputs [*shape each] of weights, a row and whether it is real."""
+            """Return outputs of weights, inputs and whether rows are real."""
             rules = {**in_order, **staged.dropping(arguments[-1])}
             return staged.run_late(arguments[:count], arguments[count:-1], rules)
 
         def of_rows(*arguments: jax.Array) -> Arrays:
-            """Return the outputs [rows, *shape] each."""
             of_row = functools.partial(outputs, *arguments[:count])
             return list(jax.vmap(of_row, axis_size=rows)(*arguments[count:]))
 
@@ -301,22 +324,34 @@ class Kernel(Memoized):
     # ---- transposed matrices that narrow tiles share
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Return weights for the forward pass, from arrays [*shape each]."""
+        """Return weights for the forward pass, with transposes of `arrays`."""
         return Weights(arrays, self.transposes(self.forward(2), arrays))
 
     def shares(self, rows: int) -> bool:
-        """Return whether tiles of `rows` rows share transposed matrices. A function of
-        whole tiles may differ with the number of rows, so it shares none."""
+        """Return whether tiles of `rows` rows read transposes made before the loops.
+
+        A function of whole tiles may differ with the number of rows, so it shares none.
+        """
         return xla.shares_transposes(rows) and not self.takes_tiles
 
     def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
-        """Return the matrices [n, m] that a narrow tile, `closed`, reads transposed."""
+        """Return the transposes of weights that a jaxpr reads, each [n, m]; maybe none.
+
+        Args:
+          closed: the jaxpr of a narrow tile, forward or reverse.
+          arrays: the weights, each [*shape].
+        """
         return xla.transposes(closed, arrays) if self.shares(2) else []
 
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Return the variables that need not be computed, given `transposes` [n, m]."""
+        """Return, by variable of a jaxpr, the transposes that it need not compute.
+
+        Args:
+          closed: the jaxpr of a tile of `rows` rows, forward or reverse.
+          transposes: matrices, each [n, m], from `Kernel.transposes`.
+        """
         if not self.shares(rows):
             return {}
         return xla.shared(closed, self.weight_count, transposes)
@@ -324,20 +359,23 @@ class Kernel(Memoized):
     # ---- specs
 
     def all_real(self, rows: int) -> jax.Array:
-        """Return a mask of rows that are all real [rows] bool."""
+        """Return a mask [rows] bool that says that all rows are real."""
         return cast_varying(jnp.ones(rows, bool), self.varying)
 
     def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
-        """Return the spec of an array in a tile."""
+        """Return the spec of an array in a tile, with its varying axes."""
         return array_spec(shape, dtype, self.varying)
 
     def inputs(self, rows: int | None) -> Specs:
-        """Return the specs of the inputs of a tile, or of one row."""
+        """Return the specs of the inputs of a tile, or of one row for `None`."""
         leading = () if rows is None else (rows,)
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
 
     def row_specs(self, rows: int | None) -> Specs:
-        """Return specs of weights, inputs and the mask of real rows."""
+        """Return the specs of weights, inputs and the mask of real rows, in one list.
+
+        For `rows` of `None` they are those of one row.
+        """
         real = self.spec(() if rows is None else (rows,), np.dtype(bool))
         return [*self.weight_specs, *self.inputs(rows), real]
 
@@ -345,7 +383,7 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def reads(self) -> list[set[int]]:
-        """The inputs that each output depends on."""
+        """The numbers of the inputs that each output depends on."""
         first, end = self.weight_count, self.weight_count + len(self.types)
         return [
             {place - first for place in places if first <= place < end}
@@ -358,6 +396,7 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def _depends(self) -> list[set[int]]:
+        """The numbers of the arguments of the jaxpr that each output depends on."""
         return jaxprs.depends(self.forward(2))
 
 
@@ -372,7 +411,8 @@ def make_kernel(
     """Return the kernel of an operation for parameters like `params`, memoized.
 
     Args:
-      external: per input, whether it comes from outside of the recurrence alone; none
+      params: a pytree of arrays or specs.
+      external: by input, whether it comes from outside of the recurrence alone; none
         does if left out.
     """
     leaves, structure = jax.tree.flatten(params)

@@ -17,23 +17,25 @@ Two forms give the same gradients: a `SplitReverse` runs nothing in both places,
 the attributes
 
     hoists             whether it can take products that are hoisted from the loop
-    products_read      the products that it reads, by number, as far as that is known
-    residuals          one row of each array that `save_residuals` returns
+    products_read      numbers of the products that it reads, as far as that is known
     crossing           the stashes, arrays that cross between the two places
-    early_inputs       the active inputs whose cotangents the loop takes
-    late_inputs        those whose cotangents are taken with the gradients of weights
-    cotangents_read    for each active input, the live outputs whose cotangents its own
-                       depends on, as far as that is known
+    early_inputs       numbers of the inputs whose cotangents the loop computes
+    late_inputs        numbers of those whose cotangents are computed with the gradients
+    cotangents_read    for each input that has a cotangent, the outputs whose cotangents
+                       its own depends on, as far as that is known
 
-and the methods, where arrays of weights are [*shape] and all others [rows, ...] each,
+and the methods, where each array of weights is [*shape], each other array [rows, ...],
 
-    weights            adds to the weights what tiles of both passes share
+    residuals          specs of one row of each stored residual, without known products
+    weights            adds transposed matrices to the weights, for both passes
     save_residuals     inputs and known products to outputs and the other residuals, in
                        the forward pass
     joined             known products and the other residuals to all residuals
-    pull_to_inputs     rows to cotangents of the early inputs, and stashes
-    pull_to_weights    rows and stashes to gradients of the trained weights, and
+    pull_to_inputs     `Rows` to cotangents of the early inputs, and stashes
+    pull_to_weights    `Rows` and stashes to gradients of the trained weights, and
                        cotangents of the late inputs
+
+*Known* products are computed before the loop (hoisted), by number of the product.
 """
 
 from __future__ import annotations
@@ -51,7 +53,13 @@ Reverse: TypeAlias = SplitReverse | WholeReverse
 
 @memoized
 def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
-    """Return the split reverse where it is possible, the whole one elsewhere. Call it
-    only when a gradient is taken: some functions have none."""
+    """Return the split reverse where it is possible, else the whole one.
+
+    It is called only when a gradient is taken: some functions have none, and raise.
+
+    Args:
+      kernel: the operation at its shapes.
+      flow: the inputs and outputs that cotangents flow through.
+    """
     split = SplitReverse(kernel, flow)
     return split if split.is_possible else WholeReverse(kernel, flow)

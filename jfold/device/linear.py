@@ -4,6 +4,9 @@
 It maps tangents by `push`, and its transpose is `pull`. Rules of `jax.custom_jvp` bind
 it, so that one rule serves both modes: forward mode runs `push`; reverse mode, which
 transposes the primitive and never runs it, runs `pull`.
+
+Arguments (*known* operands) and outputs are lists of arrays, each [*shape]; so are
+tangents and cotangents, of those alone that have one, or with `None` for zeros.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.device import xla
 
-# `None` stands for an array that is known to be zero, whatever the values.
+# A list of arrays; `None` stands for one that is known to be zero, whatever the values.
 MaybeZeros: TypeAlias = list[Array | None]
 Function: TypeAlias = Callable[[Arrays], Arrays]
 Avals: TypeAlias = Sequence[Any]  # JAX's abstract values of arrays
@@ -34,12 +37,12 @@ Avals: TypeAlias = Sequence[Any]  # JAX's abstract values of arrays
 class Reverse:
     """The reverse of a function, and that of its derivative.
 
-    Attributes:
-      pull: arguments and cotangents of the outputs to cotangents of the arguments.
-      again: arguments, tangents of them and cotangents of the derivative along these to
-        cotangents of the arguments.
+    Both functions may leave out cotangents of the last arguments if they are zero.
 
-    Those of the last arguments may be left out if they are zero.
+    Attributes:
+      pull: maps arguments and cotangents of the outputs to cotangents of the arguments.
+      again: maps arguments, their tangents and cotangents of the derivative along these
+        tangents to cotangents of the arguments.
     """
 
     pull: Callable[[Arrays, MaybeZeros], MaybeZeros]
@@ -48,10 +51,14 @@ class Reverse:
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """The derivative of a function at known arguments.
+    """The derivative of a function at given arguments, a linear map of tangents.
+
+    Its methods take all arguments, `known`, tangents of those that have one, and
+    cotangents of the live outputs.
 
     Attributes:
-      function: arguments to outputs; its forward mode is JAX's.
+      function: maps arguments to outputs; its forward mode is JAX's.
+      reverse: the reverse of the function.
       moving: by argument, whether there is a tangent.
       live: by output, whether it is of a type that has tangents.
     """
@@ -62,9 +69,9 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Return tangents of the live outputs [*shape each], of those of what moves."""
+        """Return tangents of outputs of types that have them, each [*shape]."""
 
-        # Only of the arguments that move: for others JAX would compute with zeros.
+        # A function of arguments with tangents alone: for others JAX would use zeros.
         def of_moving(moving: Arrays) -> Arrays:
             outputs = self.function(combine(known, scatter_list(moving, self.moving)))
             return partition(outputs, self.live)
@@ -74,7 +81,7 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Return cotangents of the tangents [*shape each], of those of live outputs."""
+        """Return cotangents of the arguments with tangents, each [*shape]."""
         # Integers among the outputs have no cotangents. The reverse returns cotangents
         # of all arguments; those of arguments that do not move are dropped.
         padded = scatter_list(cotangents, self.live)
@@ -84,7 +91,7 @@ class Derivative:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of the arguments [*shape each], by second derivatives."""
+        """Return cotangents of all arguments, by second derivatives."""
         along = scatter_list(tangents, self.moving)
         padded = scatter_list(cotangents, self.live)
         return pad_zeros(self.reverse.again(known, along, padded), len(known))
@@ -92,11 +99,12 @@ class Derivative:
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """A linear map of a batch, within `jax.vmap`.
+    """A linear map of a batch of `many` items, within `jax.vmap`.
 
     Attributes:
+      linear: the map of one item.
       axis: JAX's data of the batch axis.
-      known_in, moving_in: the axes of arguments and tangents, 0 or none.
+      known_in, moving_in: by argument and by tangent, the batch axis, 0 or `None`.
     """
 
     linear: Linear
@@ -105,14 +113,17 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Return tangents of the outputs [many, *shape each]."""
+        """Return tangents of the outputs, each [many, *shape]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Return cotangents [many, *shape each]; summed [*shape] if not batched."""
+        """Return cotangents of the tangents, each [many, *shape].
+
+        Those of tangents without a batch axis are summed: [*shape].
+        """
         # The transpose of a broadcast is a sum.
         pulled = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
         return _summed(pulled, self.moving_in)
@@ -120,13 +131,17 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents [many, *shape each]; summed [*shape] if not batched."""
+        """Return cotangents of the arguments, each [many, *shape].
+
+        Those of arguments without a batch axis are summed: [*shape].
+        """
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
 
     def _map(
         self, function: Callable[..., Any], *in_axes: object
     ) -> Callable[..., Any]:
+        """Return a function of the batch, by `jax.vmap` of a function of one item."""
         return jax.vmap(
             function,
             in_axes,
@@ -150,11 +165,15 @@ def tangents_of(
     """Return the tangents of a function's outputs, differentiable in both modes.
 
     Args:
-      known: the arguments [*shape each].
-      tangents: of the first of these [*shape each], the others have none.
-      outputs: [*shape each].
+      known: the arguments, each [*shape].
+      tangents: of the first arguments, each [*shape] or `None`; the others have none.
+      outputs: of the function, each [*shape].
+
+    Returns:
+      By output, [*shape], or `None` for zero: all of them if no argument has a tangent.
     """
-    # Where nothing moves nothing is bound: so programs without derivatives lack it.
+    # Without tangents the primitive is not bound: so programs without derivatives lack
+    # it.
     all_tangents = pad_zeros(tangents, len(known))
     moving = tuple(x is not None for x in all_tangents)
     live = tuple(map(is_inexact, outputs))
@@ -174,29 +193,29 @@ def maybe_zero(tangent: Any) -> Array | None:
 
 
 def scatter_list(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """Return values at the places that hold, `None` at the others."""
+    """Return a list with the values at the true places, `None` at the others."""
     remaining = iter(values)
     return [next(remaining) if here else None for here in places]
 
 
 def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """Return the values at the places that hold."""
+    """Return the values at the places that are true."""
     return [x for x, here in zip(values, places, strict=True) if here]
 
 
 def combine(values: Arrays, others: MaybeZeros) -> Arrays:
-    """Return values [*shape each], replaced by `others` where those are known."""
+    """Return `others`, with each `None` replaced by its item of `values`."""
     pairs = zip(values, others, strict=True)
     return [x if other is None else other for x, other in pairs]
 
 
 def pad_zeros(values: MaybeZeros, count: int) -> MaybeZeros:
-    """Return `count` values, the last ones zero."""
+    """Return a list of `count` values, `None` (zero) behind the given ones."""
     return [*values, *(None for _ in range(count - len(values)))]
 
 
 def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
-    """Sum values over a leading axis where `axes` has none."""
+    """Return values, summed over the leading axis where `axes` has `None`."""
     return [
         x.sum(0) if x is not None and axis is None else x
         for x, axis in zip(values, axes, strict=True)
@@ -205,21 +224,21 @@ def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
 
 # ---- the primitive -------------------------------------------------------------------
 
-# Its operands are arguments, which are known, and then tangents, in which it is linear:
+# Its operands are the arguments, and then tangents, in which it is linear:
 #
 #                   known k        tangents t           gives
 #     run           k              t                    push(k, t)
 #     transposed    k              cotangents c         pull(k, c), for t alone
-#     its tangents  k and k'       t and t'             push of t' + that of push by k
+#     its tangents  k and k'       t and t'             push(k, t') + d push(k, t) k'
 #
-# JAX transposes what is linear and never asks for anything else in reverse mode, so the
-# tangents of a rule become the cotangents of `pull` without a reverse being derived.
+# In reverse mode JAX transposes linear equations and asks for nothing else, so the
+# cotangents of what a rule returns reach `pull`, and no reverse is derived.
 linear_p = core.Primitive('jfold_linear')
 linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
-    """Bind the primitive: return the linear map of tangents [*shape each]."""
+    """Bind the primitive; return the outputs of the linear map, each [*shape]."""
     result: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,
@@ -268,18 +287,17 @@ def _jvp(
 ) -> tuple[Arrays, list[Any]]:
     known, directions = list(primals[:count]), list(primals[count:])
     outputs = _bind(linear, known, directions, avals)
-    # It is linear in the tangents: where only these move it is its own derivative.
-    # Second derivatives are needed only where arguments move as well.
+    # The map is linear in its tangents: where only these have tangents, it is its own
+    # derivative. Second derivatives are needed only where arguments have tangents, too.
     if all(maybe_zero(x) is None for x in tangents[:count]):
         moved = list(map(ad.instantiate_zeros, tangents[count:]))
         return outputs, _bind(linear, known, moved, avals)
 
     def push(arguments: Arrays) -> Arrays:
-        """Return tangents of the outputs [*shape each]."""
         return linear.push(arguments[:count], arguments[count:])
 
     def pull(arguments: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Return cotangents of arguments and tangents [*shape each]."""
+        """Return cotangents of arguments, then of tangents, each [*shape]."""
         known, directions = arguments[:count], arguments[count:]
         return [
             *linear.again(known, directions, cotangents),
@@ -295,7 +313,7 @@ def _jvp(
 
 
 def refuse(*_: object) -> MaybeZeros:
-    """Refuse the reverse of second derivatives."""
+    """Raise TypeError: the reverse of second derivatives is not supported."""
     raise TypeError(
         'expected reverse mode of values or of first derivatives, got a reverse of '
         'second derivatives: take the outer derivatives in forward mode, by '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linearity of a jaxpr in some of its arguments, where it is plain to see.
+"""The linearity of a jaxpr in some of its arguments, where it is plain.
 
 A function that is linear in cotangents may run on many rows at once; of one that is
 not, each row has to be computed by itself.
@@ -17,23 +17,24 @@ from jfold.base import jaxprs
 
 
 class Form(enum.Enum):
-    """The dependence of a value on the arguments in question."""
+    """The dependence of a value on some arguments of a jaxpr, those in question."""
 
     ZERO = enum.auto()
-    FIXED = enum.auto()  # independent of them
+    FIXED = enum.auto()  # independent of those arguments
     LINEAR = enum.auto()
     OTHER = enum.auto()  # none of these, or not known
 
 
 Forms: TypeAlias = Sequence[Form]
 
-# Linear in all operands together. A user's own kernel is taken to be linear in
-# cotangents, since nobody can look into it.
+# Primitives linear in all operands together. A user's own kernel is taken to be linear
+# in cotangents, since nobody can look into it.
 _SUMS = frozenset(
     'add add_any broadcast_in_dim concatenate convert_element_type copy cumsum '
     'expand_dims ffi_call neg pad pallas_call pure_callback real reduce_sum reshape '
     'rev slice split squeeze sub transpose'.split()
 )
+# Linear in each operand, where the others are fixed.
 _PRODUCTS = frozenset('conv_general_dilated dot_general mul ragged_dot'.split())
 # Linear in the operands at these places together, where the others are fixed.
 _LINEAR_OPERANDS = {
@@ -57,14 +58,18 @@ _CALLS = {
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
-    """Return whether all results are linear in the arguments after `fixed` ones."""
+    """Return whether all results of a jaxpr are plainly linear in its last arguments.
+
+    Args:
+      fixed: number of the first arguments, which are held fixed.
+    """
     count = len(jaxprs.open_jaxpr(closed)[0].invars)
     forms = [Form.FIXED] * fixed + [Form.LINEAR] * (count - fixed)
     return {Form.ZERO, Form.LINEAR}.issuperset(_results(closed, forms))
 
 
 def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
-    """Return the forms of the results, given those of the arguments."""
+    """Return the `Form` of each result of a jaxpr, given those of the arguments."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     forms = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -80,7 +85,7 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 
 
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
-    """Return the forms of an equation's results, given those of its operands."""
+    """Return the `Form` of each result of an equation, given its operands'."""
     name, forms = equation.primitive.name, set(operands)
     if name in _CALLS and _CALLS[name] in equation.params:
         return _results(equation.params[_CALLS[name]], operands)
@@ -100,7 +105,11 @@ def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
 
 
 def _sum(forms: set[Form]) -> Form:
-    """Return the form of a function that is linear in its operands together."""
+    """Return the `Form` of a function that is linear in all operands together.
+
+    Args:
+      forms: of its operands.
+    """
     if forms <= {Form.ZERO}:
         return Form.ZERO if forms else Form.FIXED
     if forms <= {Form.ZERO, Form.FIXED}:
@@ -109,7 +118,7 @@ def _sum(forms: set[Form]) -> Form:
 
 
 def _product(operands: Forms) -> Form:
-    """Return the form of a function that is linear in each operand by itself."""
+    """Return the `Form` of a function that is linear in each operand by itself."""
     if Form.ZERO in operands:
         return Form.ZERO
     others = [form for form in operands if form is not Form.FIXED]
@@ -117,7 +126,13 @@ def _product(operands: Forms) -> Form:
 
 
 def _part(operands: Forms, places: Sequence[int]) -> Form:
-    """Return the form where operands at `places` are linear together, others fixed."""
+    """Return the `Form` of a function that is linear in some operands together.
+
+    Args:
+      operands: the forms of all operands.
+      places: numbers of those operands; if others depend on the arguments it is
+        `OTHER`.
+    """
     others = {form for place, form in enumerate(operands) if place not in places}
     result = _sum({operands[place] for place in places})
     if others <= {Form.ZERO, Form.FIXED} or result is Form.ZERO:

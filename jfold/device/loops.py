@@ -15,6 +15,9 @@ Both have seven methods:
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
+
+A *chunk* is successive rows of an operation, of any level. In shapes, `size` counts the
+rows of a buffer, and `*shape` is that of one row.
 """
 
 from __future__ import annotations
@@ -47,10 +50,11 @@ class Tile:
     """The rows of an operation that run together, in a loop or as a chunk.
 
     Attributes:
-      first: [] int32, the first row.
+      operation: number of the operation.
+      first: [] int32, index of the first row.
       rows: number of rows.
-      count: [] int32, how many of them, the first ones, stand for nodes; `None` if
-        the tile does not tell these from others.
+      count: [] int32, the number of real rows, which come first; the others are
+        padding. It may exceed `rows`. `None` if real rows are not told from others.
     """
 
     operation: int
@@ -64,8 +68,8 @@ class Level:
     """A level of a component, or a step if the number of steps is fixed.
 
     Attributes:
-      number: [] int32, counted in its component.
-      loop: number of the loop over steps that runs it.
+      number: [] int32, counted in its component from 0.
+      loop: number of the loop over steps that runs it; 0 if there is one.
     """
 
     number: Number
@@ -75,13 +79,13 @@ class Level:
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 SumStep: TypeAlias = Callable[[Number, Carry], Carry]
-Summed: TypeAlias = tuple[Carry, Arrays]  # a carry; sums of gradients [*shape] each
+Summed: TypeAlias = tuple[Carry, Arrays]  # a carry; sums of gradients, each [*shape]
 ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """One pass over a batch, with what both strategies share.
+    """A pass over a batch, with what both strategies share.
 
     Attributes:
       down: whether it is the reverse pass.
@@ -94,7 +98,12 @@ class _Pass:
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
     ) -> Summed[Carry]:
-        """Run a chunk; return what changes, and the sums with those of the chunk."""
+        """Run the chunk of operation `o` that begins at row `first`.
+
+        Returns:
+          The carry that `step` returns, and the sums of gradients with those of the
+          chunk added.
+        """
         changing, total = carry
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
         changing, new = step(Tile(o, first, rows, count), changing)
@@ -102,10 +111,13 @@ class _Pass:
 
 
 class CountedLoops(_Pass):
-    """Loops with trip counts from the batch, and tiles of several widths."""
+    """The loops with trip counts from the batch, and tiles of several widths."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run the levels of the batch; one where nothing is recurrent."""
+        """Run the levels that the batch has; return the last state.
+
+        A component that is not recurrent has one level.
+        """
         if not running_components(self.spec)[c].recurrent:
             return step(Level(0, 0), state)
         count = self.batch.levels(c)
@@ -119,7 +131,7 @@ class CountedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run wide tiles, then narrow ones for the rows left over.
+        """Run wide tiles, then narrow ones for the rows left over; return the state.
 
         In reverse they run from the last row to the first, so that stashes may be
         written over rows that have been read.
@@ -147,13 +159,13 @@ class CountedLoops(_Pass):
         ):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)
-        # This is zero, but XLA does not know that `row` has reached the end.
+        # The new `zero` is zero, but XLA does not know that `row` has reached the end.
         return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """Run the chunks that have nodes."""
+        """Run the chunks that have nodes; return carry and sums of gradients."""
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(row: Array, carry: Summed[Carry]) -> tuple[Array, Summed[Carry]]:
@@ -164,29 +176,37 @@ class CountedLoops(_Pass):
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run the tiles of sums that the batch has, `count` []."""
+        """Run the `count` [] tiles of a round of sums; return the carry."""
         done: Carry = lax.fori_loop(0, count, step, carry)
         return done
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Return rows [n, *shape] of a buffer [size, *shape], at `places` [n] each. A
-        CPU reads them where they are needed."""
+        """Return rows of a buffer [size, *shape], for each of `places` [n, *shape].
+
+        A CPU reads them where they are needed.
+        """
         return [take(buffer, rows) for rows in places]
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
-        """Return a tile's rows [rows, ...] of a buffer [region, ...], read at once."""
+        """Return the rows of a tile [rows, ...], read by a kernel of its own."""
         return xla.isolated_slice(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Return the rows [rows, *shape] as they are: XLA copies nothing on a CPU."""
+        """Return rows, each [rows, *shape], as they are: a CPU copies nothing."""
         return rows
 
 
 class FixedLoops(_Pass):
-    """Loops with trip counts from the capacity, and one tile an operation and step."""
+    """The loops with trip counts from the capacity.
+
+    Each step runs one tile of each operation.
+    """
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run the steps of a component's capacity, in a loop for each width."""
+        """Run all steps that the capacity has; return the last state.
+
+        Steps with tiles of one width are one loop; the loops run one after another.
+        """
         # One loop for each width, one behind the other: the number of trips of each.
         trips = self.batch.layout.trips[c]
         before = itertools.accumulate(trips, initial=0)
@@ -205,7 +225,11 @@ class FixedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run one tile; a step that has none repeats the one before."""
+        """Run the one tile of a step; return the state.
+
+        In a step without a tile of the operation it is the tile of the step before,
+        again.
+        """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
         tile = Tile(o, first, rows, None if self.down else end - first)
@@ -214,7 +238,7 @@ class FixedLoops(_Pass):
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """Run the chunks that there is room for."""
+        """Run all chunks of the capacity; return carry and sums of gradients."""
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(i: Number, carry: Summed[Carry]) -> Summed[Carry]:
@@ -228,28 +252,36 @@ class FixedLoops(_Pass):
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run the tiles that there is room for; surplus ones are computed again."""
+        """Run the tiles of all sums that the capacity has; return the carry.
+
+        Sums of other rounds are computed, too, and keep their values or get them again.
+        """
         room, rows = self.spec.capacity.sums[t], self.batch.layout.sum_width[t]
         return _repeated(-(-room // rows), step, carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Return rows [n, *shape] of a buffer [size, *shape], at `places` [n] each."""
+        """Return rows of a buffer [size, *shape], for each of `places` [n, *shape]."""
         return xla.gathered(buffer, places)
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
-        """Return a tile's rows [rows, ...] of a buffer [region, ...]. They are read
-        where they are needed: each kernel costs its start."""
+        """Return the rows of a tile [rows, ...] from a buffer [size, ...].
+
+        They are read where they are needed, since each kernel costs its start.
+        """
         return slice_rows(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Return the rows [rows, *shape], computed before all that depends on them."""
+        """Return rows, each [rows, *shape], read before what depends on them."""
         return xla.materialized(rows)
 
 
 def _repeated(
     count: int, step: Callable[[Number, Carry], Carry], carry: Carry
 ) -> Carry:
-    """Run `step(i, carry)` for i [] from 0 on; one step needs no loop."""
+    """Run `carry = step(i, carry)` for `count` numbers from 0 on; return the carry.
+
+    One step needs no loop.
+    """
     if count == 1:
         return step(0, carry)
     done: Carry = lax.fori_loop(0, count, step, carry)
@@ -260,6 +292,10 @@ Loops: TypeAlias = CountedLoops | FixedLoops
 
 
 def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
-    """Return the loops of a pass, by the strategy of a spec."""
+    """Return the loops of a pass, counted or fixed by the strategy of the spec.
+
+    Args:
+      down: whether it is the reverse pass.
+    """
     strategy = FixedLoops if strategy_of(spec).fixed else CountedLoops
     return strategy(spec, batch, down)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random keys of a batch: one for every node that asks for one.
+"""The random keys of a batch: one for every node that asks for one.
 
-A key is derived from the seed of its stream, the identity of its example, and its
-number among the keys of that stream in the example, which the example alone decides. So
-no draw depends on other examples of the batch, nor on how the batch is run.
+A key is derived from the seed of its stream (a name such as 'dropout'), the identity of
+its example, and its number among the keys of that stream in the example, which the
+example alone decides. So no draw depends on other examples of the batch, nor on how the
+batch is run.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Draws:
     """The seeds and identities that keys are derived from.
 
     Attributes:
-      seeds: by stream [2] uint32.
-      ids: [examples] uint32, the identity of each example; its row if left out.
+      seeds: by name of the stream [2] uint32.
+      ids: [examples] uint32, the identity of each example; if left out, its row index.
       evaluates: whether nothing is drawn.
     """
 
@@ -52,11 +53,19 @@ def make_draws(
     ids: ArrayLike | None = None,
     deterministic: bool = False,
 ) -> Draws | None:
-    """Return the seeds of a batch of so many rows; `None` if no layer draws.
+    """Return the seeds and identities of a batch, `None` if no layer draws.
+
+    Args:
+      layers: of the program, with the names of the streams that they draw from.
+      examples: number of rows of the results.
+      rngs: one key, or a key by name of the stream.
+      ids: [examples] integers, the identity of each example; by default its row index.
+      deterministic: whether nothing is drawn.
 
     Raises:
       TypeError: a stream has no key, `rngs` holds something else, `ids` are no
-        integers, or `deterministic` no bool; ValueError: `ids` are of another number.
+        integers, or `deterministic` is no bool.
+      ValueError: there are more or fewer `ids` than `examples`.
     """
     # All are checked even if no layer draws: a mistake shows before dropout is added.
     layers = [layer for layer in layers if layer.rngs]
@@ -75,14 +84,18 @@ def make_draws(
     if deterministic:
         return Draws({}, None, evaluates=True)
     seeds = {name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs}
-    # Those of 64 bits, which JAX may not have, are taken modulo 2**32.
+    # Identities of 64 bits, which JAX may not have, are taken modulo 2**32.
     return Draws(
         seeds, None if known_ids is None else jnp.asarray(known_ids.astype('uint32'))
     )
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
-    """Return the seed [2] uint32 of a stream."""
+    """Return the seed [2] uint32 of a stream.
+
+    Raises:
+      TypeError: `rngs` has no key for it.
+    """
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:
         got = 'none' if rngs is None else f'those of {list(rngs)}'
@@ -93,12 +106,17 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
         )
     if not isinstance(rngs, Mapping):  # so that streams differ
         key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    # Numbers, not a key: implementations of keys differ in size, and buffers hold one.
+    # Numbers, not a key: implementations of keys differ in size; buffers do not.
     return jax.random.bits(key, (2,), 'uint32')
 
 
 def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
-    """Check `ids`, and return them as integers [examples]."""
+    """Return `ids` as integers [examples].
+
+    Raises:
+      TypeError: they are no integers.
+      ValueError: their shape is not [examples].
+    """
     identities = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(identities.dtype, np.integer):
         got = f'{identities.dtype}{list(identities.shape)}'
@@ -114,7 +132,13 @@ def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
 def with_keys(
     schedule: Schedule, draws: Draws | None, shards: Shards | None
 ) -> Schedule:
-    """Return a shard's schedule with keys for all places, or one that draws nothing."""
+    """Return the schedule of a shard with keys as constants, ready to run.
+
+    Args:
+      draws: `None` to return `schedule` as it is; if `draws.evaluates`, its program is
+        replaced by one that draws nothing.
+      shards: the devices that share the batch; `None` if it is not split.
+    """
     if draws is None:
         return schedule
     if draws.evaluates:
@@ -133,7 +157,14 @@ def with_keys(
 def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
-    """Return keys [n, 2] for places [n, 2]: rows of examples, and numbers."""
+    """Return keys [n, 2] uint32, from their places.
+
+    Args:
+      places: [n, 2], row of the example, and number of the key in the example.
+      seed: [2] uint32, of the stream.
+      ids: [examples] uint32, or `None` for row indices.
+      before: [] number of examples in the shards before this one.
+    """
     #     places [row, number]        key
     #     0 0   0 1   0 2             seed + id of row 0 + 0, 1, 2
     #     1 0   1 1                   seed + id of row 1 + 0, 1
@@ -147,13 +178,13 @@ def _keys(
 
 @memoized
 def evaluating(spec: Spec) -> Spec:
-    """Return a spec of the same shapes, of a program that draws nothing."""
+    """Return a spec of the same shapes, whose program draws nothing."""
     return spec.replaced(program=without_draws(spec.program))
 
 
 @memoized
 def without_draws(program: Operations) -> Operations:
-    """Return the same operations, of layers that draw nothing."""
+    """Return the same operations, with layers that draw nothing."""
     operations = tuple(
         replace(
             operation, layer=replace(operation.layer, call=operation.layer.evaluating)

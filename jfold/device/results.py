@@ -20,13 +20,14 @@ from jfold.scheduling.spec import Spec
 
 @dataclass(frozen=True)
 class ResultTensor:
-    """One tensor of a result.
+    """A tensor of a result of the program.
 
     Attributes:
       type: number of its type.
-      section: of the index array [rows].
-      edge: its first row in the edge buffer.
-      makers: the operations' results that it may read.
+      section: of the index array, [rows] indices of the rows that it reads from the
+        value buffer of its type.
+      edge: the first of its rows in the edge buffer, where its cotangent is put.
+      makers: the results of operations that it may read, as a bit set.
     """
 
     type: int
@@ -36,7 +37,7 @@ class ResultTensor:
 
 
 def returned(spec: Spec) -> tuple[ResultTensor, ...]:
-    """Return all tensors of the results of a program, in order."""
+    """Return the tensors of all results of a program, in order."""
     places = layout(spec)
     tables = zip(
         spec.program.results,
@@ -53,16 +54,19 @@ def returned(spec: Spec) -> tuple[ResultTensor, ...]:
 
 
 def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:
-    """Group tensors, as `returned` lists them, by result [rows, *shape] each."""
+    """Return the tensors of each result, from one list ordered as by `returned`."""
     remaining = iter(tensors)
     return [[next(remaining) for _ in result.tensors] for result in program.results]
 
 
 def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Values) -> Arrays:
-    """Return the tensors [rows, *shape] each; spare rows repeat a real one."""
+    """Return the tensors of all results, each [rows, *shape].
+
+    Spare (padding) rows repeat a real one.
+    """
 
     def rows(section: Section) -> Array:
-        """Return the rows of a value buffer that a tensor reads [rows]."""
+        """Return the row indices [rows] into a value buffer that a tensor reads."""
         return batch.read(section, 0, *section.shape)
 
     return [take(values.of(batch, x.type), rows(x.section)) for x in tensors]

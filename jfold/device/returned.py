@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a batch in the form that a user gets."""
+"""The results of a batch in the form that a user gets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jfold.types import SequenceType, leaf_types, pack
 def returned(
     program: Program, schedule: Schedule, results: list[list[jax.Array]]
 ) -> Any:
-    """Return what `Model.apply` returns.
+    """Return what `Model.apply` returns, assembled from the tensors of results.
 
     Args:
-      results: the tensors of each result [rows, *shape].
+      results: by result, list of arrays, each [rows, *shape].
     """
 
     def value_of(tables: list[list[jax.Array]]) -> Any:
@@ -39,7 +39,7 @@ def returned(
 
 
 def _lengths(schedule: Schedule, lengths: jax.Array) -> jax.Array:
-    """Return the lengths of the examples' sequences [rows], zero for spare rows."""
+    """Return sequence lengths [rows], with zero for spare (padding) rows."""
     # Spare rows repeat the last example, but not its items: their sequences are empty.
     real = jnp.where(schedule.mask, lengths, 0)
     shards = schedule.spec.shards
@@ -49,7 +49,7 @@ def _lengths(schedule: Schedule, lengths: jax.Array) -> jax.Array:
 def _metric(
     program: Program, schedule: Schedule, result: int, tensors: list[jax.Array]
 ) -> MetricValues:
-    """Return the rows that a metric has collected, of its tensors [rows, *shape]."""
+    """Return the rows of the metric of result number `result`, with their examples."""
     values = pack(program.results[result].type, tensors)
     example = schedule.owners(result)
     return MetricValues(values, example, example < schedule.examples)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jaxpr in two halves, split by dependence.
+"""The split of a jaxpr in two halves, by dependence.
 
     cotangents ──▶ early half ──▶ early outputs: cotangents of inputs, in the loop
     rows, weights ──▶  │
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A jaxpr split into what its early outputs need and the rest.
+    """A jaxpr split into the equations that its early outputs need, and the rest.
 
     Attributes:
+      closed: the jaxpr.
+      early: equations of the early half.
+      late: equations of the late half.
       crossing: stashes, variables that the early half computes and the late one reads.
-      linear: those of them that depend on the last arguments, the cotangents.
+      linear: stashes that depend on the cotangents, which are the last arguments.
     """
 
     closed: core.ClosedJaxpr
@@ -48,11 +51,11 @@ class Split:
     def run_early(
         self, arguments: Arrays, known: Environment, rules: Rules
     ) -> tuple[Arrays, Arrays]:
-        """Return the early outputs, and the values that cross [*shape] each.
+        """Return the early outputs and the stashes, each [*shape].
 
         Args:
-          arguments: of the jaxpr [*shape] each.
-          known: variables that need not be computed.
+          arguments: of the jaxpr, each [*shape].
+          known: by variable, values that need not be computed.
           rules: see `jaxprs.evaluate`.
         """
         wanted = self.early_outputs + self.crossing
@@ -62,24 +65,28 @@ class Split:
         return values[:count], values[count:]
 
     def run_late(self, arguments: Arrays, crossing: Arrays, rules: Rules) -> Arrays:
-        """Return the late outputs, from arguments and what crossed [*shape] each."""
+        """Return the late outputs, each [*shape], from arguments and stashes."""
         env = jaxprs.environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return jaxprs.run(self.late, env, self.late_outputs, rules)
 
     def reads(self, index: int) -> bool:
-        """Return whether anything reads argument `index`."""
+        """Return whether either half reads argument `index` of the jaxpr."""
         variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         early = _is_read(variable, self.early, self.early_outputs)
         return early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
-        """Return whether the late half reads argument `index`."""
+        """Return whether the late half reads argument `index` of the jaxpr."""
         variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         return _is_read(variable, self.late, self.late_outputs)
 
     def is_read_before(self, index: int, variable: core.Var) -> bool:
-        """Return whether all that reads argument `index` runs before `variable`."""
+        """Return whether all that reads an argument runs before a variable.
+
+        Then the variable, of the early half, may be stored in the place of argument
+        `index`.
+        """
         argument = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         outputs = *self.early_outputs, *self.crossing
         return xla.is_read_before(argument, variable, self.early, outputs)
@@ -88,13 +95,13 @@ class Split:
 def split(
     closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
 ) -> Split:
-    """Split a jaxpr by dependence.
+    """Split a jaxpr into an early and a late half, by dependence.
 
     Args:
       late: numbers of the late outputs.
-      fixed: number of arguments, the first ones, without rows. Equations on these alone
-        run in both halves, and so do those that cost less than storing results.
-      cotangents: number of arguments, the last ones, that are cotangents.
+      fixed: number of the arguments without rows, which come first. Equations on these
+        alone run in both halves, and so do those that cost less than storing results.
+      cotangents: number of the arguments that are cotangents, which come last.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     first = len(jaxpr.invars) - cotangents
@@ -137,8 +144,11 @@ _CHEAP = xla.REPEATED | frozenset(
 def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
     """Return equations that are better computed in both halves than stored.
 
-    They read nothing but arguments and each other: those that move data, and cheap
-    ones that depend on no variable of `pulled`, those that cotangents lead to.
+    They read nothing but arguments and each other. All that move data are taken, and
+    cheap ones that depend on no cotangent.
+
+    Args:
+      pulled: the variables that depend on cotangents.
     """
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:
@@ -154,5 +164,6 @@ def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
 def _is_read(
     variable: core.Var, equations: Iterable[core.JaxprEqn], outputs: Iterable[Atom]
 ) -> bool:
+    """Return whether a variable is an operand of an equation, or an output."""
     atoms = itertools.chain(outputs, *(equation.invars for equation in equations))
     return any(atom is variable for atom in atoms)

@@ -5,6 +5,9 @@ Products of the forward pass are stored, elementwise values computed again. The 
 the reverse takes the stored products as arguments. It is split into the equations that
 cotangents of inputs need and the rest; the stashes in between are mostly cotangents of
 products.
+
+In shapes, `rows` counts the rows of a tile or chunk, and `*shape` is that of one value
+or weight. Products are numbered by their order in the kernel's jaxpr.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitReverse(Memoized):
-    """The split form; see `kernel_reverse`."""
+    """The split form of a reverse; `kernel_reverse` documents its interface."""
 
     hoists: ClassVar[bool] = True
     kernel: Kernel
@@ -43,17 +46,21 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def is_possible(self) -> bool:
-        """Return whether all that crosses has an axis of rows."""
+        """Return whether each stash has an axis of rows."""
         return None not in self._crossing_axes
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return specs of a row of each product that the reverse reads."""
+        """Return the specs of one row of each product that the reverse reads.
+
+        Args:
+          known: numbers of hoisted products, which are left out.
+        """
         wanted = [k for k in self.products_read if k not in known]
         return list(map(self.kernel.product_row, wanted))
 
     @functools.cached_property
     def crossing(self) -> list[Stash]:
-        """The stashes, from the loop to the gradients of weights.
+        """The stashes, values that the loop stores for the gradients of weights.
 
         Each takes the place of a product of the same shape that has been read by then,
         if there is one left.
@@ -78,7 +85,10 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The live outputs whose cotangents each active input's depends on."""
+        """The outputs whose cotangents are read for the cotangent of each input.
+
+        By number of the input; outputs are numbered among those that have a cotangent.
+        """
         closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
         first = len(closed.in_avals) - len(self.flow.live)
@@ -87,7 +97,7 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def late_inputs(self) -> tuple[int, ...]:
-        """The active inputs whose cotangents can wait until after the loop.
+        """The numbers of inputs whose cotangents can wait until after the loop.
 
         They come from outside of the recurrence alone, and their cotangents take
         products that those of the other inputs do not.
@@ -112,11 +122,11 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def early_inputs(self) -> tuple[int, ...]:
-        """The other active inputs."""
+        """The numbers of the other inputs that have a cotangent."""
         return tuple(a for a in self.flow.places if a not in self.late_inputs)
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Return weights [*shape each], with the transposes of both passes."""
+        """Return weights, each [*shape], with the transposes of both passes."""
         # Matrices transposed in one pass are mostly not transposed in the other.
         forward, reverse = self.kernel.forward(2), self._split(2).closed
         parts = (self.kernel.transposes(x, arrays) for x in (forward, reverse))
@@ -125,17 +135,23 @@ class SplitReverse(Memoized):
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Return outputs, and products that the reverse reads [rows, *shape] each."""
+        """Return outputs, and products that the reverse reads, each [rows, ...].
+
+        Products in `known`, which are hoisted from the loop, are left out.
+        """
         wanted = [k for k in self.products_read if k not in known]
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 
     def joined(self, known: Products, others: Arrays) -> Arrays:
-        """Return all products that the reverse reads [rows, ...] each."""
+        """Return all products that the reverse reads, each [rows, ...], in order."""
         remaining = iter(others)
         return [known[k] if k in known else next(remaining) for k in self.products_read]
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Run the early half: cotangents of inputs, and stashes [rows, *shape] each."""
+        """Run the early half; return cotangents of early inputs, and stashes.
+
+        Each is [rows, ...]; stashes are values for the late half.
+        """
         halves, arguments = self._split(rows.count), self._arguments(rows)
         known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
         moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
@@ -143,8 +159,14 @@ class SplitReverse(Memoized):
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Run the late half, on what crossed [rows, *shape each]. Returns gradients
-        [*shape each], and cotangents of the late inputs."""
+        """Run the late half; return gradients of weights and cotangents of late inputs.
+
+        Args:
+          crossing: the stashes, each [rows, ...].
+
+        Returns:
+          Gradients, each [*shape]; cotangents, each [rows, *shape].
+        """
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
         halves, arguments = self._split(rows.count), self._arguments(rows)
@@ -156,19 +178,22 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def products_read(self) -> tuple[int, ...]:
-        """The products with rows that the reverse reads, by number."""
+        """The numbers of products with an axis of rows that the reverse reads."""
         halves = self._split(2)
         return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
 
     def _place(self, product: int) -> int:
-        """Return the place of a product among the arguments of the reverse."""
+        """Return the argument number of a product in the jaxpr of the reverse."""
         first = self.kernel.weight_count + len(self.kernel.types) + 1
         return first + list(self.kernel.row_axes).index(product)
 
     # ---- the two halves
 
     def _arguments(self, rows: Rows) -> Arrays:
-        """Return the jaxpr's arguments; products that it does not read are zeros."""
+        """Return the arguments of the jaxpr of the reverse.
+
+        Products that it does not read are zeros.
+        """
         # Nothing reads the zeros, so XLA never computes them.
         read = dict(zip(self.products_read, rows.residuals, strict=True))
         specs = list(map(jaxprs.spec, self.kernel.products(rows.count)))
@@ -183,6 +208,7 @@ class SplitReverse(Memoized):
 
     @memoized
     def _split(self, rows: int) -> Split:
+        """Return the two halves of the reverse on `rows` rows."""
         trained = self.kernel.trained_count
         late = [trained + self.flow.places.index(a) for a in self.late_inputs]
         fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
@@ -190,26 +216,30 @@ class SplitReverse(Memoized):
 
     @memoized
     def _reverse(self, rows: int) -> core.ClosedJaxpr:
-        """Return the jaxpr of gradients of weights and cotangents of active inputs."""
+        """Return the jaxpr of the reverse on `rows` rows, before it is split.
+
+        Its results are gradients of trained weights, then cotangents of inputs that
+        have one.
+        """
         specs, structure = jax.tree.flatten(self._argument_specs(rows))
         numbers = list(self.kernel.row_axes)
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
-            """Return gradients [*shape each], then cotangents [rows, *shape each]."""
+            """Return gradients, each [*shape], then cotangents, each [rows, *shape]."""
             parts = jax.tree.unflatten(structure, arguments)
             trained, others, inputs, real, products, cotangents = parts
             known = dict(zip(numbers, products, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
-                """Return the outputs that are live [rows, *shape each]."""
                 all_inputs = self.flow.merged(inputs, moving)
                 rules = {'dot_general': _stored_products(known)}
                 operands = [*trained, *others, *all_inputs, *real]
                 outputs = jaxprs.evaluate(forward, operands, rules)
                 return [outputs[k] for k in self.flow.live]
 
-            # `live_outputs` reads products from the arguments, and computes the rest.
+            # Of the outputs with a cotangent. Products are read from the arguments, all
+            # else is computed again.
             moving = self.flow.chosen(inputs)
             pull = jax.vjp(live_outputs, trained, moving)[1]
             of_weights, of_inputs = pull(cotangents)
@@ -224,7 +254,11 @@ class SplitReverse(Memoized):
         return jaxprs.without_repeats(closed)
 
     def _argument_specs(self, rows: int) -> list[Specs]:
-        """Return the arguments of the reverse, in groups."""
+        """Return the specs of the arguments of the reverse, in groups.
+
+        They are trained weights, other weights, inputs, the mask of real rows,
+        products, and cotangents.
+        """
         kernel = self.kernel
         stored = list(map(jaxprs.spec, kernel.products(rows)))
         *others, real = kernel.row_specs(rows)
@@ -240,19 +274,24 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:
-        """The row axis of each value that crosses; `None` if one has no clear one."""
+        """The axis of rows of each stash (`Split.crossing`), or `None`."""
         pairs = zip(_specs(self._split(2)), _specs(self._split(3)), strict=True)
         return [row_axis(two, three) for two, three in pairs]
 
 
 def _specs(halves: Split) -> list[Spec]:
-    """Return the specs of the values that cross."""
+    """Return the specs of the stashes, values that go from half to half."""
     return list(map(jaxprs.spec, halves.crossing))
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:
-    """Return a rule that gives stored products [rows, ...], by number. Their
-    derivatives are those of the product."""
+    """Return a rule that gives stored products in place of computing them.
+
+    Their derivatives are those of the product.
+
+    Args:
+      known: by number, products [rows, ...].
+    """
     # Numbers follow the order of the jaxpr, as in `Kernel.products`.
     count = itertools.count()
 

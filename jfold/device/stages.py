@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's function in two stages: what its parameters alone decide, and the rest.
+"""The two stages of a layer's function: what its parameters alone decide, and the rest.
 
 The stage that depends on parameters alone runs once a training step, and so does its
 reverse:
@@ -8,9 +8,9 @@ reverse:
                                                               ▼
     inputs ─────────────────────────────────────────────────▶ late, in every tile
 
-In the late stage, a user's reverse rules drop the gradients of spare rows: such a rule
-need not return zero for a cotangent of zero. One that is not linear in the cotangent
-must see rows one by one, also in a function of whole tiles.
+In the late stage, a user's reverse rules drop the gradients of spare (padding) rows:
+such a rule need not return zero for a cotangent of zero. A rule that is not linear in
+the cotangent must see rows one by one, also in a function of whole tiles.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Hoisted:
     """A jaxpr in two stages: what its first arguments alone decide, then the rest.
 
     Attributes:
+      closed: the jaxpr.
       early: equations on the first arguments alone, but those that only move data.
       late: the other equations.
       frontier: variables that the late stage reads of the early one, floats first:
-        arguments as they are, results, and constants that an enclosing
-        transformation traces.
+        arguments as they are, results, and constants that an enclosing transformation
+        traces.
       varying: variables that depend on the other arguments, or on the number of rows.
       name: of the layer, for messages.
     """
@@ -69,12 +70,14 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Return the values of the frontier [*shape each], from the first arguments.
-
-        Sums are taken in a fixed order if they are to be `reproducible`.
+        """Return the values of the frontier, each [*shape].
 
         The reverse runs only for results that have a cotangent. JAX's own would run
         rules on zeros for the others, and refuse loops without a reverse.
+
+        Args:
+          arguments: the first arguments, each [*shape].
+          reproducible: whether sums are taken in a fixed order.
         """
         # A constant that is traced outside may have a gradient there. JAX would refuse
         # it as a constant of the rule below, so it is one of the rule's arguments.
@@ -86,7 +89,7 @@ class Hoisted:
             return jaxprs.run((), inputs, self.frontier)
 
         def values(operands: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
-            """Return the wanted variables [*shape each], given those of `names`."""
+            """Return the wanted variables, each [*shape], from operands."""
             env = known | dict(zip(names, operands, strict=True))
             return jaxprs.run(jaxprs.slice_for(self.early, wanted), env, wanted)
 
@@ -96,7 +99,13 @@ class Hoisted:
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """Return the outputs [*shape each], from the frontier and other arguments."""
+        """Return the outputs, each [*shape].
+
+        Args:
+          frontier: values of the variables of the frontier, each [*shape].
+          arguments: the other arguments, each [*shape].
+          rules: by primitive, what runs in place of its equations.
+        """
         jaxpr, constants = jaxprs.open_jaxpr(self.closed)
         env = dict(zip(jaxpr.constvars, constants, strict=True))
         first = len(jaxpr.invars) - len(arguments)
@@ -105,10 +114,10 @@ class Hoisted:
         return jaxprs.run(self.late, env, jaxpr.outvars, rules)
 
     def dropping(self, real: Array) -> Rules:
-        """Return rules for the late stage that drop gradients of rows not real.
+        """Return rules for the late stage that drop gradients of spare rows.
 
         Args:
-          real: whether the one row is real; or, of each row [rows], for functions of
+          real: [] bool, whether the one row is real; or [rows] bool for functions of
             whole tiles.
         """
 
@@ -125,8 +134,10 @@ class Hoisted:
 
     @property
     def has_linear_rules(self) -> bool:
-        """Return whether reverse rules of the late stage are plainly linear. Such a
-        rule may run on many rows at once."""
+        """Return whether reverse rules of the late stage are plainly linear.
+
+        A rule that is linear in the cotangents may run on many rows at once.
+        """
         return all(_is_linear(e) for e in self.late if _has_own_reverse(e))
 
 
@@ -139,7 +150,10 @@ def stage(
     """Split a jaxpr into what its first `fixed` arguments decide, and the rest.
 
     Args:
-      other: the same for another number of rows, if it is of whole tiles.
+      fixed: number of those arguments, the parameters.
+      name: of the layer, for messages.
+      other: the jaxpr for another number of rows, if the function is of whole tiles;
+        equations that differ between the two depend on rows.
     """
     jaxpr, constants = jaxprs.open_jaxpr(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
@@ -153,6 +167,7 @@ def stage(
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
     results = [v for e in work for v in e.outvars]
     early = jaxprs.slice_for(jaxpr.eqns, results, keep=work)
+    # Equations on no argument, as an `iota`, are not hoisted: both stages may run them.
     hoisted = {v for e in early if e in fixed_alone for v in e.outvars}
     # An equation with an effect, as a print, stays though nothing reads its results.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
@@ -165,8 +180,10 @@ def stage(
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
-    """Return variables of another size in the jaxpr for another number of rows. They
-    are all variables if that jaxpr has other equations."""
+    """Return variables whose shape differs in the jaxpr for another number of rows.
+
+    They are all variables if that jaxpr has other equations.
+    """
     pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
     alike = len(jaxpr.eqns) == len(other.eqns)
     if not alike or any(x.primitive is not y.primitive for x, y in pairs):
@@ -190,8 +207,16 @@ def _of_used(
     wanted: Sequence[core.Var],
     run: Run,
 ) -> CustomDerivatives:
-    """Return `values(arguments, wanted)` [*shape each] with a reverse of its own. That
-    runs for those values alone that have a cotangent; `run` runs both."""
+    """Return `values(arguments, wanted)` as a function with a reverse of its own.
+
+    The reverse runs for those values alone that have a cotangent.
+
+    Args:
+      name: of the layer, for messages.
+      values: maps arguments and variables to the values of these, each [*shape].
+      wanted: the variables.
+      run: calls a function of a list of arrays, forward or reverse, on that list.
+    """
 
     @api_boundary
     def pull(arguments: Arrays, saved: None, cotangents: MaybeZeros) -> MaybeZeros:
@@ -217,7 +242,13 @@ def _of_used(
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """Return the reverse of a function for the arguments numbered in `moving`."""
+    """Return the reverse of a function, as `jax.vjp` does, for some of its arguments.
+
+    It returns cotangents by number of the argument.
+
+    Args:
+      moving: numbers of the arguments that have a cotangent.
+    """
 
     def of_moving(moving: dict[int, Array]) -> Arrays:
         return function([moving.get(i, x) for i, x in enumerate(arguments)])
@@ -258,7 +289,7 @@ def _is_linear(equation: core.JaxprEqn) -> bool:
 def _bind(
     equation: core.JaxprEqn, used: Iterable[int], operands: Sequence[Array]
 ) -> Arrays:
-    """Return the `used` results of an equation, of other operands [*shape each]."""
+    """Return the results numbered in `used` of an equation, from given operands."""
     results = jaxprs.bind(equation, operands)
     return [results[i] for i in used]
 
@@ -266,12 +297,12 @@ def _bind(
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """Return the results of an equation; its reverse drops rows not real.
+    """Return the results of an equation; its reverse drops spare (padding) rows.
 
     Args:
-      operands: [*shape] each.
-      of_rows: of each, whether it depends on rows.
-      real: [], or [rows] if the operands are of a whole tile.
+      operands: list of arrays, each [*shape].
+      of_rows: by operand, whether it depends on rows.
+      real: [] bool, or [rows] bool if the operands are of a whole tile.
     """
 
     @jax.custom_vjp

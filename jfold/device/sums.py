@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over the uses of values that have many, in a fixed order.
+"""The sums over the uses of values that have many, in a fixed order.
 
 Each use of a value leaves its cotangent in an edge row of its own. If there are few
 uses, their edge rows are gathered and added where the cotangent is needed. If there are
@@ -33,7 +33,7 @@ from jfold.device.loops import Loops
 
 
 def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
-    """Return whether there is room for sums over results of the operations."""
+    """Return whether the capacity has sums over uses of the operations' results."""
     types = (t for o in operations for t in execution.operations[o].outputs)
     return any(execution.spec.capacity.sums[t] for t in types)
 
@@ -41,7 +41,12 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 def sum_uses(
     execution: Execution, loops: Loops, c: int, level: Number, edges: Edges
 ) -> Edges:
-    """Sum the uses of the values of a level of a component, in its edges."""
+    """Return the cotangent buffers, with sums over uses of the values of a level.
+
+    Args:
+      c: number of the component.
+      level: [] int32, counted in the component.
+    """
     operations = [execution.operations[o] for o in execution.components[c].operations]
     types = {t for operation in operations for t in operation.outputs}
     # The tables of sums count levels through all components.
@@ -56,15 +61,20 @@ def sum_uses(
 def _sum_type(
     execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
 ) -> Array:
-    """Sum in an edge buffer [uses, *shape], round after round. Later rounds add up sums
-    of earlier ones."""
+    """Return an edge buffer [edge rows, *shape], with the sums of one level.
+
+    They are taken round after round; later rounds add up sums of earlier ones.
+
+    Args:
+      step: number of the level, counted through all components.
+    """
     batch, layout = loops.batch, execution.layout
     base, width = layout.edge_sums[t], layout.sum_width[t]
 
     # A tile may run past the last sum of a round. It writes there sums of later rounds,
     # which run again, or of later levels, whose edges are complete: the same numbers.
     def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Return the first sum of the round [], and edges [uses, *shape]."""
+        """Return the index [] of the round's first sum, and the edges."""
         first, buffer = carry
         row = first + i * width
         sums = batch.sections.sums[t].rows
@@ -74,7 +84,7 @@ def _sum_type(
         )
 
     def stage(s: Array, buffer: Array) -> Array:
-        """Return the edges [uses, *shape] with the sums of a round."""
+        """Return the edges with the sums of round `s`."""
         first, count = batch.sums(t, step, s)
         return loops.sums(t, count, tile, (first, buffer))[1]
 

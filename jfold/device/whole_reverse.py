@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole reverse of a kernel, run in both places.
+"""The whole reverse of a kernel, run in both places, in and after the loop.
 
 In either place, results that nobody asks for are dead code to XLA. It serves functions
 whose reverse cannot be split: loops or conditionals in which weights and inputs meet.
+
+In shapes, `rows` counts the rows of a tile or chunk, and `*shape` is that of one value
+or weight.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from jfold.device import fixed_order
 from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.kernel import Kernel, Products, Weights
 
-# A pytree, too: `jax.vjp` returns it.
+# Cotangents of outputs to those of weights and inputs. A pytree: `jax.vjp` makes it.
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
 
 
@@ -43,48 +46,52 @@ class WholeReverse:
 
     @property
     def early_inputs(self) -> tuple[int, ...]:
-        """All active inputs."""
+        """The numbers of all inputs that have a cotangent."""
         return tuple(self.flow.places)
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """An empty set for each active input: nothing is known."""
+        """An empty set for each input with a cotangent: nothing is known."""
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return specs of a row of each stored leaf."""
+        """Return the specs of one row of each stored leaf; no product is hoisted."""
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Return weights of arrays [*shape each], without transposes for reverse."""
+        """Return the weights, each [*shape], with transposes for forward alone."""
         return self.kernel.weights(arrays)
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Return outputs, and the leaves to be stored [rows, *shape] each."""
+        """Return outputs, and the leaves to be stored, each [rows, ...]."""
         real = self.kernel.all_real(rows)
         outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
     def joined(self, known: Products, others: Arrays) -> Arrays:
-        """Return the stored leaves [rows, ...] each."""
+        """Return the stored leaves, each [rows, ...]: no product is hoisted."""
         return others
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Return cotangents of inputs [rows, *shape each], by the whole reverse. What
-        belongs to weights is dead code."""
+        """Return cotangents of inputs, each [rows, *shape], and no stashes.
+
+        The whole reverse runs; what belongs to weights is dead code.
+        """
         return self._pulled(rows)[1], []
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Return gradients [*shape each], by the whole reverse, and no cotangents. What
-        belongs to inputs alone is dead code."""
+        """Return gradients of weights, each [*shape], and no cotangents.
+
+        The whole reverse runs; what belongs to inputs alone is dead code.
+        """
         return self._pulled(rows)[0], []
 
     def _pulled(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Return gradients [*shape each], cotangents of inputs [rows, *shape each]."""
+        """Return gradients of weights and cotangents of inputs."""
         if not self.kernel.reproducible:
             return self._revived(rows)(rows.cotangents)
 
@@ -95,7 +102,7 @@ class WholeReverse:
         return results[:count], results[count:]
 
     def _revived(self, rows: Rows) -> Pullback:
-        """Rebuild the reverse around its stored leaves."""
+        """Return the reverse, with the stored leaves in place of new ones."""
         _, pullback = self._linearized(
             rows.weights.arrays, rows.inputs, rows.real, rows.count
         )
@@ -111,12 +118,15 @@ class WholeReverse:
 
     @functools.cached_property
     def _axes(self) -> list[int | None]:
-        """The row axis of each leaf that is to be stored, else `None`."""
+        """The axis of rows of each leaf that is stored, else `None`."""
         pairs = zip(self._leaves(2), self._leaves(3), strict=True)
         return [None if a is None or b is None else row_axis(a, b) for a, b in pairs]
 
     def _leaves(self, rows: int) -> list[Spec | None]:
-        """Return the spec of each leaf of the reverse, `None` if it is at hand."""
+        """Return the spec of each leaf of the reverse on `rows` rows.
+
+        It is `None` if the leaf is a weight, input or mask, which is at hand.
+        """
         specs: list[Spec | None] = []
 
         def look(weights: Arrays, inputs: Arrays, real: jax.Array) -> None:
@@ -134,12 +144,14 @@ class WholeReverse:
     def _linearized(
         self, weights: Arrays, inputs: Arrays, real: jax.Array, rows: int
     ) -> tuple[Arrays, Pullback]:
-        """Return the outputs [rows, *shape] each, and the reverse of the live ones.
+        """Return all outputs, each [rows, *shape], and their reverse.
+
+        The reverse takes cotangents of those outputs alone that have one (`flow.live`).
 
         Args:
-          weights: [*shape] each.
-          inputs: [rows, *shape] each.
-          real: [rows] bool.
+          weights: list of arrays, each [*shape].
+          inputs: list of arrays, each [rows, *shape].
+          real: [rows] bool, which rows are real, not padding.
         """
         # Products are saved; the pullback computes all else again.
         policy = jax.checkpoint_policies.dots_saveable
@@ -147,12 +159,12 @@ class WholeReverse:
 
         @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
         def run(*arguments: jax.Array) -> Arrays:
-            """Return the outputs [rows, *shape] each."""
+            """Return all outputs, each [rows, *shape]."""
             return jaxprs.evaluate(forward, arguments, self.kernel.rules)
 
         # All outputs are computed; those without a cotangent have no reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
-            """Return the live outputs, and all [rows, *shape] each."""
+            """Return outputs with a cotangent, and all; each [rows, *shape]."""
             all_inputs = self.flow.merged(inputs, moving)
             results = run(*trained, *weights[end:], *all_inputs, real)
             return [results[k] for k in self.flow.live], results

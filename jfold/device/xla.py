@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workarounds for XLA and JAX, and what shows that one is obsolete.
+"""The workarounds for XLA and JAX, and what shows that one is obsolete.
 
-`test_xla.py` compiles the plain form of each beside it; once the plain form has
-nothing to complain of any more, that test fails and the trick may go. Of what only a
-GPU shows, `materialized`, that test is of `make accelerators`.
+`test_xla.py` compiles the plain form of each beside it; once the plain form has nothing
+to complain of any more, that test fails and the trick may go. For `materialized`, whose
+complaint only a GPU shows, that test is of `make accelerators`.
+
+In shapes, `size` counts the rows of a buffer, `rows` or `n` those read or written.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Chained(Generic[Carry]):
     Attributes:
       zero: [] int32, zero, but XLA does not know that: the row at which the last loop
         stopped, less the row at which it had to.
-      carry: the state that the loops change.
+      carry: the state that the loops change, a pytree.
     """
 
     zero: Array | int
@@ -59,19 +61,19 @@ def loop_after(
     row: Array,
     carry: Carry,
 ) -> tuple[Array, Carry]:
-    """Run `row, carry = step(row, carry)` while `more(row)`.
+    """Run `row, carry = step(row, carry)` while `more(row)`; return both.
 
     The loop counts rows, not rounds, so that no further counter is computed before it
     or carried in it: each such number is a kernel to compile.
 
     XLA in jax 0.10.2 miscounts rounds by more than one, where it sees a number compared
-    with a constant: from 0 by 4, while less than 1, is no round. As schedules may be
-    constants, by `jax.jit` that closes over them, gradients were zero. So `more` asks
-    the number of rows left, a difference, which XLA does not analyse.
+    with a constant: from 0 by 4, while less than 1, is no round. Schedules may be
+    constants, by `jax.jit` that closes over them, and then gradients were zero. So
+    `more` asks the number of rows left, a difference, which XLA does not analyse.
 
     Args:
-      more: compares the number of rows left, a difference, never the row itself.
-      row: the first row [], to which `Chained.zero` has been added.
+      more: compares the number of rows left, a difference, never the row index.
+      row: [] int32, the first row index, to which `Chained.zero` has been added.
     """
     more_left, next_round = lambda s: more(s[0]), lambda s: step(*s)
     done: tuple[Array, Carry] = lax.while_loop(more_left, next_round, (row, carry))
@@ -81,15 +83,16 @@ def loop_after(
 def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
     """Return `x`, in a form that XLA cannot compute before it has `read` a buffer.
 
-    Where a result does not depend on an input of its own type, XLA may write the one
-    before it reads the other, and then copies the whole buffer for each tile: a cell of
+    Where a result does not depend on an input of its own type, XLA may write the result
+    before it reads the input, and then copies the whole buffer for each tile: a cell of
     two states, each made of the other, took ten times as long on 64 trees of 64 leaves
     at H = 128.
 
     Args:
-      read: rows [rows, *shape] each of the buffer that `x` will be written to.
+      read: list of arrays, each [rows, *shape], read from the buffer that `x` will be
+        written to.
       x: [rows, *shape].
-      first: a row number; XLA does not know that it is never negative.
+      first: a row index; XLA does not know that it is never negative.
     """
     for rows in read:
         x = jnp.where(first >= 0, x.astype(rows.dtype), rows)
@@ -97,7 +100,7 @@ def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
 
 
 def materialized(rows: Arrays) -> Arrays:
-    """Return rows [rows, *shape] each, which XLA then reads from their buffer once.
+    """Return rows, each [rows, *shape], which XLA then reads from their buffer once.
 
     For a GPU it gathers rows again wherever that saves a kernel, and so beside the
     writes to the same buffer, which it then copies as a whole if there are several:
@@ -113,10 +116,10 @@ def tie_batching(values: Tree, arguments: Arrays) -> Tree:
     """Return values, a pytree, that vary wherever an argument does, in `jax.vmap`.
 
     JAX batches the outputs of a `jax.custom_jvp` if they depend on mapped values, and
-    those of its rule if the tangents do. Where an output depends on less, like a
-    residual of one argument alone or the zero gradient of a weight behind
-    `stop_gradient`, the two differ, and a `jvp` of a `vmap` of a `vjp` fails. XLA drops
-    a choice between equal values.
+    those of its rule if the tangents depend on mapped values. Where an output depends
+    on fewer arguments, like a residual of one argument alone or the zero gradient of a
+    weight behind `stop_gradient`, the two differ, and a `jvp` of a `vmap` of a `vjp`
+    fails. XLA drops a choice between equal values.
     """
     firsts = [lax.slice(x.ravel(), (0,), (1,)) for x in arguments if x.size]
     if not firsts:
@@ -131,11 +134,11 @@ def isolated_slice(buffer: Array, first: Array | int, rows: int) -> Array:
 
     For a CPU XLA fuses a slice whose place is not known into every kernel that reads
     it, none of which is then vectorised: an LSTM's step of 32 rows, H = 128, took 94 us
-    with such a slice among the summands of its gates, and 34 without. It fuses nothing
+    with such a slice among the summands of its gates, and 34 without. XLA fuses nothing
     with a choice, which takes 1 us or so.
 
     Args:
-      first: a row number; XLA does not know that it is never negative.
+      first: a row index; XLA does not know that it is never negative.
     """
 
     def at(first: Array | int) -> Callable[[Array], Array]:
@@ -146,11 +149,11 @@ def isolated_slice(buffer: Array, first: Array | int, rows: int) -> Array:
 
 
 def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
-    """Return rows [n, *shape] of a buffer [size, *shape] at `places` [n] each.
+    """Return rows of a buffer [size, *shape], for each of `places` [n, *shape].
 
     A TPU starts three kernels for each gather, so it gathers all rows at once. For a
-    GPU XLA makes one kernel of several gathers that are apart; parts of one that was
-    made at once it copies before it multiplies them.
+    GPU XLA makes one kernel of several gathers that are apart; if they are one gather,
+    it copies its parts before it multiplies them.
     """
 
     def at_once(buffer: Array, *places: Array) -> Arrays:
@@ -168,8 +171,16 @@ def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
 def unordered_reads(
     t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
 ) -> Arrays:
-    """Return the arrays [rows, *shape] of type `t` whose places are not `known`. XLA
-    sees that results computed from the known ones come after them."""
+    """Return the arrays of a type that XLA might read after a write.
+
+    XLA sees that a result comes after the arrays that it is computed from.
+
+    Args:
+      t: number of the type.
+      types: by array, number of its type.
+      arrays: rows of buffers, each [rows, *shape].
+      known: numbers of arrays that the result depends on, or that are not read.
+    """
     pairs = enumerate(zip(types, arrays, strict=True))
     return [x for place, (n, x) in pairs if n == t and place not in known]
 
@@ -180,9 +191,9 @@ def unordered_reads(
 def extra_rows(even: bool) -> Iterator[int]:
     """Yield the number of spare rows of each new buffer, even or odd by pass.
 
-    Of two buffers of one shape that are filled with zeros XLA makes one, and copies it;
-    buffers that differ by a row are each made in place. On 64 trees of 128 leaves at
-    H = 256 this took 2 % off training.
+    XLA makes one buffer of two that have one shape and are filled with zeros, and
+    copies it; buffers that differ by a row are each made in place. This took 2 % off
+    training on 64 trees of 128 leaves at H = 256.
     """
     return itertools.count(0 if even else 1, 2)
 
@@ -212,6 +223,10 @@ def is_read_before(
     product whose place had been given away, so XLA copied the buffer twice for each
     tile: training a batch of 256 of the paper's trees took 1.71 times as long as node
     by node, since then 1.19.
+
+    Args:
+      equations: of the jaxpr in which both are, in order.
+      outputs: of the jaxpr; none may read the argument.
     """
     # XLA may repeat simple equations later, from the argument: so whoever reads their
     # results may read the argument then.
@@ -232,7 +247,7 @@ def is_read_before(
 
 
 def shares_transposes(rows: int) -> bool:
-    """Return whether tiles of so many rows share transposed matrices.
+    """Return whether tiles of so many rows read matrices transposed before the loops.
 
     A product that sums over the last axis of a matrix, as the reverse of `x @ W` does,
     makes XLA turn the matrix round each time. With 32 x 32 leaves at H = 128 such a
@@ -243,7 +258,12 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """Return the transposes in a jaxpr that depend on its first arguments alone."""
+    """Return the results of transposes that depend on first arguments alone.
+
+    Args:
+      closed: a jaxpr.
+      fixed: number of those arguments.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return [
@@ -254,7 +274,11 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """Return the values [n, m] of the transposes, from the first arguments."""
+    """Return the transposes in a jaxpr, each [n, m], from its first arguments.
+
+    Args:
+      fixed: the first arguments, each [*shape].
+    """
     wanted = transposed(closed, len(fixed))
     equations = jaxprs.slice_for(jaxprs.open_jaxpr(closed)[0].eqns, wanted)
     env = jaxprs.environment(closed, fixed, strict=False)
@@ -262,7 +286,12 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Return variables that need not be computed, given transposes [n, m]."""
+    """Return, by variable, the transposes that a jaxpr need not compute.
+
+    Args:
+      fixed: number of the first arguments, on which alone they depend.
+      values: what `transposes` returns, each [n, m].
+    """
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A constant may have rows, as cotangents that are zero do.
     return {v: x for v, x in pairs if jaxprs.spec(v).shape == x.shape}
@@ -289,7 +318,13 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, specs: Specs, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Rewrite a jaxpr by `row_rules`; its first `fixed` arguments have no rows."""
+    """Return a jaxpr rewritten by `row_rules`.
+
+    Args:
+      specs: of its arguments.
+      fixed: number of the first arguments, which have no rows.
+      transpose: see `row_rules`.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     rules = row_rules(jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])[1], transpose)
 
@@ -327,7 +362,11 @@ def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
         return jnp.moveaxis(result, range(free), range(-free, 0))
 
     def row(equation: core.JaxprEqn, operands: Arrays) -> Array:
-        """Return row `number` [*shape] of a table [n, *shape]; the number may vary."""
+        """Return row `number` [1, *shape] of a table [n, *shape], by a gather.
+
+        A slice runs as it is unless it is such a row, its number may vary over rows,
+        and the table does not.
+        """
         known = jaxprs.variables(equation.invars[:2])  # of a table, and a row of it
         if len(known) < 2 or not _is_row(equation):
             return jaxprs.apply(equation, operands)
@@ -340,7 +379,7 @@ def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
 
 
 def _summed(equation: core.JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the axes of both operands that a product sums over."""
+    """Return the axes of the left and right operand that a product sums over."""
     axes: tuple[tuple[int, ...], tuple[int, ...]]
     axes, _ = equation.params['dimension_numbers']
     return axes
@@ -357,7 +396,7 @@ def _swapped(equation: core.JaxprEqn) -> core.JaxprEqn:
 
 
 def _times_matrix(equation: core.JaxprEqn, operands: Arrays, transpose: bool) -> Array:
-    """Multiply rows [..., m] by a matrix [m, n] or [n, m], maybe transposed."""
+    """Multiply rows [..., m] by a matrix, [m, n] or [n, m], maybe transposed."""
     rows, matrix = operands
     left, right = _summed(equation)
     if transpose and matrix.ndim == 2 and right == (1,):
@@ -373,7 +412,7 @@ def _replaced(equation: core.JaxprEqn, params: dict[str, Any]) -> core.JaxprEqn:
 
 
 def _is_row(equation: core.JaxprEqn) -> bool:
-    """Return whether a slice is all that has one number on the first axis."""
+    """Return whether a slice takes one index on the first axis, and all else."""
     shape: tuple[int, ...] = jaxprs.spec(equation.invars[0]).shape
     return bool(shape) and equation.params['slice_sizes'] == (1, *shape[1:])
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: formats with checksums, and programs as data."""
+"""The format of files, with checksums, and the encoding of programs as data."""

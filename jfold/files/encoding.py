@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as JSON and arrays, written and read without pickle.
+"""The encoding of expressions as JSON and arrays, written and read without pickle.
 
-A value is an atom (`None`, a bool, a string, a number) or the number of a record in a
-list, `[7]`. A record is a tag with the values that something is made of, all of which
-come before it:
+A value is written as a *code*. That is an atom, which stands for itself (`None`, a
+bool, a string, a number), or the number of a record in a list, `[7]`. A record is a
+tag, the kind of the value, with the codes of the *parts* that the value is made of. The
+records of the parts come before it:
 
     ["tuple", 1, 2]   ["dict", "a", [3]]   ["name", "operator", "itemgetter"]
     ["TensorType", [2], [3]]   ["GetItem", "x", [4]]   ["Pipe"]
 
 Tags are a closed set: some kinds of plain values; modules, functions and classes that
-can be imported, by name; and jfold's own classes, field by field. One object in two
-places is one record. Reading calls nothing but the constructors that are known here.
+can be imported, by name; and jfold's own classes, field by field. An object that occurs
+in two places has one record. Reading calls nothing but the constructors listed here.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from jfold.language.typed import TypedUse
 from jfold.program.operations import Layer
 
 Array = np.ndarray[Any, Any]
-Json: TypeAlias = Any  # an atom, or `[n]`
-Record: TypeAlias = list[Json]
-Parts: TypeAlias = Iterable[Any]  # of a value
+Json: TypeAlias = Any  # a code: an atom, or `[n]`
+Record: TypeAlias = list[Json]  # a tag, then codes
+Parts: TypeAlias = Iterable[Any]  # the values that a value is made of
 
-LARGEST = 1 << 63  # larger ints are written as text, since JSON's have a limit
+LARGEST = 1 << 63  # larger ints are written as hex text, since JSON's have a limit
 PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slices'
 
 
@@ -64,7 +65,7 @@ _BY_NAME = {type_.__name__: codec for type_, codec in {**CODECS, **_TYPES}.items
 
 
 def tags() -> list[str]:
-    """Return the names of jfold's classes in files, which depend on the version."""
+    """Return the sorted tags of jfold's own classes; they depend on its version."""
     return sorted(_BY_NAME)
 
 
@@ -73,7 +74,7 @@ def tags() -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _AsIs:
-    """An object that is left to pickle."""
+    """A wrapper of an object that is kept in its record, for pickle."""
 
     value: object
 
@@ -83,32 +84,37 @@ class Encoder:
     """A writer of values as records and arrays.
 
     Attributes:
-      by_name: whether functions and classes are written by name, and those without a
-        name refused; if not, they are kept as objects, for pickle.
-      records: those so far, each made of values and of records before it.
-      refused: what cannot be written: the path of its block, and a description.
+      by_name: whether functions and classes are written by the names that import them,
+        and refused without such a name; if not, objects stay in records, for pickle.
+      records: the records so far, each behind those of its parts.
+      refused: per value that cannot be written, the path of its block and a
+        description.
     """
 
     by_name: bool = True
     records: list[Record] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     _pools: dict[str, list[Array]] = field(default_factory=dict)
-    _ends: Counter[str] = field(default_factory=Counter)  # of the pools
-    # By id, with the value, so that no other gets its id; the code is `None` while the
-    # value is written: met again then, it is inside itself.
+    _ends: Counter[str] = field(default_factory=Counter)  # elements in each pool
+    # The memo of codes, by id. It holds the value too, so that no other object gets the
+    # id. A code of `None` marks a value whose parts are being written: if such a value
+    # is met again, it contains itself.
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
     def encode(self, value: object, where: str = '') -> Json:
         """Add the records of a value; return its code, an atom or `[n]`.
 
+        A value that cannot be written is added to `refused`; no error is raised.
+
         Args:
-          where: the block that the value belongs to, unless the value names one.
+          where: the path of the block to name in `refused`. Within a `TypedUse`, its
+            own path is named instead.
         """
         return run(self._encoded(value, where))
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The elements of all arrays of each dtype, by its name."""
+        """The elements [n] of all arrays, one array for each dtype, by dtype name."""
         return {name: np.concatenate(x) for name, x in self._pools.items()}
 
     def _encoded(self, value: object, where: str) -> Steps[Json]:
@@ -128,7 +134,7 @@ class Encoder:
         return code
 
     def _split(self, value: Any, where: str) -> tuple[str, Parts]:
-        """Return the tag of a value, and its parts."""
+        """Return the tag of a value, and its parts; `refused` gets an unknown value."""
         type_ = type(value)
         if type_ in _TYPES:
             return type_.__name__, _TYPES[type_].parts(value)
@@ -141,7 +147,7 @@ class Encoder:
         if type_ in _WRITERS:
             return _WRITERS[type_](value)
         if isinstance(value, enum.Enum) and value.name in type_.__members__:
-            return 'enum', (type_, value.name)  # several flags at once have no name
+            return 'enum', (type_, value.name)  # a combination of flags is no member
         if isinstance(value, np.dtype) and _is_scalar(value):
             return 'dtype', [_dtype_name(value)]
         if isinstance(value, jax.Array) and can_hold(value.dtype):
@@ -156,7 +162,7 @@ class Encoder:
         return 'tuple', ()
 
     def _append(self, array: Array) -> Parts:
-        """Put an array behind others of its dtype; return dtype, start and shape."""
+        """Append an array to the pool of its dtype; return dtype, start, and shape."""
         name = _dtype_name(array.dtype)
         self._pools.setdefault(name, []).append(array.reshape(-1))
         start = self._ends[name]
@@ -165,7 +171,7 @@ class Encoder:
 
 
 def _is_atom(value: object) -> bool:
-    """Return whether JSON gives a value back as it was; subclasses it does not."""
+    """Return whether JSON restores a value exactly, and its type, not a base class."""
     type_ = type(value)
     if type_ is int:
         return abs(value) < LARGEST  # type: ignore[arg-type]
@@ -179,13 +185,13 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def _is_scalar(dtype: np.dtype[Any]) -> bool:
-    """Return whether Python has numbers or strings of a dtype, losing nothing."""
+    """Return whether Python's numbers or strings hold scalars of a dtype exactly."""
     return dtype.kind in 'US' or (can_hold(dtype) and dtype.char not in 'gG')
 
 
 def _methodcaller(value: Any) -> tuple[str, Parts]:
     fn, args = value.__reduce__()
-    if isinstance(fn, functools.partial):  # it has arguments by name
+    if isinstance(fn, functools.partial):  # only with keyword arguments
         return 'methodcaller', ((*fn.args, *args), dict(fn.keywords))
     return 'methodcaller', (args, {})
 
@@ -216,28 +222,32 @@ _WRITERS: dict[type, Callable[[Any], tuple[str, Parts]]] = {
 
 @dataclass(eq=False)
 class Decoder:
-    """A reader of what an `Encoder` wrote.
+    """A reader of the records that an `Encoder` wrote.
 
     Attributes:
-      arrays: those of `Encoder.arrays`.
+      arrays: by dtype name, the elements [n] of all arrays, as of `Encoder.arrays`.
     """
 
     arrays: Mapping[str, Array]
-    _values: list[Any] = field(default_factory=list)
+    _values: list[Any] = field(default_factory=list)  # one for each record
 
     def read(self, records: Iterable[Record]) -> None:
-        """Construct the values of records, in their order.
+        """Construct the value of each record, in order; `value` then returns them.
 
         Raises:
           ValueError, TypeError, ...: no encoder writes such records.
-          ImportError, AttributeError: a module or a name in it is not there.
+          ImportError: a module is missing, or a name in it.
         """
         for tag, *codes in records:
             parts = list(map(self.value, codes))
             self._values.append(self._make(tag, parts))
 
     def value(self, code: Json) -> Any:
-        """Return the value of a code: an atom, or the number of a record."""
+        """Return an atom itself; for a code `[n]` the value of record n.
+
+        Raises:
+          ValueError: no record of this number has been read.
+        """
         if not isinstance(code, list):
             return code
         (number,) = code
@@ -261,7 +271,11 @@ class Decoder:
 
 
 def _check_parts(tag: str, parts: list[Any]) -> None:
-    """Refuse parts of other classes, so that a file calls no methods of those."""
+    """Raise TypeError if parts have other classes than `_CLASSES_OF_PARTS` says.
+
+    So a file cannot make constructors call methods of other classes. Another number of
+    parts raises ValueError.
+    """
     classes = _CLASSES_OF_PARTS.get(tag)
     if classes is None:
         return

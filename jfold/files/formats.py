@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for all files: paths, errors that name them, writes of all or nothing."""
+"""Checks of paths, errors that name the file, and atomic writes, for all files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO
 
 from jfold.base.errors import describe_error, expect
 
-SUFFIX = '.jfold'  # of the parts of a corpus
+SUFFIX = '.jfold'  # the ending of names of files that hold parts of a corpus
 
 
 class DamagedError(ValueError):
@@ -21,17 +21,20 @@ class DamagedError(ValueError):
 
 
 class UnknownFormatError(ValueError):
-    """An error about an intact file of another version, or with an unknown dtype."""
+    """An error about an intact file that the installed versions cannot read.
+
+    It is of another version of jfold or JAX, or has an unknown dtype.
+    """
 
 
 def check_path(path: object) -> None:
-    """Refuse anything but a path; an int would be the number of an open file."""
+    """Raise TypeError if `path` is no path; `open` takes an int as an open file."""
     expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
 
 
 @contextlib.contextmanager
 def note_missing(expected: str) -> Iterator[None]:
-    """Add to errors of missing files what was expected."""
+    """Add the note 'expected ...' to a FileNotFoundError that the body raises."""
     try:
         yield
     except FileNotFoundError as error:
@@ -41,12 +44,13 @@ def note_missing(expected: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Report errors in reading the content of a file as faults of the file.
+    """Turn errors of the body, which reads the content of a file, into DamagedError.
 
-    Its checksums were right, but it may not come from jfold.
+    The checksums of the content were right, but another program may have written it.
 
     Raises:
-      DamagedError: the body raised anything but an `ImportError`.
+      DamagedError: the body raised anything but an ImportError.
+      ImportError: the body raised it; a note names the file.
     """
     try:
         yield
@@ -60,14 +64,16 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a new file in the folder of `path`, which it replaces in the end.
+    """Open a temporary file to write; replace `path` by it when the body ends.
 
-    Where that is a link, its target is replaced. If the body raises, nothing changes.
+    The temporary file is in the folder of `path`. Where `path` is a link, its target is
+    replaced. If the body raises, `path` is unchanged and the temporary file removed.
 
     Raises:
-      IsADirectoryError: a folder is there; FileExistsError: something else that is no
-        file. OSError: others of the system, with `path` and not the name of the new
-        file, as where there is no room for it.
+      IsADirectoryError: `path` is a folder.
+      FileExistsError: `path` is a device or a pipe.
+      OSError: the system fails, as where the disk is full; the error names `path`, not
+        the temporary file.
     """
     place = _place(path)
     spare = place.with_name(f'.{place.name[:40]}.{secrets.token_hex(8)}.tmp')
@@ -91,7 +97,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
             'expected `path` of a file, got that of a folder: give it a name in there'
         )
         raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
-    if place.exists() and not place.is_file():  # a device would be lost
+    if place.exists() and not place.is_file():  # `os.replace` would remove a device
         text = 'expected `path` of a file, got that of a device or pipe: give another'
         raise FileExistsError(errno.EEXIST, text, os.fspath(path))
     return place
@@ -99,7 +105,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file in errors of the system, which may name the temporary one."""
+    """Raise an OSError of the body again with the name `path`, not a temporary one."""
     try:
         yield
     except OSError as error:
@@ -109,10 +115,10 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def parts_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a folder that are parts of one corpus, in order.
+    """Return the paths of a folder's `.jfold` files, parts of a corpus, by name.
 
     Raises:
-      FileNotFoundError: there is none.
+      FileNotFoundError: the folder has none.
     """
     paths = sorted(Path(folder).glob(f'*{SUFFIX}'))
     if not paths:

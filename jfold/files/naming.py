@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and classes by the names under which anybody can import them."""
+"""The names under which any process can import functions and classes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any, TypeAlias
 
 from jfold.base.errors import describe_error
 
-Name: TypeAlias = tuple[str, str]  # of a module, and within it
+Name: TypeAlias = tuple[str, str]  # the name of a module, and a dotted name in it
 
 MAIN = '__main__', '__mp_main__'  # the latter in the workers of `multiprocessing`
 
-# Classes that no module holds under their own name, such as that of `None`.
+# Classes by their names in `types`, as some, such as that of `None`, are in no module
+# under their own name.
 _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 
 
 def name_of(value: object) -> Name | None:
-    """Return the name by which other processes can import a value, or `None`.
+    """Return (module, name) by which other processes can import a value, or `None`.
 
-    Values of `__main__` have none: in another process that is another program.
+    Values of `__main__` have none: `__main__` of another process is another program.
 
     >>> import json
     >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
@@ -37,11 +38,12 @@ def name_of(value: object) -> Name | None:
 
 
 def _names(value: object) -> Iterator[Name]:
-    """Yield names that a value may have, to be tried."""
+    """Yield pairs (module, name) that may import a value; the caller tries them."""
     name = getattr(value, '__qualname__', None) or getattr(value, '__name__', None)
     if not isinstance(name, str):
         return
-    # Methods written in C know their class, and bound ones their module or class.
+    # `__objclass__` is the class of a method written in C; `__self__` is what a bound
+    # method belongs to, for a builtin function its module.
     owners = (getattr(value, x, None) for x in ('__objclass__', '__self__'))
     for owner in (value, *owners, type(value)):
         module = getattr(owner, '__module__', None) or getattr(owner, '__name__', None)
@@ -52,7 +54,7 @@ def _names(value: object) -> Iterator[Name]:
 
 
 def _is_named(value: object, module: str, name: str) -> bool:
-    """Return whether a name is that of this value."""
+    """Return whether importing a name gives this very value."""
     try:
         other = named(module, name)
     except ImportError:
@@ -63,10 +65,10 @@ def _is_named(value: object, module: str, name: str) -> bool:
 
 
 def named(module: str, name: str) -> Any:
-    """Import the value of a name; the inverse of `name_of`.
+    """Import and return the value of a name; the inverse of `name_of`.
 
     Raises:
-      ImportError: there is no such module, it cannot be imported, or lacks the name.
+      ImportError: the module is missing, fails while imported, or lacks the name.
     """
     try:
         root = importlib.import_module(module)
@@ -86,7 +88,7 @@ def named(module: str, name: str) -> Any:
 
 
 def told(value: object) -> str:
-    """Return a description of a value without a name, for messages."""
+    """Return a phrase for messages that describes a value without an import name."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
     if isinstance(value, MethodType | BuiltinMethodType):
         return f'the method `{name}` of an object'

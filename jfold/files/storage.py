@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays and JSON metadata in one file, which is mapped into memory when read.
+"""The file format: arrays and JSON metadata, mapped into memory when read.
 
 The file begins with 64 bytes that say where its JSON document is. An `.npy` for each
 array follows, as `np.save` writes it, and at the end the document,
 
     {"arrays": {name: [dtype, shape, offset, checksum]}, "metadata": {...}}
 
-with the offset of the data of each array, a multiple of 64 bytes; they are in C order.
-A dtype is written as `np.dtype.str` gives it, one of `ml_dtypes` by its name, and in
-its `.npy` as raw bytes (`|V2`). The checksum of an array is the CRC-32 of all bytes
-from the end of the one before to its own, so each byte of the file is in a checksum.
-Offsets are the only places in a file: it holds no paths.
+The offset is where the data of an array begin, a multiple of 64 bytes; data are in C
+order. A dtype is written as `np.dtype.str` gives it. A dtype of `ml_dtypes` is written
+by its name, and in its `.npy` as raw bytes (`|V2`). The checksum of an array is the
+CRC-32 of all bytes from the end of the data before (at first, of the header) to the end
+of its own data, so each byte of the file is in a checksum. Arrays are found by offsets
+alone: a file holds no paths.
 
 A later version may change all but the first 24 bytes. `long double` keeps the layout
 of the machine that wrote it.
@@ -38,7 +39,7 @@ Array = np.ndarray[Any, Any]
 Path: TypeAlias = str | os.PathLike[str]
 
 VERSION = 2
-EXTENDED = {
+EXTENDED = {  # the dtypes of `ml_dtypes`, by name
     np.dtype(type_).name: np.dtype(type_)
     for type_ in vars(ml_dtypes).values()
     if isinstance(type_, type) and issubclass(type_, np.generic)
@@ -46,7 +47,7 @@ EXTENDED = {
 
 _MAGIC = b'jfold.arrays'.ljust(16)
 _HEADER = struct.Struct('<16s4Q16x')  # magic, version, the document: start, end, CRC-32
-_ALIGNMENT = _HEADER.size  # 64 bytes, as of the data of an `.npy`
+_ALIGNMENT = _HEADER.size  # 64 bytes, to which an `.npy` aligns its data
 _CHUNK = 1 << 20  # bytes that are read or written at a time
 
 
@@ -56,14 +57,15 @@ _CHUNK = 1 << 20  # bytes that are read or written at a time
 def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
-    They go to a new file in the same folder, which then replaces `path`: whenever this
-    is interrupted, `path` holds the old content or the new one, and maps of the old one
-    stay valid. Any number of processes may do this at the same time.
+    The content goes to a new file in the same folder, which then replaces `path`.
+    Whenever writing is interrupted, `path` holds the old content or the new one. Memory
+    maps of the old file stay valid. Any number of processes may write at the same time.
 
     Raises:
-      TypeError: an array has another dtype (nothing is ever pickled), or JSON has no
-        such metadata. ValueError: JSON has no such number.
-      OSError: as of `replacing`.
+      TypeError: an array has another dtype (nothing is ever pickled), or JSON cannot
+        hold the metadata.
+      ValueError: the metadata have a NaN or an infinity.
+      OSError: see `replacing`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +86,7 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) 
 
 
 def _header(start: int, text: bytes) -> bytes:
-    """Return the first 64 bytes of a file with a document `text` at `start`."""
+    """Return the first 64 bytes of a file whose JSON document `text` is at `start`."""
     place = _MAGIC, VERSION, start, start + len(text)
     return _HEADER.pack(*place, zlib.crc32(text))
 
@@ -100,20 +102,24 @@ def _plain(name: str, value: object) -> Array:
 
 
 def can_hold(dtype: object) -> bool:
-    """Return whether files hold arrays of a dtype, which may be one of JAX alone."""
+    """Return whether a file can hold arrays of a dtype; no dtype of JAX alone."""
     if not isinstance(dtype, np.dtype):
         return False
     if dtype.name in EXTENDED:
-        return dtype == EXTENDED[dtype.name]  # in the order of this machine
+        return dtype == EXTENDED[dtype.name]  # in the byte order of this machine
     return dtype.kind in 'biufc'
 
 
 def _append(file: IO[bytes], array: Array) -> list[Any]:
-    """Write an array at the end of a file; return its entry in the document."""
+    """Append an array to a file as `.npy`; return its entry in the document.
+
+    The entry is [dtype, shape, offset, checksum].
+    """
     is_extended, head = array.dtype.name in EXTENDED, io.BytesIO()
     descr = f'|V{array.itemsize}' if is_extended else array.dtype.str
     header = {'descr': descr, 'fortran_order': False, 'shape': array.shape}
     np.lib.format.write_array_header_1_0(head, header)
+    # NumPy pads its header to 64 bytes, so the data behind it are aligned as well.
     start = bytes(-file.tell() % _ALIGNMENT) + head.getvalue()
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     file.write(start)
@@ -129,16 +135,20 @@ def _append(file: IO[bytes], array: Array) -> list[Any]:
 
 
 def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays that `write` wrote, as read-only maps, and the metadata.
+    """Return the arrays that `write` wrote, by name, and the metadata.
 
-    With `verify`, data are compared with their checksums, 1 MB at a time: all of them
-    now, since the first use of a page of a map cannot be seen. The rest is checked in
-    any case. `write` never changes a file in place; who does changes the arrays.
+    The arrays are read-only memory maps of the file. `write` never changes a file in
+    place; whoever does so changes the arrays.
+
+    Args:
+      verify: whether to compare all data with their checksums, 1 MB at a time. This is
+        done now, since later the first use of a page of a map cannot be seen. The
+        header and the document are checked in any case.
 
     Raises:
       DamagedError: the file is cut short, altered, or was never of this format.
-      UnknownFormatError: it is intact, but this version of jfold cannot read it.
-      OSError: it cannot be opened; `FileNotFoundError` where there is none.
+      UnknownFormatError: the file is intact, but this version of jfold cannot read it.
+      OSError: the file cannot be opened; FileNotFoundError if there is none.
     """
     with open(path, 'rb') as file:
         text = _document(path, file)
@@ -164,8 +174,13 @@ def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str
 
 
 def _document(path: Path, file: IO[bytes]) -> bytes:
-    """Return the JSON of a file, compared with its checksum."""
+    """Return a file's JSON document as bytes, after a check of its checksum.
+
+    Raises:
+      DamagedError, UnknownFormatError: see `read`.
+    """
     size, header = os.fstat(file.fileno()).st_size, file.read(_HEADER.size)
+    # Version 1 was a zip archive, an `.npz` with metadata.
     is_old = header.startswith(b'PK\3\4') and b'metadata.json' in header
     if not is_old and not _MAGIC.startswith(header[: len(_MAGIC)]):
         hint = 'expected one that `Corpus.save` or `jf.save` wrote'
@@ -184,6 +199,7 @@ def _document(path: Path, file: IO[bytes]) -> bytes:
         raise _damaged(path, f'{what}: expected {end} bytes, got {size}')
     file.seek(min(start, end))
     text = file.read()
+    # The header as it should be: this compares the checksum, and the spare bytes too.
     if header != _header(start, text):
         wrong = f'wrong checksum: expected {checksum}, got {zlib.crc32(text)}'
         raise _damaged(path, f'document: {wrong}')
@@ -204,14 +220,18 @@ def _dtype(path: Path, array: str, name: str) -> np.dtype[Any]:
 
 
 def _mapped(content: mmap.mmap, dtype: np.dtype[Any], shape: Any, at: int) -> Array:
-    """Return an array in a map."""
-    if at < _ALIGNMENT:  # NumPy checks the end alone
+    """Return an array over the bytes of a map from offset `at`, without a copy.
+
+    Raises:
+      ValueError, TypeError: the array does not fit into the map.
+    """
+    if at < _ALIGNMENT:  # NumPy checks only the end of the data
         raise ValueError(f'expected data behind the header, got an offset of {at}')
     return np.ndarray(shape, dtype, content, at)
 
 
 def _checksum(file: IO[bytes], start: int, end: int) -> int:
-    """Return the CRC-32 of some bytes of a file."""
+    """Return the CRC-32 of the bytes of a file from `start` to `end`."""
     file.seek(start)
     checksum = 0
     for at in range(start, end, _CHUNK):

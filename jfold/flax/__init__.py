@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flax modules around models, Flax modules as blocks, and ready layers."""
+"""The Flax parts: models as modules, modules as blocks, and ready layers."""

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class Fold(linen.Module):
     """A block as a Linen module, called with a schedule.
 
-    Layers that draw, such as dropout, take keys from the streams of `rngs`; none draws
-    during `init`. Make the block once, outside of methods: its model is stored with it.
-    Modules in the block have their own parameters, even if the network uses them too.
-    To share these, use a module in the block alone, or pass arrays as `external`.
+    Layers that draw random numbers, such as dropout, take keys from the streams of
+    `rngs`; during `init` no layer draws. Make the block once, outside of methods: the
+    compiled model is stored with the block. Modules in the block have parameters of
+    their own, even if the network uses the same modules elsewhere. To share parameters,
+    use a module in the block alone, or pass arrays as `external`.
 
     Attributes:
       block: a block, or a short-hand for one, as `jfold.compile` takes it.
@@ -72,14 +73,19 @@ class Fold(linen.Module):
         ids: ArrayLike | None = None,
         deterministic: bool = False,
     ) -> Any:
-        """Run the model, as `Model.apply` does, with the parameters of the module."""
+        """Return the result of `Model.apply` with the parameters of this module.
+
+        Args:
+          schedule, external, ids: as in `Model.apply`.
+          deterministic: whether no layer draws, so that no `rngs` are needed.
+        """
         layers = self.model.program.layers
         params = {
             x.name: _boxed(x.params, self.param(x.name, x.init, unbox=False))
             for x in layers
             if x.init
         }
-        # Parameters of no layer are passed on, so that `apply` refuses them.
+        # Parameters that belong to no layer are passed on: `Model.apply` refuses them.
         params = {**self.variables.get('params', {}), **params}
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if self.is_initializing():
@@ -93,7 +99,10 @@ class Fold(linen.Module):
 
 @contextlib.contextmanager
 def _noted(schedule: object, model: Model) -> Iterator[None]:
-    """Add a note to errors about a schedule of another model that names the cause."""
+    """Add a note to a ValueError raised in this context for another model's schedule.
+
+    The note says to make the block once, because a new block has a new model.
+    """
     try:
         yield
     except ValueError as error:
@@ -107,9 +116,11 @@ def _noted(schedule: object, model: Model) -> Iterator[None]:
 
 
 def _boxed(spec: ArrayTree, params: ArrayTree) -> ArrayTree:
-    """Return parameters in the boxes of `spec`, which name the sharding of arrays.
+    """Return parameters, with each array in the box that `spec` has in its place.
 
-    Boxes that are there stay; those that `linen.unbox` took away are put back.
+    A box (`meta.AxisMetadata`) names the sharding of its array. Boxes in `params` stay;
+    boxes that `linen.unbox` removed are put back. If the structures of `spec` and
+    `params` differ, `params` is returned as it is.
     """
 
     def put(box: Any, leaf: Any) -> Any:

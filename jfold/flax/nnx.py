@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Flax NNX module `jf.nnx.Fold`, and `jf.nnx.Cell`, a module as a block."""
+"""The Flax NNX module `jf.nnx.Fold`, and the block `jf.nnx.Cell` of a module."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Leaf: TypeAlias = Any  # nnx.Param
 class Fold(nnx.Module):
     """A block as an NNX module, called with a schedule.
 
-    Layers that draw, such as dropout, take keys from the streams of `rngs`; after
-    `eval()` none draws.
+    Layers that draw random numbers, such as dropout, take keys from the streams of
+    `rngs`; after `eval()` no layer draws.
 
     Args:
       block: a block, or a short-hand for one, as `jfold.compile` takes it. NNX modules
-        inside it share their variables with this module: tied weights stay tied.
-      rngs: the streams from which parameters are drawn.
+        inside the block share their variables with this module: tied weights stay tied.
+      rngs: the streams from which parameters are drawn, and later the keys of layers.
       max_programs: the limit of compiled programs, as in `jfold.compile`.
 
     Attributes:
       model: the compiled block; `model.schedule(examples)` makes schedules.
-      params: the parameters by layer, each an `nnx.Param`.
+      params: the parameters, each an `nnx.Param`, in nested dicts by layer name.
 
     >>> import jfold as jf
     >>> from flax import nnx
@@ -80,7 +80,12 @@ class Fold(nnx.Module):
         ids: ArrayLike | None = None,
         deterministic: bool | None = None,
     ) -> Any:
-        """Run the model, as `Model.apply` does, with the parameters of the module."""
+        """Return the result of `Model.apply` with the parameters of this module.
+
+        Args:
+          schedule, external, ids: as in `Model.apply`.
+          deterministic: whether no layer draws; if `None`, whether `eval()` was called.
+        """
         if deterministic is None:
             deterministic = self.deterministic
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
@@ -90,11 +95,11 @@ class Fold(nnx.Module):
 
     @api_boundary
     def predict(self, source: object, **options: Any) -> Any:
-        """Predict, as `Model.predict` does, with the parameters of the module.
+        """Return the result of `Model.predict` with the parameters of this module.
 
         Args:
           source: a corpus, a list or a stream of examples.
-          **options: `batch_size` and others of `Model.predict`.
+          **options: `batch_size` and other options of `Model.predict`.
         """
         return self.model.predict(self.arrays, source, **options)
 
@@ -118,9 +123,9 @@ def _is_variable(value: object) -> bool:
 
 
 def _variables_in(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
-    """Return the variables of NNX modules in a block by layer and path.
+    """Return the `nnx.Param`s of NNX modules in a block, by layer name and path.
 
-    `Model.init` draws the parameters of all other layers.
+    Layers of other callables are left out: `Model.init` draws their parameters.
     """
     functions = (x for x in users(block) if isinstance(x, Function) and x.init is None)
     modules: dict[Any, object] = {}
@@ -137,13 +142,16 @@ def _variables_in(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...]
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """Return the names in a path, without `value` for the array inside a variable."""
+    """Return the names in a JAX key path, without a last `value` of a variable."""
     names = [str(key_name(key)) for key in path]
     return names[:-1] if names[-1:] == ['value'] else names
 
 
 def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
-    """Return variables in nested dicts by the names in their paths."""
+    """Return pairs of a path's names and a leaf as nested `nnx.Dict`s by these names.
+
+    A leaf with an empty path is returned itself.
+    """
     if leaves and not leaves[0][0]:
         return leaves[0][1]
     by_name: dict[str, list[tuple[list[str], Leaf]]] = {}
@@ -156,12 +164,16 @@ def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
 def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Function:
     """An NNX module as a block whose parameters `Model.init(key)` draws.
 
-    For a module used in a block directly, `init` returns the parameters that it has.
+    For an NNX module in a `Function`, by contrast, `Model.init` returns the parameters
+    that the module holds.
 
     Args:
       make: a function from `nnx.Rngs` to the module. It is called once for the
         structure, and again whenever parameters are drawn.
-      name: the key of its parameters, as in `Function`.
+      name: the key of the parameters, as in `Function`.
+
+    Raises:
+      TypeError: `make` is not callable.
 
     >>> import jax, jfold as jf
     >>> from flax import nnx

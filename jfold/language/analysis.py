@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about the blocks of an expression that need no types.
 
-Both analyses run from a part to the blocks that hold it: a fact of a part may settle
-that of its users. Each is one pass with a worklist, not recursive, so that blocks may
-be nested deeper than Python's stack.
+Both analyses, `observing` and `constants`, go from a block to the blocks that hold it:
+a fact of the one may settle the fact of the others. Each is one pass with a worklist,
+not recursive, so that blocks may be nested deeper than Python's stack.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Users = dict[b.Block, list[b.Block]]
 
 
 def users(root: b.Block) -> Users:
-    """Return every block of an expression with the blocks that hold it, once a use."""
-    # By identity, as blocks compare: one that is used in many places is visited once.
+    """Return, by block of an expression, the blocks that hold it, once per use."""
+    # Blocks compare by identity: one that is used in many places is visited once.
     result: Users = {root: []}
     waiting = [root]
     while waiting:
@@ -33,7 +33,7 @@ def users(root: b.Block) -> Users:
 
 
 def _inside(block: b.Block) -> Iterable[b.Block]:
-    """Return the parts of a block; the target of a reference."""
+    """Return the blocks directly inside a block; of a reference, its target if set."""
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
@@ -47,7 +47,7 @@ def _of_kind(users: Users, *kinds: type[b.Block]) -> list[b.Block]:
 
 
 def observing(users: Users) -> set[b.Block]:
-    """Return the blocks with a `Metric` inside: all their uses count."""
+    """Return the blocks with a `Metric` inside, of which each use collects rows."""
     result: set[b.Block] = set()
     waiting = _of_kind(users, b.Metric)
     while waiting:
@@ -59,9 +59,7 @@ def observing(users: Users) -> set[b.Block]:
 
 
 def constants(users: Users) -> set[b.Block]:
-    """Return the blocks that take no input.
-
-    A `Record` reads no field for them.
+    """Return the blocks that take no input, for which a `Record` reads no field.
 
     A block takes no input if no part of it that reads its input takes one. A
     declaration that refers to itself is never settled, so it takes an input.
@@ -88,7 +86,7 @@ def constants(users: Users) -> set[b.Block]:
 
 
 def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
-    """Return the parts of a block that read its input, or a field of it."""
+    """Return the blocks inside a block that read its input, or a field of it."""
     if isinstance(block, b.Pipe):
         return block.blocks[:1]
     if isinstance(block, b.AllOf):
@@ -99,7 +97,8 @@ def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
         readers = (
             part for part, operands in block.wiring.steps if 0 in leaves(operands)
         )
-        # One that returns its input is no constant: it waits for itself, in vain.
+        # One that returns its input is no constant: it waits for itself, so it is never
+        # settled.
         returns_input = 0 in leaves(block.wiring.output)
         return (*readers, block) if returns_input else tuple(readers)
     return tuple(_inside(block)) if isinstance(block, b.Reference) else ()

@@ -3,8 +3,8 @@
 
     words.extend(items)                     instead of     for item in items: ...
 
-Only for blocks that do the same to every item. Rows have to stay in the order of
-evaluation, item after item, so no operation may be applied twice on the way.
+Only for blocks that do the same to every item. Rows have to be recorded in the order of
+evaluation, item after item, so no operation may be applied twice to an item.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ IN_LISTS = (
 
 
 def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether a block can be applied to lists, part after part."""
+    """Return whether a block may be written for the lists of all items at once.
+
+    Args:
+      node: the use of the block on an item.
+      items: the lists, one per leaf of an item.
+    """
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
         return False
     nodes, repeated = list[TypedUse](), list[TypedUse]()
     for part in _reached([node], repeated):
-        if not _is_simple(part, w):  # stop here: what is inside is not looked at
+        if not _is_simple(part, w):  # its inner blocks are not looked at
             return False
         nodes.append(part)
     makers = [x for part in nodes for x in _makers(part, w)]
@@ -41,12 +46,16 @@ def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
     # What is evaluated a second time must make no rows, nor must anything inside it.
     if any(x for part in _reached(repeated, []) for x in _makers(part, w)):
         return False
-    # A called function may use the other makers too, and their rows would change order.
+    # A called function may append rows to the same tables as the other uses, whose rows
+    # would then be out of order.
     return len(makers) == 1 or not any(isinstance(x, b.Reference) for x in makers)
 
 
 def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[TypedUse]:
-    """Yield each part that is evaluated, once; append to `repeated` at later visits."""
+    """Yield each use inside `nodes` once, the bodies of called functions apart.
+
+    A use that is met again is appended to `repeated`.
+    """
     seen, waiting = set[TypedUse](), [*nodes]
     while waiting:
         node = waiting.pop()
@@ -60,7 +69,7 @@ def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[Ty
 
 
 def _is_simple(node: TypedUse, w: Lines) -> bool:
-    """Return whether lists may be given to a block itself, apart from its parts."""
+    """Return whether a block may be written for lists, apart from blocks inside."""
     if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
     if any(isinstance(x, SequenceType) for x in (node.input, node.output)):
@@ -76,14 +85,14 @@ def _is_simple(node: TypedUse, w: Lines) -> bool:
 
 
 def _computing(node: TypedUse, w: Lines) -> int | None:
-    """Return the operation that a block applies, if any."""
+    """Return the number of the operation that a use applies; `None` if it has none."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)
 
 
 def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
-    """Yield a key of everything that makes rows in a block itself; calls too."""
+    """Yield a key per table that a block, its inner blocks apart, appends rows to."""
     block = node.block
     if isinstance(block, b.Reference):
         yield block
@@ -99,7 +108,7 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
 
 
 def map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
-    """Write a block that is applied to all items of a sequence."""
+    """Write a block for all items of a sequence at once; return the results."""
     before = w.count, w.tail, dict(w.known)
     w.region, w.count, w.tail = Region(), sequence.n, False
     items = w.part(part, sequence.items)

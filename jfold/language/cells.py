@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refusal of Flax's recurrent cells where a loop would swap state and item.
 
-A cell of Flax takes (state, item) and returns (state, output). Where both are of one
-type, no other check would see that one is taken for the other.
+A cell of Flax takes (state, item) and returns (state, output), an `RNN` of jfold the
+other way round. Where both are of one type, no other check would see that one is taken
+for the other. All errors are `TypeError`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from jfold.types import TupleType
 
 
 def check_end(node: TypedUse, cell: b.Block) -> None:
-    """Refuse a cell of Flax at the end of an RNN: its outputs come swapped."""
+    """Raise `TypeError` if an RNN returns the (state, output) of a cell of Flax."""
     for function in _result_blocks(cell):
         if isinstance(function, b.Function) and cell_library(function.fn):
             _refuse(node, function)
 
 
 def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
-    """Refuse a cell of Flax that takes the state of a loop as its item."""
+    """Raise `TypeError` if a cell of Flax takes a loop's state as its item."""
     type_ = state.types.head(node.input)
     if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):
         loop = state.carried.get(type_[1])
@@ -36,7 +37,7 @@ def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
 
 
 def _result_blocks(block: b.Block) -> Iterator[b.Block]:
-    """Yield the blocks whose value is that of `block`, unchanged."""
+    """Yield the blocks at any depth whose value `block` returns unchanged."""
     waiting, seen = [block], set[b.Block]()
     while waiting:
         current = waiting.pop()
@@ -48,7 +49,7 @@ def _result_blocks(block: b.Block) -> Iterator[b.Block]:
 
 
 def _result_parts(block: b.Block) -> list[b.Block]:
-    """Return the parts of which one returns the value of the block."""
+    """Return the inner blocks of which one gives the value of `block`; [] if none."""
     if isinstance(block, b.Pipe):
         return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]
     if isinstance(block, b.OneOf):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin: an expression evaluated on one example, by walking with arrays."""
+"""The eager twin: a walk with arrays as tensors, which evaluates one example."""
 
 from __future__ import annotations
 
@@ -35,20 +35,24 @@ from jfold.tracing.convert import to_array
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array = np.ndarray[Any, Any]
-# A key, as [2] uint32, of a stream and the number of the key in the example.
+# (stream, number of keys drawn from it before in this example) -> key [2] uint32.
 Keys = Callable[[str, int], Any]
 
 
 def typed_expression(block: b.Block) -> TypedExpression:
-    """Return the typed expression of a block, for the present float width."""
+    """Return the typed expression of a block, memoized for this `jax_enable_x64`.
+
+    Raises:
+      TypeError: the types of the blocks do not fit.
+    """
     return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
 @memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
-    """Return the typed expression, memoized by the widest float that JAX allows.
+    """Return the typed expression; `widest`, JAX's widest float, only keys the memo.
 
-    Blocks are immutable, and one with an unresolved declaration raises.
+    Blocks are immutable, but for unresolved declarations, for which `infer` raises.
     """
     return infer(block)
 
@@ -60,13 +64,18 @@ def evaluate(
     external: Mapping[str, Any] | None = None,
     keys: Keys | None = None,
 ) -> Any:
-    """Return the value of a typed expression on one example, beside any metrics.
+    """Return the value of one example, or `(value, metrics)` if there are metrics.
+
+    Metrics are a dict by name, of lists of the collected values.
 
     Args:
-      keys: the keys of random draws; layers run in evaluation mode without.
+      params: parameters by layer name.
+      external: external arrays by name.
+      keys: the keys of random draws; without `keys`, layers run in evaluation mode.
 
     Raises:
       InputError: the example does not fit.
+      TypeError: the parameters or external arrays do not fit.
     """
     params = with_external(typing.layers, params or {}, external)
     check_params(typing.layers, params)
@@ -81,7 +90,7 @@ def evaluate(
 
 
 def with_structs(type_: Type, value: object) -> Any:
-    """Return a value of a walk as users see it, with structs for tuples."""
+    """Return a walk's value as users see it: with the dicts and structs of `type_`."""
     return run(_closed(type_, value))
 
 
@@ -98,11 +107,13 @@ def _closed(type_: Type, value: Any) -> Steps[Any]:
 
 @dataclass(eq=False)
 class Arrays:
-    """Tensors that are arrays.
+    """The `Tensors` of the eager twin: each tensor is an array [*shape].
 
     Attributes:
-      metrics: what was collected so far.
-      drawn: the number of keys drawn of each stream.
+      params: parameters by layer name.
+      metrics: the values that each metric has collected so far, by name.
+      keys: see `Keys`; if `None`, nothing is drawn.
+      drawn: the number of keys drawn so far, by stream.
     """
 
     params: Mapping[str, Any]
@@ -113,15 +124,21 @@ class Arrays:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Return an object as an array of exactly this type."""
+        """Return an object as an array of `type_`, or raise `Misfit`.
+
+        Floats may be rounded to floats; any other change, or an overflow, is refused.
+
+        Args:
+          below: if given, all numbers have to be in `[0, below)`.
+        """
         if has_masked([x.value], len(type_.shape)):
             raise misfit(
                 node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
             )
-        # Most objects convert without change, and skip the slower check below.
+        # What NumPy converts without change is returned; all else is refused below.
         try:
             array = np.asarray(x.value)
-        except Exception:  # of what is ragged, or of its `__array__`
+        except Exception:  # the object is ragged, or its `__array__` raises
             array = np.empty(0, object)
         if array.shape == type_.shape and array.dtype.kind in 'biufcV':
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
@@ -140,11 +157,11 @@ class Arrays:
         raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
 
     def constant(self, node: TypedUse, value: Array) -> Array:
-        """Return the array itself."""
+        """Return the constant `value`, which is an array already."""
         return value
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
-        """Return a length as an array."""
+        """Return `n` as an array [], or raise `Misfit` if the dtype cannot hold it."""
         length = np.asarray(n)
         converted = length.astype(type_.dtype)
         if not _is_exact(length, converted):
@@ -154,7 +171,7 @@ class Arrays:
         return converted
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Call the layer of a node on one example."""
+        """Return the outputs of `node.layer` on `x`, arrays in nested tuples."""
         layer = node.layer
         assert layer is not None
         arguments = TupleType(arguments_of(node.taken))
@@ -178,24 +195,24 @@ class Arrays:
         return self.keys(stream, self.drawn[stream] - 1)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Return items reduced by `combine`, from left to right."""
+        """Return items reduced from left to right by the layer of `combine`."""
         result, *others = items
         for other in others:
             result = self.call(combine, (result, other))
         return result
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Collect a value of a metric."""
+        """Append `x`, as users see it, to the values of the metric `name`."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
 
 
 def strongly_typed(x: jax.Array) -> jax.Array:
-    """Return an array that is not weakly typed, as those of buffers are not."""
+    """Return `x` without a weak type, as all values in buffers are."""
     return jnp.asarray(x, jnp.result_type(x))
 
 
 def _is_exact(before: Array, after: Array) -> bool:
-    """Return whether no number changed, but for rounding a float to a float."""
+    """Return whether a conversion changed no number, but for rounding floats."""
     kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
     if all(kinds):
         complex_lost = before.dtype.kind == 'c' and after.dtype.kind != 'c'

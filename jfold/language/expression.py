@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A typed expression with the choices its source was written by, to explain errors."""
+"""A typed expression and the choices made in lowering it, to explain bad examples."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jfold.types import Product, TensorType, Type
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """An expression as it was lowered, kept to explain errors and deep data.
+    """A lowered expression, kept to explain errors and to record deep data.
 
     Attributes:
       typing: the uses of blocks.
       tables: the numbers of types, operations and constants.
       chosen: the operations of the program.
       unrolled: whether rounds were unrolled, so that nothing runs in a loop.
-      sites: by type, the bound and use of the constants on each tape.
+      sites: by type number, (bound, use of a block) for each tape of constants.
     """
 
     typing: TypedExpression
@@ -40,12 +40,12 @@ class Expression:
     sites: Any = None
 
     def deep(self) -> Source:
-        """Return the source for data deeper than Python's stack."""
+        """Return the source with yielded calls, for data deeper than Python's stack."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)
         return Source(text, generation.names.values, recording(generation))
 
     def explain(self, example: object) -> InputError | None:
-        """Return what is wrong with an example, as example 0; `None` if nothing is."""
+        """Return the error of an example, as of example 0; `None` if it fits."""
         try:
             with uncollected():
                 Walk(self.typing, Paths()).run(example)
@@ -57,12 +57,15 @@ class Expression:
 
 
 class Paths:
-    """Tensors known only by their paths, which is enough to find what is wrong."""
+    """The tensors of a walk, each known only by the path of its data.
+
+    Paths are enough to find what is wrong with an example.
+    """
 
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Check that an object can become a tensor."""
+        """Return an object's path; raise `Misfit` if it cannot become a tensor."""
         try:
             array = to_array([x.value], type_)
             if below is not None:
@@ -76,11 +79,11 @@ class Paths:
         return PathOnly(None)
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return outputs made of all inputs."""
+        """Return a layer's outputs, all with the innermost path around its inputs."""
         return _value_at(node.output, path_of(x))
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
-        """Check that a type can hold a length."""
+        """Return a tensor without path; raise `Misfit` if its type cannot hold `n`."""
         try:
             lengths_to_array(np.array([n]), type_)
         except BadItem as error:
@@ -88,11 +91,11 @@ class Paths:
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Return a value made of all items."""
+        """Return the reduced value, with the innermost path around all items."""
         return _value_at(item, path_of(items))
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Ignore what metrics collect."""
+        """Ignore a value that a metric collects."""
 
 
 def _value_at(type_: Type, path: Path | None) -> object:

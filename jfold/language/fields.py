@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Field names, from the record that has them to the function that takes them.
+"""The names of fields, from a record to the function that takes its items.
 
 Names are part of a type during inference, and nowhere else: later passes know the order
 in which a function takes the items of its input, and no names.
@@ -19,13 +19,13 @@ from jfold.language.paths import fail
 from jfold.language.signatures import input_names, inputs_of_init
 from jfold.types import Nested, TupleType, Type
 
-Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several where cases differ
-Order: TypeAlias = tuple[int, ...]  # per argument, the index of its item
+Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several if cases differ
+Order: TypeAlias = tuple[int, ...]  # of each argument, the index of its item
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RecordType(TupleType):
-    """A tuple type whose items have names; equal only if the names are."""
+    """A tuple type with names of items; equal types have equal names and items."""
 
     names: Names
 
@@ -51,17 +51,17 @@ class RecordType(TupleType):
 
 
 def record_type(items: Iterable[Type], names: Names) -> TupleType:
-    """Return the tuple type of items of which some may have names."""
+    """Return a `RecordType` if an item has a name, else a plain `TupleType`."""
     return RecordType(items, names) if any(names) else TupleType(tuple(items))
 
 
 def names_of(type_: Type) -> Names:
-    """Return the names of the items of a tuple; () if it has none."""
+    """Return the names of a tuple's items, per item; () if there are none."""
     return type_.names if isinstance(type_, RecordType) else ()
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return `one` with the names of both; `None` if their orders contradict.
+    """Return `one` with the names of both; `None` if the same names differ in order.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     """
@@ -75,7 +75,11 @@ def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
 
 
 def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
-    """Return a type without names; `known` is a memo by ids of types."""
+    """Return a type without names of fields, at any depth.
+
+    Args:
+      known: a memo, by the id of a type: the type, and the type without names.
+    """
     return run(_unnamed(type_, known))
 
 
@@ -89,7 +93,7 @@ def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
             bare = TupleType(tuple(parts))
         elif any(x is not y for x, y in zip(parts, type_.parts, strict=True)):
             bare = type_.around(parts)
-        # The type too, so that no other object gets its id.
+        # The entry keeps the type alive, so that no other object gets its id.
         known[id(type_)] = type_, bare
     return known[id(type_)][1]
 
@@ -98,9 +102,9 @@ def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
-    """Return the item index of each argument; `None` if items keep their order.
+    """Return the index of the item that each argument takes; `None` to keep the order.
 
-    Items go by name if the parameters have the names of all items.
+    Items go by name if the parameters of the function have the names of all items.
 
     Raises:
       TypeError: a parameter has the name of an item and would be passed another.
@@ -119,7 +123,7 @@ def argument_order(node: object, block: Block, type_: Type) -> Order | None:
 
 
 def _are_in_place(parameters: Sequence[str], names: Names) -> bool:
-    """Return whether every parameter with the name of a field is at its index."""
+    """Return whether parameters with names of fields are at the indices of those."""
     return all(
         place == k
         for k, name in enumerate(parameters)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flax modules and their methods as functions of parameters, inputs and keys.
 
-Flax is looked up in `sys.modules`, never imported: who has a module has imported it.
+Flax is looked up in `sys.modules`, never imported: whoever has a module imported it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-Keys: TypeAlias = Mapping[str, jax.Array | None]  # by stream; `None` to draw nothing
+Keys: TypeAlias = Mapping[str, jax.Array | None]  # by stream; `None` forbids draws
 Streams: TypeAlias = tuple[str, ...]
 Module: TypeAlias = Any  # of Flax, which is not imported here
 Args: TypeAlias = tuple[Any, ...]
@@ -32,14 +32,17 @@ Options: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Called:
-    """A callable with a uniform signature.
+    """A user's callable, such as a Flax module, with a uniform signature.
 
     Attributes:
       call: (params, inputs, keys) -> outputs.
-      init: (key, *specs) -> params; `None` without parameters.
-      draws: (a call without keys, params, inputs) -> the streams that it draws from.
-      owner: the module of the parameters, which other callables may have too.
-      is_module: whether it is a Flax module.
+      init: (key, *specs of the inputs) -> params; `None` without parameters.
+      draws: (keyless, params, inputs) -> the names of the random streams that a call
+        draws from, where `keyless(params, *inputs)` is that call without keys, and
+        params and inputs are specs.
+      owner: what identifies the module of the parameters, which all methods of one
+        module share; `None` if no other callable has these parameters.
+      is_module: whether it is a Flax module or a method of one.
     """
 
     call: Callable[[Any, Sequence[Any], Keys], Any]
@@ -50,7 +53,11 @@ class Called:
 
 
 def called(fn: object) -> Called | None:
-    """Return a Flax module or a method of one, uniform; `None` for others."""
+    """Return a Flax module, or a method of one, as a `Called`; `None` for others.
+
+    Raises:
+      TypeError: a Linen module holds an NNX one, or an NNX module has state.
+    """
     module = module_of(fn)
     method = '__call__' if module is fn else getattr(fn, '__name__', '')
     if _is_instance(module, 'flax.linen'):
@@ -59,24 +66,21 @@ def called(fn: object) -> Called | None:
 
 
 def module_of(fn: object) -> object:
-    """Return the module of a method; anything else unchanged."""
+    """Return the Flax module of a bound method; any other value unchanged."""
     is_method = isinstance(fn, types.MethodType) and is_module(fn.__self__)
     return fn.__self__ if is_method else fn  # type: ignore[attr-defined]
 
 
 def is_module(value: object) -> bool:
-    """Return whether a value is a Flax module."""
+    """Return whether a value is a Flax module, of Linen or NNX."""
     return any(_is_instance(value, x) for x in ('flax.linen', 'flax.nnx'))
 
 
 def check_closed_over(fn: object) -> None:
-    """Refuse a function that closes over a module with parameters.
+    """Raise TypeError if a function reads a nonlocal or global module with parameters.
 
     Parameters of an NNX module would be constants, which are not trained, and those of
     a bound Linen module would belong to the module around it.
-
-    Raises:
-      TypeError: it closes over one.
     """
     if not inspect.isfunction(fn):
         return
@@ -103,15 +107,15 @@ def _holds_params(value: Any) -> bool:
 def is_graph(value: object) -> bool:
     """Return whether a value is an NNX module or optimizer.
 
-    These may hold one variable in several places, as no pytree may.
+    These may hold one variable in several places, which a pytree of JAX may not.
     """
     return _is_instance(value, 'flax.nnx', 'Pytree')
 
 
 def cell_library(fn: object) -> str:
-    """Return the library of Flax's recurrent cell `fn`; '' for other values.
+    """Return 'flax.linen' or 'flax.nnx' for a recurrent cell of Flax, else ''.
 
-    Such a cell takes a state and then an item.
+    Such a cell, or a method of one, takes a state and then an item.
     """
     module = module_of(fn)
     libraries = 'flax.linen', 'flax.nnx'
@@ -124,12 +128,12 @@ def _is_instance(fn: object, library: str, name: str = 'Module') -> bool:
 
 
 def _evaluates(keys: Keys) -> bool:
-    """Return whether nothing is to be drawn: `deterministic=True`."""
+    """Return whether a key is `None`: nothing may be drawn (`deterministic=True`)."""
     return any(key is None for key in keys.values())
 
 
 class UnexpectedDrawError(TypeError):
-    """An error for a draw while `deterministic=True`."""
+    """The error of a module that draws in spite of `deterministic=True`."""
 
     def __init__(self, got: str) -> None:
         super().__init__(
@@ -139,7 +143,7 @@ class UnexpectedDrawError(TypeError):
 
 
 def _state_error(names: Iterable[str]) -> TypeError:
-    """Return the error for modules that change when they are called."""
+    """Return the error for a module with state of these kinds, as 'batch_stats'."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
         f'{sorted(set(names))}: what calls write, such as the means of a batch, has no '
@@ -154,7 +158,7 @@ _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
 def _check_fields(module: Module) -> None:
-    """Refuse a Linen module that holds an NNX one, which Linen does not see."""
+    """Raise TypeError if a Linen module holds an NNX one, which Linen does not see."""
     for field in dataclasses.fields(module):
         value = getattr(module, field.name, None)
         if _is_instance(value, 'flax.nnx'):
@@ -205,14 +209,19 @@ def _linen_draws(
     params: ArrayTree,
     inputs: Sequence[Any],
 ) -> Streams:
-    """Return the streams a Linen module asks for, by trial: one more each time."""
-    # Without a key Linen raises and names the stream: add that, and call again.
+    """Return the names of the streams that a Linen module draws from, by trial.
+
+    Args:
+      call: (params, inputs, keys) -> outputs; traced only.
+      keyless: (params, *inputs) -> outputs, without keys.
+    """
+    # Without a key Linen raises and names the stream: add a key for it, trace again.
     keys: dict[str, jax.Array] = {}
     while True:
         try:
             if keys:
                 jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
-            else:  # the function that is traced next: JAX caches its trace
+            else:  # the caller traces `keyless` next, and JAX caches its trace
                 jax.eval_shape(keyless, params, *inputs)
         except _invalid_rng() as error:
             match = _WANTED.search(str(error))
@@ -225,10 +234,11 @@ def _linen_draws(
 
 @contextlib.contextmanager
 def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator[None]:
-    """Set the `deterministic` of Linen modules for which no caller has set it.
+    """Set `deterministic` for the Linen modules that are called in this context.
 
-    The outermost module gets an argument `deterministic` or `train`, if it takes one;
-    so does every `Dropout` that has none from its constructor or its caller.
+    The outermost module gets an argument `deterministic` or `train`, if it takes one.
+    With `deterministic`, every `Dropout` passes its input on, even if set otherwise;
+    without, each gets `deterministic=False` unless its constructor or caller set it.
     """
     is_outermost = True
 
@@ -250,7 +260,11 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
 def _flags(
     module: Module, method: str, inputs: int, deterministic: bool
 ) -> dict[str, bool]:
-    """Return the arguments that decide draws, if neither inputs nor attributes do."""
+    """Return the `deterministic` or `train` that a method takes and nothing has set.
+
+    Args:
+      inputs: the number of positional inputs, which set the first parameters.
+    """
     flags = {'deterministic': deterministic, 'train': not deterministic}
     names = [*inspect.signature(getattr(module, method)).parameters][inputs:]
     unset = [name for name in names if getattr(module, name, None) is None]
@@ -264,7 +278,7 @@ def _apply_dropout(
     module: Module,
     deterministic: bool,
 ) -> ArrayTree:
-    """Return the output of a Linen `Dropout`."""
+    """Return the output of a Linen `Dropout`: its input, if `deterministic`."""
     if deterministic:
         return args[0] if args else options['inputs']
     settings = module.deterministic, options.get('deterministic'), *args[1:2]
@@ -287,7 +301,7 @@ def _from_nnx(module: Module, method: str) -> Called:
     def run(
         params: ArrayTree, inputs: Sequence[Any], keys: Keys
     ) -> tuple[ArrayTree, set[str]]:
-        """Return the output and the names of the streams that it draws from."""
+        """Return the output, and the names of the streams that were drawn from."""
         pairs = enumerate(zip(names, leaves, strict=True))
         arrays = [_stream(x, keys.get(name), k) for k, (name, x) in pairs]
         merged = nnx.merge(graph, params, jax.tree.unflatten(structure, arrays))
@@ -295,7 +309,7 @@ def _from_nnx(module: Module, method: str) -> Called:
             merged.eval()
         result = getattr(merged, method)(*inputs)
         after = jax.tree.leaves(nnx.state(merged, nnx.RngState))
-        # NNX replaces the state of a stream that is drawn from.
+        # A draw replaces the arrays of its stream in NNX, so identity tells.
         used = zip(names, arrays, after, strict=True)
         return result, {name for name, x, y in used if x is not y}
 
@@ -311,12 +325,17 @@ def _from_nnx(module: Module, method: str) -> Called:
         jax.eval_shape(run_on, params, inputs)
         return tuple(sorted(drawn))
 
-    # An NNX module holds its parameters since it was constructed: `init` draws none.
+    # An NNX module has had its parameters since it was made: `init` returns these.
     return Called(call, lambda *_: params, draws, id(module), is_module=True)
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """Return the initial state of a stream: its own key, or a count of 0."""
+    """Return an array of a stream as a call begins: a key, or count 0.
+
+    Args:
+      x: the array in the module: a key, kept if `key` is `None`, or a count of draws.
+      number: folded into `key`, so that arrays with one name get different keys.
+    """
     if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jnp.zeros_like(x)
     return x if key is None else jax.random.fold_in(key, number)
@@ -328,9 +347,10 @@ def _variables(state: ArrayTree) -> list[Any]:
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Return the name of the keys for each array of the streams."""
+    """Return, per array in the streams of a module, the name of its stream."""
     nnx = sys.modules['flax.nnx']
-    # NNX tags a fallback stream 'default'; the Dropout that holds it names another.
+    # NNX tags a fallback stream 'default'; the Dropout that holds it names the stream
+    # that was meant, as its `rng_collection`.
     collections = {
         (*path, 'rngs'): part.rng_collection
         for path, part in nnx.iter_modules(module)
@@ -342,10 +362,9 @@ def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
 
 
 def check_shared_variables(modules: Iterable[object]) -> None:
-    """Refuse NNX modules that share variables: each would train its own.
+    """Raise TypeError if two NNX modules share a parameter: each would train its own.
 
-    Raises:
-      TypeError: two modules share a variable.
+    Values that are no NNX modules, or methods of one, are ignored.
     """
     holders: dict[int, Any] = {}
     for module in map(module_of, modules):

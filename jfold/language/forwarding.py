@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of a function that its jaxpr forwards from inputs, or that are constant.
 
-A forwarded output is read where the input was, and one that depends on nothing is a
-constant of the program. The others are an operation of the inputs that they read.
+Readers of a forwarded output read the input instead, and an output that depends on
+nothing is a constant of the program. The remaining outputs are computed by an
+operation, of the inputs that they depend on alone.
 
     lambda a, b, c: (c, a * 2, jnp.zeros(3))   ->   c, an operation of a, a constant
 """
@@ -27,18 +28,21 @@ if TYPE_CHECKING:
     from jax.extend import core
 
     Traces: TypeAlias = Sequence[core.ClosedJaxpr]
-# Of an output: the index of the input that it is, the constant [*shape] that it is, or
-# `None` if it is computed.
+# The origin of an output: the index of the input that it equals, the constant [*shape]
+# that it is, or `None` if it is computed.
 Origin: TypeAlias = 'int | np.ndarray[Any, Any] | None'
 
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """The origins of the outputs of a function; inputs and outputs are flat.
+    """The origins of the outputs of a function.
+
+    Inputs and outputs are leaves: tensors in the order of the flattened types, inputs
+    with random keys first.
 
     Attributes:
-      outputs: the origin of each.
-      reads: the inputs that computed outputs depend on.
+      outputs: the origin of each output.
+      reads: the indices of inputs that computed outputs depend on.
       is_straight: whether the function may be fused with others; see `Operation`.
     """
 
@@ -58,7 +62,8 @@ def forwarding_of(
     """Return the origins of the outputs of a layer at arguments of these types.
 
     Args:
-      traces: its jaxprs; of a batched function one per number of rows.
+      traces: the layer's jaxprs: one, or of a batched function one per number of rows.
+      result: the type of the layer's value.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
@@ -84,7 +89,11 @@ def forwarding_of(
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield the origin of each output; `weights` arrays of parameters come first."""
+    """Yield the origin of each output.
+
+    Args:
+      weights: the number of arrays of parameters, the first arguments of a jaxpr.
+    """
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):
         # Forwarded if that is one input in all traces, of the same type.
@@ -100,7 +109,7 @@ def _outputs(
 
 
 def _depends(traces: Traces) -> list[set[int]]:
-    """Return the arguments that each output depends on."""
+    """Return per output the indices of arguments that it depends on in any trace."""
     outputs = zip(*map(jaxprs.depends, traces), strict=True)
     return [set().union(*sets) for sets in outputs]
 
@@ -108,12 +117,11 @@ def _depends(traces: Traces) -> list[set[int]]:
 def computed_layer(
     layer: Layer, arguments: tuple[Type, ...], origins: Forwarding
 ) -> Layer:
-    """Return the layer of the computed outputs, of the inputs that these read."""
+    """Return a layer with the computed outputs alone, of the inputs that these read."""
     inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 
     def call(params: ArrayTree, *read: jax.Array) -> tuple[jax.Array, ...]:
-        """Return the outputs that are computed."""
-        # No output depends on the other inputs, so zeros will do.
+        # No computed output depends on the inputs that are not read: zeros will do.
         filled = {i: jnp.zeros(x.shape, x.dtype) for i, x in enumerate(inputs)}
         filled |= zip(origins.reads, read, strict=True)
         result = layer.call(params, *pack(TupleType(arguments), filled.values()))

@@ -2,14 +2,17 @@
 """Fusion: functions in a row become one operation, where that cannot cost batching.
 
 Each operation takes time to compile, forward and backward, and in a recurrence a level.
-Where the results of one are read by one other alone, at the same rows,
+Where one other operation alone reads the results, row by row,
 
     r4 = Apply r0 r2 operation=0 (embed)         ->   r5 = Apply r0 r2 r3 operation=0
     r5 = Apply r0 r4 r3 operation=1 (dense)           (embed >> dense)
 
-both run together, and the values between them need no buffer. The number of nodes
-stays, for each of the one is read by one of the other. Operations of two components
-stay two: an application, which runs all its nodes together, would run level by level.
+both run together, and the values between them need no buffer. The number of nodes stays
+the same, as each use of the first is read by one use of the second. An operation of a
+recurrence is fused with others of that recurrence alone: one from outside, which runs
+all its nodes together, would run level by level.
+
+Operations are numbered as in `Tables.listed`. A *producer* is fused into its *reader*.
 """
 
 from __future__ import annotations
@@ -36,22 +39,22 @@ if TYPE_CHECKING:
 MOST = 8  # functions in one operation, whose name lists all of them
 SMALL_TABLE = 1 << 18  # bytes; smaller gradients are cheap, however often taken
 
-# Of an input of a fused operation: its producer inside and the number of the output;
-# `None` for an input from outside.
+# The origin of an input of a fused operation: the producer that is fused into it, and
+# the number of the output; `None` for an input from outside.
 Feed: TypeAlias = 'tuple[int, int] | None'
-Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by the last operation of a fusion
+Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by reader, the origins of its inputs
 Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 
 
 def fuse(
     program: Operations, uses: Sequence[Use], grouped: Set[int]
 ) -> OperationChoice:
-    """Return the operations after fusion, without those that are never applied.
+    """Return the operations after fusion, without operations that nothing applies.
 
     Args:
-      program: the one that the uses belong to.
+      program: the program whose operations the uses apply.
       uses: the applications of operations, with the readers of their results.
-      grouped: operations that are applied to groups of items.
+      grouped: operations that reduce groups of items, which are never fused.
     """
     feeds = _choose_feeds(program, _uses(program, uses, grouped))
     return apply_fusion(feeds, program.operations, uses, grouped)
@@ -63,14 +66,19 @@ def apply_fusion(
     uses: Sequence[Use],
     grouped: Set[int],
 ) -> OperationChoice:
-    """Return the operations after a fusion that is known."""
+    """Return the operations after fusion as given, without those that nothing applies.
+
+    Args:
+      feeds_of: per operation that others are fused into, the origin of each input.
+      operations, uses, grouped: see `fuse`.
+    """
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
     kept = sorted(applied - inside)
     fused = tuple(_fused(o, operations, feeds_of) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
     around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
-    for o in sorted(inside):  # a part has the number of the outermost operation
+    for o in sorted(inside):  # a producer gets the number of the fused operation
         end = o
         while end in around:
             end = around[end]
@@ -82,21 +90,23 @@ def apply_fusion(
 
 
 def _choose_feeds(program: Operations, uses: Uses) -> Joined:
-    """Return the feeds of the operations that others are fused into."""
+    """Return per operation that others are fused into the origin of each input."""
     result: dict[int, list[Feed]] = {}
     reader = {o: read for o in uses if (read := _reader(o, uses))}
     if not reader:
         return result
     part = component_of(program)
     recurrent = [components(program)[c].recurrent for c in part]
-    size = dict.fromkeys(uses, 1)  # functions of the fusion that ends in an operation
-    ends: dict[int, int] = {}  # of a fused operation, the one that it is fused into
+    size = dict.fromkeys(uses, 1)  # functions in the fusion whose last operation it is
+    ends: dict[int, int] = {}  # of a producer, the reader that it is fused into
     for o, (last, feeds) in sorted(reader.items()):
         end = last
         while end in ends:
             end = ends[end]
+        # Fusion must not move an operation into a recurrence, or out of one.
         together = part[o] == part[last] or not (recurrent[o] or recurrent[last])
         if together and size[o] + size[end] <= MOST:
+            # Several producers may be fused into one reader: each makes other inputs.
             others = result.setdefault(last, [None for _ in feeds])
             result[last] = [b or a for a, b in zip(others, feeds, strict=True)]
             ends[o] = last
@@ -105,7 +115,7 @@ def _choose_feeds(program: Operations, uses: Uses) -> Joined:
 
 
 def _uses(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Uses:
-    """Return the uses of operations that may be fused."""
+    """Return, by operation that may be fused, its uses."""
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in uses:
         of_operation[use.operation].append(use)
@@ -114,10 +124,11 @@ def _uses(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Uses:
 
 
 def _is_fusible(program: Operations, operation: Operation) -> bool:
-    """Return whether an operation may be fused.
+    """Return whether an operation may be fused with others.
 
     One that looks up rows of a large table may not: the gradient of a table is dense,
-    wherever it is taken, and alone it is taken of all rows together.
+    wherever it is taken, and outside of a fusion it is taken once, of all rows
+    together.
     """
     is_table = looks_up(program, operation)
     return operation.is_straight and not (
@@ -126,9 +137,10 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
-    """Return the one operation that reads all results of `o`, and its feeds.
+    """Return the one operation that reads all results of `o`, and its inputs' origins.
 
-    `None` unless each use of the one is read by one use of the other, and all are.
+    `None` unless each use of `o` is read by exactly one use of the reader, and each use
+    of the reader reads one of `o`.
     """
     candidates: set[tuple[int, tuple[Feed, ...]]] = set()
     for use in uses[o]:
@@ -154,7 +166,7 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
 
 def _fused(o: int, operations: Sequence[Operation], fuse: Joined) -> Operation:
-    """Return an operation with all that are fused into it."""
+    """Return an operation with all producers that are fused into it, recursively."""
     if o not in fuse:
         return operations[o]
     # The producers, in the order in which inputs name them.
@@ -167,9 +179,13 @@ def _fused(o: int, operations: Sequence[Operation], fuse: Joined) -> Operation:
 def _composed(
     before: Sequence[Operation], last: Operation, feeds: Sequence[Feed]
 ) -> Operation:
-    """Return operations as one.
+    """Return one operation that runs `before`, then `last` on their results.
 
-    Its inputs are those of `before`, then those of `last` that none of them makes.
+    Its inputs are those of `before`, then those of `last` that none of `before` makes.
+
+    Args:
+      feeds: per input of `last`, the index in `before` and of the output; `None` for an
+        input from outside.
     """
     outside = [k for k, feed in enumerate(feeds) if feed is None]
     layers = [operation.layer for operation in (*before, last)]
@@ -199,7 +215,7 @@ def _composed(
 
 
 def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:
-    """Return the parameters of a layer by name, those of its parts apart."""
+    """Return (name, parameters) of a layer; of a fused layer, of each of its parts."""
     if layer.parts or layer.params is None:
         return dict(layer.params or {}).items()
     return [(layer.name, layer.params)]
@@ -208,7 +224,12 @@ def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:
 def _call_of(
     before: Sequence[Operation], last: Operation, feeds: Sequence[Feed], evaluates: bool
 ) -> Callable[..., Any]:
-    """Return the call of operations as one; without draws if `evaluates`."""
+    """Return the function (params, *inputs) of composed operations; see `_composed`.
+
+    Args:
+      evaluates: whether layers that draw random numbers run in the form that draws
+        none.
+    """
 
     def run(op: Operation, params: ArrayTree, inputs: Sequence[Any]) -> Any:
         call = (op.layer.evaluating if evaluates else None) or op.layer.call
@@ -216,11 +237,10 @@ def _call_of(
         return call(op.layer.own(params), *packed)
 
     def call(params: ArrayTree, *inputs: jax.Array) -> Any:
-        """Return the results of the last operation."""
         remaining, results = iter(inputs), []
         for op in before:
             result = run(op, params, [next(remaining) for _ in op.inputs])
-            # A buffer between the two would have cast the values to its dtype.
+            # Without fusion a buffer lies between, which casts to the declared dtype.
             pairs = zip(jax.tree.leaves(result), tensors(op.result), strict=True)
             results.append([jnp.asarray(x, type_.dtype) for x, type_ in pairs])
         of_last = (

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A typed expression → the source of the function that records its graphs.
+"""A typed expression → the source of the function that records examples.
 
 The source is written in rounds, up to a fixed point. A round takes three facts from the
-round before, and the first has none: which values reach a place, which operations read
-their own results, and what is written in one place alone. Once a round finds the facts
-that it started from, its text is the source.
+round before, and the first has none: which operation outputs a tensor may be, where
+values of several paths meet; which operations read their own results; and which rows
+are appended by one place of the source alone. Once a round finds the facts that it
+started from, its text is the source.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ MOST_ROUNDS = 64
 
 
 class Generator(Writer):
-    """A round of writing a source."""
+    """A round of writing a source: a `Writer` that writes whole functions."""
 
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write one use of a block; return the symbol of its value, or `RETURNED`."""
+        """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
         return write(node.block, node, value, w)
 
     # ---- functions
@@ -49,8 +50,11 @@ class Generator(Writer):
     def call(
         self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write a call of the function that evaluates a block; on first use, the
-        function."""
+        """Write into `w` a call of the function that runs a block; return its value.
+
+        The function is written before the first call with this `key`. `RETURNED` takes
+        the place of the value if the line returns the result of the call.
+        """
         flat = list(arguments(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
             flat = [w.held(flat[0], 'value')]
@@ -62,7 +66,7 @@ class Generator(Writer):
         name = self.written[key]
         tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
         self.calls.append(Call(w.key, key, tensors))
-        # A call on the caller's own arguments: a circle of these is endless recursion.
+        # A call on the caller's own arguments: a cycle of such calls never ends.
         leaves = [
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
         ]
@@ -94,7 +98,7 @@ class Generator(Writer):
         flat: list[s.Leaf | s.Items],
         w: Lines,
     ) -> s.Symbol:
-        """Write a list of calls, one for each item of lists."""
+        """Write `[f(y) for y in ...]`, a call per item; return lists of the results."""
         texts = [s.packed(argument) for argument in flat]
         args = ', '.join(['y', 'z', 'u', 'v'][: len(texts)])
         over = texts[0] if len(texts) == 1 else f'zip({", ".join(texts)})'
@@ -109,18 +113,18 @@ class Generator(Writer):
         return w.columns(listed, result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return the template of what a function returns."""
+        """Return a template of what the function `key` returns, from the facts."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
-        """Write the function that evaluates a block."""
+        """Write the function that evaluates a block; add its lines to `functions`."""
         name = self.written[key]
         w = Lines(self, name, 2, key)
         names: list[str] = []
 
         def argument(leaf: Any) -> Any:
             k = len(names)
-            # The runner of deep source tells objects from numbers by the `x`.
+            # By the letter `x`, `tracing.deep` tells objects from row numbers.
             names.append(w.variable('number' if isinstance(leaf, s.Tensor) else 'x'))
             like = self.joined((key, 'argument', k), template_of(leaf))
             return _Argument(like, names[-1])
@@ -144,7 +148,7 @@ class Generator(Writer):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write the head of a function that runs once per key; return its entry."""
+        """Write the look-up of an argument's key in a memo; return the entry's text."""
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
         w.variables |= {'key', 'made'}
@@ -155,17 +159,18 @@ class Generator(Writer):
         w.line(f'key = {self.given("key_of", declaration.key)}({x})')
         w.line(f'if key in {memo}:')
         w.line(f'{INDENT}return made_before({memo}, key)')
+        # Marks the entry as being computed, so that `made_before` refuses a cycle.
         w.line(f'{memo}[key] = {memo}')
         return f'{memo}[key]'
 
     # ---- the text
 
     def write(self) -> str:
-        """Return the source."""
+        """Write `record`, and all functions that it calls; return the source."""
         w = Lines(self, 'record', 2)
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
-        # The results of the value: its own rows, then items by level of nesting.
+        # The value's results: rows of the examples, then of items, level by level.
         numbers = list(self.program(()).value_results)
         self._write_row(value, numbers[0], inside(self.typing.root.output, numbers), w)
         for memo in self.memos:
@@ -181,7 +186,7 @@ class Generator(Writer):
         return '\n'.join([*constants, '', *lines, ''])
 
     def _constants(self) -> Iterator[tuple[str, str]]:
-        """Yield the constants of the source: names that use them, and lines."""
+        """Yield lines that define constants, each with the name that calls for it."""
         yield 'record', '# A value is a number: its level, who makes it, its row there.'
         yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
@@ -196,7 +201,7 @@ class Generator(Writer):
             yield name, f'{name} = {number}'
 
     def _record(self, w: Lines) -> Iterator[str]:
-        """Yield the lines of `record`; `w` has those that run for an example."""
+        """Yield the lines of `record`; the body of its loop over examples is in `w`."""
         yield 'def record(examples):'
         for tape in self.tapes:
             yield f'{INDENT}{tape.name} = []  # {tape.about}'
@@ -215,7 +220,13 @@ class Generator(Writer):
         yield f'{INDENT}return ends, {tapes}'
 
     def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write a row of a result, and rows of the items of sequences in it."""
+        """Write a row of a result into `w`, and rows for items of its sequences.
+
+        Args:
+          r: the number of the result.
+          inside: the results of items of its sequences, as `values.inside` returns
+            them.
+        """
         texts: list[s.Tensor] = []
         inner = iter(inside)
         for leaf in row_leaves(value):
@@ -229,7 +240,7 @@ class Generator(Writer):
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write a row of a result, made of these tensors."""
+        """Write into `w` one row of result `r`: an entry per tensor in `leaves`."""
         key = 'result', r
         if r not in self.result_rows:
             self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
@@ -248,20 +259,20 @@ class Generator(Writer):
 
 
 def of(name: str, text: str) -> str:
-    """Return a name for the result of a function of a variable."""
+    """Return a name for a result: `f_of_x`, or `f` if `x` is no short name."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
 
 
 @dataclass(frozen=True, eq=False)
 class _Argument:
-    """An argument of a function: its template and its variable."""
+    """A parameter of a function: a template of its value, and its name."""
 
     like: s.Symbol
     name: str
 
 
 def _unpack_arguments(value: s.Symbol, w: Lines) -> s.Symbol:
-    """Return the value in which arguments are unpacked into parts."""
+    """Return a value with its parameters unpacked, by lines written into `w`."""
     if isinstance(value, tuple):
         return tuple(_unpack_arguments(part, w) for part in value)
     if isinstance(value, s.Endless):
@@ -277,7 +288,17 @@ def _unpack_arguments(value: s.Symbol, w: Lines) -> s.Symbol:
 def generate_source(
     tables: Tables, chosen: OperationChoice, deep: bool = False
 ) -> tuple[Generator, str]:
-    """Return the last round, and the text that it wrote."""
+    """Write the source in rounds, up to a fixed point.
+
+    Args:
+      deep: whether calls in the source are yielded, for data deeper than the stack.
+
+    Returns:
+      The last round, and the source.
+
+    Raises:
+      AssertionError: there is no fixed point after `MOST_ROUNDS`.
+    """
     facts = Facts()
     for _ in range(MOST_ROUNDS):
         round_ = Generator(tables, chosen, facts, deep)

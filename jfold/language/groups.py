@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated function that reduces items by groups of 2, 4 or 8 neighbours."""
+"""The function of a source that reduces items in groups of 2, 4 or 8."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associa
 
 
 class Fill(enum.Enum):
-    """The padding of a group that is too short for its operation."""
+    """The padding of a group with fewer items than its operation combines."""
 
     NOTHING = enum.auto()  # no group is too short
     ZERO = enum.auto()
-    # The last item again, for max and min: an infinite constant would share in the
+    # The last item again, for max and min: an infinite constant would get a part of the
     # gradient where all items are infinite.
     LAST = enum.auto()
 
 
 def filled_by(block: b.Reduce) -> Fill | None:
-    """Return the padding of the groups of a reduction; `None` if it has none."""
+    """Return the padding of a reduction by groups; `None` if it goes by pairs."""
     if not (block.associative and isinstance(block.combine, b.Function)):
         return None
     fn = block.combine.fn
@@ -42,7 +42,7 @@ def filled_by(block: b.Reduce) -> Fill | None:
 
 
 def is_by_groups(node: TypedUse) -> bool:
-    """Return whether items are combined in groups."""
+    """Return whether a use of `Reduce` combines items by groups, and not by pairs."""
     combine = node.parts[0]
     assert combine is not None
     # A group would have one random key for all its steps.
@@ -53,10 +53,16 @@ def is_by_groups(node: TypedUse) -> bool:
 def group_function(
     node: TypedUse, items: list[Any], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
-    """Return the name of the function, and the leaves of its result.
+    """Return the name of the function that reduces a list of items, and its result.
+
+    The function is written if no use before had the same operations.
 
     Args:
-      items: the leaves of an item, with all its makers at any depth of groups.
+      node: the use of `Reduce`.
+      items: the leaves of an item, with the producers of items and of all results.
+
+    Returns:
+      The name, and a tensor without text per leaf of the result.
     """
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
@@ -94,7 +100,15 @@ def _write(
     items: list[Any],
     w: Lines,
 ) -> None:
-    """Write the function that reduces items."""
+    """Write the function `name(items)`, which reduces items to one.
+
+    It records items that one operation can combine. More of them it reduces in groups,
+    and then the results of these.
+
+    Args:
+      operations: their numbers, for 2, 4 and 8 items.
+      makers: per operation, the makers of its outputs.
+    """
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
     if node.facts is Fill.ZERO:
@@ -123,10 +137,14 @@ def _record(
     fill: str,
     w: Lines,
 ) -> list[str]:
-    """Return lines that record items as one group and return its value."""
+    """Return lines that record `items` as one group, and return its row numbers.
+
+    Args:
+      fill: the text of the item that pads a short group; '' if none is short.
+    """
     g, count = w.g, size * len(items)
     rows = g.rows_of(o, count)
-    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # so that it is never in step
+    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # as two places: never in step
     lines, entries = [], 'items'
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
@@ -155,7 +173,7 @@ def _record(
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """Return the level that the number of a row begins with: the highest entry's."""
+    """Return `<level of the highest entry> + ` as text; '' if no level counts."""
     g = w.g
     if not g.is_recurrent(o):
         return ''

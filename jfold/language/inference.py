@@ -2,9 +2,12 @@
 """Type inference: an expression to a tree of `TypedUse`, or an error with the block.
 
 Every use of a block gets an input and an output type. Types flow forwards from the
-root, which takes an object, and backwards by unification. A rule that must wait, as for
-the shapes of a function's arguments, leaves a *constraint*, which is tried again until
-nothing changes. A declaration is typed once, for all its uses.
+root, which takes an object, and backwards by unification. A rule that has to wait, as
+for the shapes of a function's arguments, leaves a *constraint*: a function that returns
+whether it is met, called again and again until nothing changes. A declaration is typed
+once, for all its uses. A *node* is a `TypedUse`.
+
+Typing a block is a generator, run without recursion (`Steps`, `base/trampoline.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ NO_ZERO = 'make tensors of the data inside of it, by Scalar, Vector or Tensor'
 # A call costs more than a few lines, but n nested blocks may have 2^n uses.
 FEW_USES, USES_FOR_EACH = 2048, 8
 
-# These blocks return their operand, or a part of it, so they share its type variable.
+# These blocks return their operand or a part of it, and so its type variable too.
 # All others are taken to make a new value, which at worst is computed twice.
 _PASSING = b.Identity, b.Pipe, b.GetItem
 
@@ -62,18 +65,21 @@ class Inference:
 
     Attributes:
       constants: blocks that take no input.
-      observing: blocks with a `Metric` inside, all of whose uses count.
+      observing: blocks with a `Metric` inside, of which each use collects rows.
       repeated: composite blocks with several uses.
       inlined_uses: the number of uses that are typed one by one; see `outlined`.
-      infers_input: whether the input type of the expression is inferred, too.
-      visited: the use of a block on a value, where there is one.
-      items: the variable of an item of a tuple, by the tuple's variable and the place.
+      infers_input: whether the input type of the expression is unknown and inferred.
+      nodes: all uses so far, in the order in which typing began.
+      visited: a memo: the use of a block on a value, by block and variable.
+      items: the variable of an item of a tuple, by the tuple's variable and the index.
       waiting: constraints that are not met yet, with the node that an error names.
-      defaults: types of inputs, applied one by one where nothing else is known.
-      results: by identity of a function and its arguments, its output type and origins.
+      layers, functions: the layer of each callable; the block that each layer is of.
+      defaults: nodes with the type of their input if nothing else determines the type.
+      results: a memo by callable and argument types: the output type and origins.
       outlined_blocks: references in place of repeated blocks, by block and input type.
-      carried: the loop whose state a variable stands for.
-      cases: by the variable of the input of a case, the variable of the `OneOf`.
+      carried: by the variable of a loop's state, the loop.
+      cases: by the variable of the input of a case, the variable of the `OneOf`'s
+        input.
     """
 
     constants: set[b.Block]
@@ -100,20 +106,21 @@ class Inference:
     cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Type one use of `block`, and the uses inside it."""
+        """Type one use of a block, and the uses inside; return the outer one."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
         """Return the block, or a reference to it if there are very many uses.
 
-        A reference is typed and lowered once for all uses that follow. Without it
+        A reference is typed and lowered once for all uses that follow. Without
+        references
 
             r = Record((r, r)) >> add      n times: n blocks, 2^n uses, as each use
                                            reads another part of the data
         """
         if len(self.nodes) <= self.inlined_uses or block not in self.repeated:
             return block
-        # A declaration has one input type, so there is one for each type.
+        # A declaration has one input type, so there is a reference for each type.
         type_ = self.types.resolve(input_)
         unknown = not type_.ground
         if isinstance(type_, VoidType) or (unknown and not self.infers_input):
@@ -128,7 +135,7 @@ class Inference:
         return self.outlined_blocks[key]
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Type one use of `block` itself, never of a reference in its place."""
+        """Type one use of a block in place, never as a reference; return the use."""
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
             input_ = self.types.alias(input_)
@@ -137,7 +144,7 @@ class Inference:
             known.shared = True
             return known
         node = TypedUse(block, where, input_, input_)
-        # Before its parts, so that an error names the outermost unknown type.
+        # Before its parts are, so that an error names the outermost unknown type.
         self.nodes.append(node)
         result = output_type(block, node, self)
         output: Type = (yield result) if isinstance(result, Generator) else result
@@ -157,7 +164,7 @@ class Inference:
     def part(
         self, node: TypedUse, block: b.Block, input_: Type, label: str
     ) -> Steps[TypedUse]:
-        """Type a block inside `node`, at the path `label` from it."""
+        """Type a block inside `node`, at the path `label` within; return its use."""
         where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
@@ -170,7 +177,14 @@ class Inference:
         verb: str,
         hint: str,
     ) -> Steps[TypedUse | None]:
-        """Type the block that makes a default; without one the type must have zeros."""
+        """Type the block that makes a default; return its use, or `None` without one.
+
+        `TypeError` is raised if the block gives another type than `type_`; without a
+        block, if `type_` has no zero, once it is known.
+
+        Args:
+          verb, hint: for the message of the error.
+        """
         if block is not None:
             part: TypedUse = yield self.part(node, block, VoidType(), label)
             self.equal(part, part.output, type_, verb, hint)
@@ -186,7 +200,7 @@ class Inference:
         return None
 
     def item(self, node: TypedUse, place: int, item: Type) -> TypeVariable:
-        """Return the variable of an item of the tuple that is the input of `node`."""
+        """Return the variable of item `place` of the tuple that `node` takes."""
         if isinstance(item, TypeVariable):
             return item
         # Fields that read the same place of the same tuple read one value.
@@ -196,7 +210,7 @@ class Inference:
         return self.items[key]
 
     def carries(self, loop: TypedUse, type_: Type) -> TypeVariable:
-        """Return a variable for a loop's state, which is a new value in each round."""
+        """Return a variable for a loop's state: in each iteration it is a new value."""
         variable = self.types.alias(type_)
         self.carried[variable] = loop
         return variable
@@ -204,7 +218,7 @@ class Inference:
     def equal(
         self, node: TypedUse, got: Type, expected: Type, verb: str, hint: str = ''
     ) -> None:
-        """Unify two types, or fail with an error that names `node`."""
+        """Unify two types, or raise `TypeError` that names `node`."""
         try:
             self.types.unify(got, expected)
         except Mismatch as error:
@@ -214,14 +228,18 @@ class Inference:
             fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Run `constraint` now or later, until it returns that it is met."""
+        """Call a constraint, at once and in each `settle` until it returns `True`."""
         if not constraint():
             self.waiting.append((node, constraint))
 
     def when_head(
         self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with the head of a type, by default the input, once known."""
+        """Call `then` with the outermost part of a type, once that is no variable.
+
+        Args:
+          of: the type; by default the input of `node`.
+        """
 
         def constraint() -> bool:
             head = self.types.head(node.input if of is None else of)
@@ -233,7 +251,10 @@ class Inference:
         self.when(node, constraint)
 
     def objects(self, node: TypedUse, hint: str = '') -> None:
-        """Require that the input is made of Python objects."""
+        """Require an input of Python objects; raise `TypeError` when it is another.
+
+        If nothing determines the input, it becomes one object (`apply_default`).
+        """
 
         def constraint() -> bool:
             input_ = self.types.resolve(node.input)
@@ -266,9 +287,9 @@ class Inference:
         return False
 
     def settle(self) -> None:
-        """Try the constraints that wait until nothing changes."""
+        """Call waiting constraints, and then defaults, until nothing changes."""
         while self.waiting:
-            # A constraint that is met may add others, for the next round.
+            # Constraints that are added meanwhile are called in the next round.
             tried, self.waiting = self.waiting, []
             for node, constraint in tried:
                 self.when(node, constraint)
@@ -276,10 +297,10 @@ class Inference:
                 break
 
     def solve(self) -> None:
-        """Determine the types of all uses.
+        """Determine the types of all nodes, and store them without variables.
 
         Raises:
-          TypeError: something is still unknown.
+          TypeError: a type is still unknown, or a constraint is violated.
         """
         self.settle()
         # Nodes that wait come first, as they are nearer to the cause.
@@ -297,7 +318,7 @@ class Inference:
             node.output = self.types.plain(node.output)
 
     def _check_names(self, node: TypedUse) -> None:
-        """Refuse names of fields that became known after a function was typed."""
+        """Raise `TypeError` if names of fields, known late, change a node's order."""
         input_ = self.types.resolve(node.input)
         if argument_order(node, node.block, input_) != node.order:
             expected = 'parameters in the order of the fields, for a declared type has'
@@ -305,7 +326,7 @@ class Inference:
 
 
 def _hint(block: b.Block) -> str:
-    """Return a hint to declare types that do not follow."""
+    """Return a hint where types can be declared, if they do not follow."""
     if isinstance(block, b.RNN) and block.initial_state is None:
         return 'say that of the state, by `initial_state`'
     return 'say them, by `output_type=` of `ForwardDeclaration` or `recursive`'
@@ -315,7 +336,7 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
     """Return the state before anything of an expression is typed."""
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
-    kinds = b.Reference, b.Share  # which are typed once anyway
+    kinds = b.Reference, b.Share  # typed once anyway
     repeated = {
         x for x in composite if len(users_of[x]) > 1 and not isinstance(x, kinds)
     }
@@ -329,14 +350,17 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
 
 @functools.singledispatch
 def output_type(block: b.Block, node: TypedUse, state: Inference) -> Type | Steps[Type]:
-    """Return the output type of `node`, and set its parts; may yield their steps."""
+    """Return a node's output type and set its `parts`, by the rule of its block.
+
+    A rule that types inner blocks is a generator: it yields their steps.
+    """
     raise NotImplementedError(f'type inference has no rule for {block!r}')
 
 
 def _known_types(
     block: b.Block, input_: Type | None
 ) -> tuple[Type | None, Type | None]:
-    """Return the input and output type of a block, `None` where they are not known."""
+    """Return the input and output type of a block; `None` for each unknown one."""
     state = begin(block, infers_input=input_ is None)
     input_ = state.types.fresh() if input_ is None else input_
     top = run(state.visit(block, state.input_of(block, input_), ''))
@@ -347,12 +371,12 @@ def _known_types(
 
 
 def input_type(block: b.Block) -> Type | None:
-    """Return the type that a block takes; `None` if that is not known."""
+    """Return the type that a block takes; `None` if the block does not determine it."""
     return _known_types(block, None)[0]
 
 
 def result_type(block: b.Block) -> Type | None:
-    """Return the type that a block gives; `None` if that is not known."""
+    """Return the type that a block gives; `None` if the block does not determine it."""
     known_input, output = _known_types(block, None)
     if known_input is None and output is None:
         # The type may follow if the input is taken to be an object.
@@ -392,7 +416,7 @@ def infer(root: b.Block) -> TypedExpression:
 
 
 def _mark_draws(state: Inference) -> None:
-    """Mark the uses with random draws inside, at any depth or by a reference."""
+    """Set `draws` of nodes with random draws inside, at any depth or by a reference."""
     users_of: dict[TypedUse, list[TypedUse]] = {}
     for node in state.nodes:
         target = None
@@ -419,6 +443,7 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
+    """Note the type a metric collects; raise `TypeError` for a bad or second one."""
     assert isinstance(node.block, b.Metric)
     collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))
@@ -436,7 +461,7 @@ def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None
 
 
 def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
-    """Return a hint for a value that no metric takes."""
+    """Return a hint for a value that a metric cannot collect."""
     if any(isinstance(leaf, SequenceType) for leaf in leaves):
         return 'collect its items by `Map(Metric(...)) >> Void()`'
     swapped = input_.items[::-1] if isinstance(input_, TupleType) else ()
@@ -449,7 +474,7 @@ def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
 
 
 def check_dtype(node: TypedUse, type_: Type) -> None:
-    """Refuse dtypes that JAX, as configured, would silently make narrower."""
+    """Raise `TypeError` for a dtype that JAX, as configured, would make narrower."""
     for leaf in itertools.chain(*map(leaf_types, nesting(type_))):
         if isinstance(leaf, TensorType):
             narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
@@ -463,7 +488,7 @@ def check_dtype(node: TypedUse, type_: Type) -> None:
 
 
 def check_zeros(node: TypedUse, type_: Type, hint: str) -> None:
-    """Refuse a type that has no zero."""
+    """Raise `TypeError` for a type without a zero, such as one with objects inside."""
     for level in nesting(type_):
         if not all(isinstance(x, TensorType | SequenceType) for x in leaf_types(level)):
             expected = 'a type that has zeros: tensors, tuples, sequences'

@@ -54,7 +54,10 @@ TUPLES = (
 
 
 def layer_key(function: Function) -> Hashable:
-    """Return what makes two `Function` blocks one layer: callables and options."""
+    """Return a key that is equal for two `Function` blocks that are one layer.
+
+    Options have to be equal, and callables the same objects, or equal `External` ones.
+    """
     callables = map(_callable_key, (function.fn, function.init))
     return *callables, function.name, function.batched, function.rngs
 
@@ -69,7 +72,7 @@ def _callable_key(fn: object) -> Hashable:
 
 
 def adapt(function: Function) -> Called:
-    """Return the uniform callable of a function."""
+    """Return a `Function` block as a `Called`, with a uniform signature."""
     fn, init = function.fn, function.init
     if isinstance(fn, Rows):
         return Called(lambda params, inputs, keys: fn(params, *inputs), None)
@@ -88,7 +91,12 @@ def adapt(function: Function) -> Called:
 
 
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
-    """Return the layer of a function that is first used on inputs of these types."""
+    """Return the layer of a function; its parameters follow from inputs of these types.
+
+    Raises:
+      TypeError: `init` does not take these inputs, a batched Flax module draws, or the
+        function reads a module with parameters that nobody would train.
+    """
     check_init(function, len(arguments))
     if function.init is None:
         check_closed_over(function.fn)
@@ -118,7 +126,10 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
 
 
 def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
-    """Return a callable, without `init` if that draws nothing, and its parameters."""
+    """Return a callable and the specs of its parameters, or `None` without any.
+
+    A callable whose `init` returns no arrays is returned without `init`.
+    """
     init, call = uniform.init, uniform.call
     if init is None:
         return uniform, None
@@ -137,7 +148,7 @@ def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
 
 
 def _check_batched(function: Function, uniform: Called, rngs: tuple[str, ...]) -> None:
-    """Refuse a batched module that draws: it would have one key for all rows."""
+    """Raise TypeError if a batched module draws: it has one key for all rows."""
     if function.batched and uniform.is_module and rngs:
         raise TypeError(
             f'expected a module that draws, {list(rngs)}, on one example, got '
@@ -148,7 +159,12 @@ def _check_batched(function: Function, uniform: Called, rngs: tuple[str, ...]) -
 def _layer_call(
     uniform: Called, rngs: tuple[str, ...], evaluates: bool = False
 ) -> Callable[..., Any]:
-    """Return a callable of parameters, keys of streams as numbers, and inputs."""
+    """Return the function (params, *keys, *inputs) -> outputs of a layer.
+
+    Args:
+      rngs: the names of the streams of the keys, each [2] uint32.
+      evaluates: whether nothing is drawn, whatever the keys.
+    """
 
     def call(params: ArrayTree, *arrays: jax.Array) -> ArrayTree:
         pairs = zip(rngs, arrays, strict=False)
@@ -166,7 +182,11 @@ def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """Return a type as `ShapeDtypeStruct`s in tuples, with an axis of `rows`."""
+    """Return a type as `ShapeDtypeStruct`s, in its tuples and structs.
+
+    Args:
+      rows: the length of a leading axis that each shape gets; `None` for no such axis.
+    """
     if isinstance(type_, Product):
         return type_.form.closed(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
@@ -176,6 +196,9 @@ def to_spec(type_: Type, rows: int | None = None) -> Specs:
 
 def to_type(value: object, rows: int | None = None) -> Type:
     """Return the type of arrays in tuples, lists and structs; inverts `to_spec`.
+
+    Args:
+      rows: the length of a leading axis, which is left out; `None` for no such axis.
 
     Raises:
       TypeError: it holds something else, or a leading axis is not `rows` long.
@@ -200,14 +223,17 @@ def to_type(value: object, rows: int | None = None) -> Type:
 
 
 def arguments_of(type_: Type) -> tuple[Type, ...]:
-    """Return the arguments of a function: a tuple is unpacked, void is none."""
+    """Return the types of a function's arguments: the items of a tuple, else `type_`.
+
+    Void gives no arguments.
+    """
     if isinstance(type_, TupleType):
         return type_.items
     return () if isinstance(type_, VoidType) else (type_,)
 
 
 def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
-    """Return the type of the result of a layer, and the origins of its outputs.
+    """Return the result type of a layer, and which outputs are inputs or constants.
 
     Nothing is computed. A batched function is traced at several numbers of rows, since
     a result may have an axis that happens to be as long as one of them.
@@ -249,7 +275,7 @@ ADVICE = {
 
 
 def hint(error: Exception, function: Function, type_: Type) -> str:
-    """Return advice on a function that raised on inputs of type `type_`."""
+    """Return advice on a function that raised `error` on this input type, or ''."""
     if isinstance(type_, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
         return f'put a sink beside the value, as in `{sink}`'

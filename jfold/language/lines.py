@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing one function of the source: lines, variables, and what it records.
+"""The writer of one function of the source: its lines, variables and entries on tapes.
 
-A *region* is straight-line code. Rows that it makes, and no other place does, are *in
-step*: all tables grow by one row each time, so one number is that of all these rows.
-Only the first asks a tape for its length; what one reads of another is not recorded.
+Source appends to *tapes*: lists, with an entry per row and operand (`tapes`). A
+*region* is code without loops, cases or calls inside. Operations that are applied in
+one region alone are *in step*: a run of the region adds one row to each, so all have
+one row index. The first takes it from the length of a tape; an operand that the region
+made needs no entry.
+
+Values are symbols, `like` is a template (`symbols`). To write something is to append
+its lines to a `Lines`, here `w`; `text` is a Python expression, and `wanted` a name,
+numbered if it is taken.
 """
 
 from __future__ import annotations
@@ -21,37 +27,39 @@ from jfold.language.values import blank_items, template_of, texts
 from jfold.types import KeyType, TensorType, VoidType
 
 INDENT = '    '
-MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
+MOST_NESTED = 12  # nested loops and cases, of which Python allows 20
 
-GROUND = 'ground'  # the level of constants
-RETURNED: s.Symbol = s.Object('return')  # in place of a value that was returned
+GROUND = 'ground'  # `s.Tensor.level` of all constants
+RETURNED: s.Symbol = s.Object('return')  # stands for a value after its `return`
 
 
 class Writer(Round, abc.ABC):
-    """A round that writes blocks, by the rule of each and as functions."""
+    """A round of writing a source that writes blocks, in place or as functions."""
 
     @abc.abstractmethod
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write one use of a block; return the symbol of its value, or `RETURNED`."""
+        """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
 
     @abc.abstractmethod
     def call(
         self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write a call of the function that evaluates a block; on first use, the
-        function."""
+        """Write into `w` a call of the function that runs a block; return its value.
+
+        The function is written before the first call with this `key`.
+        """
 
     @abc.abstractmethod
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write a row of a result, made of these tensors."""
+        """Write into `w` one row of result `r`: an entry per tensor in `leaves`."""
 
     def returned(self, w: Lines, value: s.Symbol) -> None:
-        """Write a `return` of a value."""
+        """Write `return <value>` into `w`; note the producers of the result."""
         self.joined((w.key, 'result'), template_of(value))
         w.line(f'return {s.packed(value)}')
 
     def label(self, r: int, text: str, w: Lines) -> None:
-        """Write the label of a row of a result."""
+        """Write an append of `text` to the labels of metric result `r` into `w`."""
         if r not in self.labels:
             name = f'{self.results[r].kind.name}_labels'
             self.labels[r] = self.tape(name, 'labels')
@@ -59,15 +67,18 @@ class Writer(Round, abc.ABC):
 
 
 class Lines:
-    """The lines of one function.
+    """The lines of one function of the source, and the state of writing them.
 
     Attributes:
-      count: the number of items, where lines work on lists; else `None`.
+      g: the round that the function is written in.
+      key: of the function in that round; `None` for `record`.
+      variables, arguments: all variables of the function; its parameters.
+      of_cases: the variables of cases already written, which later code may reuse.
+      known: a memo of blocks with several uses: (operand, value) by use and operand.
+      region: the straight-line code that the next line belongs to.
+      count: the text of the number of items, where each line works on lists of all
+        items of a sequence (`bulk`); else `None`.
       tail: whether the function returns the value of the block that is being written.
-      known: the values of blocks that are used more than once.
-      key: of the function, as the generator has it.
-      arguments: the parameters of the function.
-      of_cases: the variables of cases, whose names are free again.
     """
 
     def __init__(self, g: Writer, name: str, depth: int, key: Hashable = None) -> None:
@@ -85,14 +96,14 @@ class Lines:
     # ---- lines and variables
 
     def line(self, text: str) -> None:
-        """Append a line."""
+        """Append a line, indented by `depth`; note which block writes it."""
         self.lines.append(INDENT * self.depth + text)
-        # The same line of several blocks tells none of them.
+        # A line that several blocks write names none of them.
         where, node = self.g.where, self.g.node
         where[text] = node if where.setdefault(text, node) is node else None
 
     def renamed_last(self, old: str, new: str) -> bool:
-        """Rename the variable that the last line assigns; return whether it does."""
+        """Rename `old` to `new` if the last line assigns it; return whether it does."""
         head = INDENT * self.depth + f'{old} = '
         if not self.lines or not self.lines[-1].startswith(head):
             return False
@@ -104,7 +115,7 @@ class Lines:
         return True
 
     def variable(self, wanted: str, others: Set[str] = frozenset()) -> str:
-        """Return a new variable of the function."""
+        """Return a new variable, `wanted` or numbered, that is not among `others`."""
         wanted = identifier(wanted)
         name, k = wanted, self.used.get(wanted, 1)
         taken = self.variables | others
@@ -118,19 +129,19 @@ class Lines:
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
-        """Indent the lines of a loop or of a case."""
+        """Indent the lines written inside, the body of a loop or of a case."""
         before = self.region, self.count, self.tail, dict(self.known)
         self.region, self.count = Region(), None
         self.depth += 1
         yield
         self.depth -= 1
         _, self.count, self.tail, self.known = before
-        # The nested lines have made the tapes longer.
+        # The nested lines may have appended rows: indices from before do not hold.
         self.region = Region()
 
     @contextlib.contextmanager
     def case(self) -> Iterator[None]:
-        """Indent the lines of one case; other cases may reuse its variables."""
+        """Indent the lines written inside; later code may reuse their variables."""
         before = {*self.variables}, dict(self.used)
         with self.nested():
             yield
@@ -138,7 +149,7 @@ class Lines:
         self.variables, self.used = before
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
-        """Write an assignment of a value to new variables; return these."""
+        """Write assignments of a value to new variables; return the value in these."""
         if isinstance(value, tuple):
             return tuple(self.assigned(wanted, part) for part in value)
         if isinstance(value, s.Endless):
@@ -154,7 +165,7 @@ class Lines:
         return s.renamed(value, iter([name]))
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
-        """Write an assignment of a value to existing variables, all at once."""
+        """Write one line `a, b = c, d` that assigns a value to existing variables."""
         pairs = [
             (target, source)
             for target, source in zip(texts(targets), texts(value), strict=True)
@@ -165,7 +176,7 @@ class Lines:
             self.line(f'{left} = {right}')
 
     def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Return the value in a variable, if an expression computes the object."""
+        """Return the value; assign it to a variable if it is an object's expression."""
         if isinstance(value, s.Object) and not value.text.isidentifier():
             name = self.variable(wanted)
             self.line(f'{name} = {value.text}')
@@ -173,7 +184,7 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write the unpacking of one Python object into parts like a template."""
+        """Write the unpacking of an object `text` to variables; return its symbol."""
         if isinstance(like, tuple):
             names = [
                 self.variable(wanted)
@@ -196,7 +207,7 @@ class Lines:
         return None if like is None else s.renamed(like, iter([text]))
 
     def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write the unpacking of a list of packed values into lists of leaves."""
+        """Write the transposition of list `text` of objects; return a list per leaf."""
         if isinstance(like, tuple):
             names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in names):
@@ -210,13 +221,13 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return the value with all makers of a place, to which its own are added."""
+        """Return the value, its producers joined with those at `key`; see `Round`."""
         return self.g.joined((self.name, key), value)
 
     # ---- loops
 
     def each(self, sequence: s.Items, wanted: str) -> s.Symbol:
-        """Write the head of a loop over a sequence; return the item."""
+        """Write the `for` line of a loop over a sequence; return the item's symbol."""
         lists = list(texts(sequence.items))
         names = [self.variable(wanted) for _ in lists]
         if not lists:
@@ -228,11 +239,11 @@ class Lines:
         return self.element(sequence.items, iter(names))
 
     def element(self, items: s.Symbol, names: Iterator[str]) -> s.Symbol:
-        """Return one item, in variables of its leaves; sequences in it are packed."""
+        """Return an item in the variables `names`; sequences in it stay packed."""
         return s.renamed(items, names)
 
     def opened(self, value: s.Symbol) -> s.Symbol:
-        """Write the unpacking of sequences in an item."""
+        """Write the unpacking of packed sequences in an item; return the item."""
 
         def leaf(x: s.Leaf) -> s.Symbol:
             return self.unpacked(x.item, x.text) if isinstance(x, s.Nested) else x
@@ -240,7 +251,7 @@ class Lines:
         return s.map_leaves(leaf, value)
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Write an append of a value to lists that line `at` makes; return these."""
+        """Write appends of a value to lists made at line `at`; return the lists."""
         if isinstance(value, tuple):
             return tuple(self.collected(at, part, wanted) for part in value)
         if isinstance(value, s.Endless):
@@ -248,7 +259,7 @@ class Lines:
         if value is None:
             return None
         wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
-        # It is made above the loop, where no case of the loop may have its name.
+        # The list is made above the loop, so no case in the loop may use its name.
         name = self.variable(wanted, self.of_cases)
         self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
         self.line(f'{name}.append({s.packed(value)})')
@@ -264,10 +275,10 @@ class Lines:
         result: str = '',
         then: Callable[[], None] = lambda: None,
     ) -> s.Symbol:
-        """Write a loop: `body` of an item, then `then`.
+        """Write a loop over a sequence: `body` writes its lines, then `then` does.
 
         Returns:
-          The values of the body in lists named `result`; `None` without that name.
+          The values that `body` returns, in lists named `result`; `None` if that is ''.
         """
         at = len(self.lines)
         item = self.each(sequence, wanted)
@@ -286,7 +297,11 @@ class Lines:
     def part(
         self, node: TypedUse | None, value: s.Symbol, tail: bool = False
     ) -> s.Symbol:
-        """Write a block inside another, unless its value is known."""
+        """Write an inner block, unless it is written for its operand; return its value.
+
+        `RETURNED` takes the place of the value if the lines end in a `return`, which
+        they may if the outer block returns the value unchanged (`tail`).
+        """
         assert node is not None
         read = None if isinstance(node.input, VoidType) else value
         identity = read.name if isinstance(read, s.Tensor) else id(read)
@@ -307,22 +322,22 @@ class Lines:
         return result
 
     def call(self, text: str) -> str:
-        """Return the text of a call of a function of the source."""
-        self.region = Region()  # the call makes the tapes longer
+        """Return the expression of a call; source for deep data yields the call."""
+        self.region = Region()  # the call may append rows
         return f'(yield {text})' if self.g.deep else text
 
     # ---- rows
 
     def row(self, rows: Rows, tape: Tape | None) -> str:
-        """Return the text of the number of the next row, or of the next rows.
+        """Return the text of the index of the next row, or the first of `count`.
 
         Args:
-          tape: a tape of these rows, whose length is the number; `None` in step.
+          tape: a tape of `rows`, whose length gives the index; `None` if in step.
         """
         self.g.places[rows.key] = self.g.places.get(rows.key, 0) + 1
         region = self.region
         is_alone = self.g.is_alone(rows.key)
-        # In step: as many rows as those of the region, whose index is in a variable.
+        # In step: the index of the region's rows, which is in a variable, holds here.
         if is_alone and region.counter is not None:
             rows.counter = region.counter
             return region.row
@@ -337,17 +352,17 @@ class Lines:
         return name
 
     def add(self, tape: Tape, text: str) -> None:
-        """Write an entry on a tape, or one for each item of lists."""
+        """Write an append of one entry to a tape, or an `extend` by `count` entries."""
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return the text of the numbers of rows that begin with `base`."""
+        """Return the text of row number `base + row`; with `count`, of a `range`."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
 
     def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
-        """Return one of the program's constants."""
+        """Return the tensor of the program's constant `index`; nothing is written."""
         type_, _ = self.g.constant_place(index)
         name = self.g.constant_name(index, wanted)
         text = name if self.count is None else f'([{name}] * {self.count})'
@@ -360,7 +375,11 @@ class Lines:
         below: int | None = None,
         site: object = None,
     ) -> s.Tensor:
-        """Write a constant of the example, or one an item, made at the use `site`."""
+        """Write an append of an object to a tape of constants; return its tensor.
+
+        Ints must be in `[0, below)`, unless `below` is `None`; `site` is the use of a
+        block that reads the object.
+        """
         maker, tape = self.g.own_constants(type_, below, site)
         row = self.row(maker.rows, tape)
         number, step = self._numbered(maker, maker.name, row, 'number')
@@ -370,7 +389,7 @@ class Lines:
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
     ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return the text of a row's number, in a variable unless it is in step."""
+        """Return a row number's text with its `step`, or a new variable with `None`."""
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
@@ -379,15 +398,18 @@ class Lines:
         return name, None
 
     def keys(self, streams: Sequence[str]) -> list[s.Tensor]:
-        """Write random keys, one of each stream."""
+        """Write an entry for a random key of each named stream; return the tensors."""
         none = 'None' if self.count is None else f'[None] * {self.count}'
         return [self.constants(KeyType(name), none) for name in streams]
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write an application of an operation; return its outputs."""
+        """Write an application of operation `o` of `Tables.listed`; return its outputs.
+
+        One that is fused into its reader writes nothing: the reader records both.
+        """
         g, use = self.g, Use(o, inputs)
         types = g.tables.listed[o].outputs
-        if o in g.inside:  # fused into its reader: recorded with that
+        if o in g.inside:  # fused into its reader, which records both
             return [s.Tensor('', t, 0, None, (use, k)) for k, t in enumerate(types)]
         if g.inside:
             o, inputs = g.expanded(use)
@@ -402,14 +424,14 @@ class Lines:
         ]
 
     def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write the entries of an application; return its outputs."""
+        """Write the entries of one application on tapes; return its output tensors."""
         g = self.g
         o = g.applied(o, inputs, self.key)
         rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
         name = g.operation_name(o)
         entries = self.entries(rows, inputs, name, g.about(o))
         tape = entries[0][0] if entries else None
-        # Rows that record no input are counted by a tape of zeros.
+        # Without any entry nothing would count the rows: a tape of zeros does.
         if tape is None and not self.is_in_step(rows):
             tape = rows.counter or g.tape(name, g.about(o))
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
@@ -424,13 +446,13 @@ class Lines:
         return outputs
 
     def is_in_step(self, rows: Rows) -> bool:
-        """Return whether the next row is in step with the region."""
+        """Return whether the next row of a table has the index of the region's rows."""
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
     def entries(
         self, rows: Rows, inputs: Sequence[s.Tensor], name: str, about: str
     ) -> list[tuple[Tape, str]]:
-        """Return tapes and the texts of their entries of a row: inputs not in step."""
+        """Return (tape, entry text) per input of a row that is not in step."""
         in_step, result = self.is_in_step(rows), []
         for k, tensor in enumerate(inputs):
             if in_step and tensor.step is not None and tensor.step[0] is self.region:
@@ -446,12 +468,12 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return what the numbers of the outputs begin with: level and maker."""
+        """Return per output the text of the level and maker bits of its row number."""
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]
-        # The name of a recurrent maker includes one level. Of inputs on one level, such
-        # as the outputs of one row, any of the numbers will do.
+        # The level is one above the highest input; the constant `maker.name` adds the
+        # one. Of inputs on one level, such as outputs of one row, one number will do.
         levels: dict[object, str] = {}
         for tensor in inputs:
             if text := g.level_text(o, tensor):
@@ -474,5 +496,5 @@ class Lines:
 
 
 def _targets(names: list[str]) -> str:
-    """Return the left side of an assignment."""
+    """Return the left side of an assignment that unpacks into these variables."""
     return f'{", ".join(names)}{"," if len(names) == 1 else ""}'

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check that the value of an expression is a result: tables of rows.
+"""The check that the value of an expression can be returned: as tables of rows.
 
 Tensors outside sequences have one row an example. The items of each sequence are a
 result of their own, with rows example by example, in order. The row that a sequence is
-in holds its length:
+in holds the length of the sequence:
 
     (float32[], [(int32[], [float32[2]])])     float32[], int32[]     per example
                                                int32[], int32[]       per item
@@ -31,7 +31,11 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def check_output(root: TypedUse, metrics: Collection[str]) -> None:
-    """Refuse a value that is not made of tensors, or has too many of them."""
+    """Raise `TypeError` if a value is not made of tensors, or of too many.
+
+    Args:
+      metrics: their names; with metrics the value may be void.
+    """
     if not metrics and not any(leaf_types(root.output)):
         hint = 'end with tensors, or collect them by a Metric'
         fail(root, 'a result of tensors, or a Metric', str(root.output), hint)
@@ -46,7 +50,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return advice on a leaf that cannot be a result; '' if it can."""
+    """Return a hint for a leaf that cannot be a result; '' if it can."""
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):

@@ -24,10 +24,9 @@ WIDE = {'int64', 'uint64', 'float64', 'complex128'}
 
 
 def check_kept(program: Program) -> None:
-    """Refuse a program with 64-bit dtypes where JAX would make 32 bits of them.
+    """Raise TypeError if a program has 64-bit dtypes and `jax_enable_x64` is now off.
 
-    Raises:
-      TypeError: it was compiled with `jax_enable_x64` on, and it is off.
+    JAX would silently make 32 bits of them. It was on when the program was compiled.
     """
     dtype = _wide_dtype(program)
     if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != dtype:
@@ -40,18 +39,18 @@ def check_kept(program: Program) -> None:
 
 @memoized
 def _wide_dtype(program: Program) -> np.dtype[Any] | None:
-    """Return a 64-bit dtype in a program, if there is one."""
+    """Return a 64-bit dtype among types and parameters of a program, else `None`."""
     leaves = jax.tree.leaves([layer.params for layer in program.layers])
     dtypes = [x.dtype for x in (*program.types, *leaves)]
     return next((x for x in dtypes if x.name in WIDE), None)
 
 
 def check_params(layers: Sequence[Layer], params: object) -> None:
-    """Compare parameters with those that the layers would draw.
+    """Raise TypeError unless parameters fit the layers, external arrays included.
 
     Raises:
       TypeError: layers are missing or unknown, or the names, shapes or dtypes of
-        the parameters of one differ.
+        the parameters of one differ from those that its `init` returns.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     externals = {layer.name: layer for layer in layers if layer.external}
@@ -96,10 +95,12 @@ def _check_rows(layer: Layer, array: Any) -> None:
 def with_external(
     layers: Sequence[Layer], params: object, external: Mapping[str, Any] | None
 ) -> Any:
-    """Return parameters in the containers of the layers, with external arrays.
+    """Return parameters by layer name, with external arrays added by name.
+
+    Parameters are put into the containers of the layers, as `as_asked` does.
 
     Raises:
-      TypeError: an external is unknown, or parameters are no dict.
+      TypeError: the name of an external array is unknown, or parameters are no dict.
     """
     params = as_asked(layers, params)
     if external is None:
@@ -119,7 +120,7 @@ def with_external(
 
 
 def as_asked(layers: Iterable[Layer], params: Any) -> Any:
-    """Return parameters in the containers that the layers have them in.
+    """Return parameters in the pytree containers of the layers, if keys agree.
 
     Those of an NNX module come in its own containers, those of a checkpoint in dicts.
     """
@@ -128,14 +129,14 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
         layer.name: _in_containers_of(layer.params, by_layer[layer.name])
         for layer in layers
         if layer.name in by_layer
-        # A quick test, which all that comes from `Model.init` passes.
+        # A quick test: results of `Model.init` are in the right containers already.
         and not isinstance(by_layer[layer.name], type(layer.params) | jax.Array)
     }
     return {**params, **changed} if changed else params
 
 
 def _in_containers_of(like: Any, params: Any) -> object:
-    """Return `params` in the containers of `like`, if their keys are the same."""
+    """Return `params` in the containers of `like`; unchanged if their keys differ."""
     content = plain_containers(params)
     structure: Any = jax.tree.structure(content)
     if structure != jax.tree.structure(plain_containers(like)):
@@ -144,7 +145,7 @@ def _in_containers_of(like: Any, params: Any) -> object:
 
 
 def _missing_text(missing: list[str], present: list[str], known: Container[str]) -> str:
-    """Return the text of the error for missing layers."""
+    """Return the text of the error for layers whose parameters are missing."""
     names = ', '.join(map(repr, missing))
     unknown = ', '.join(repr(name) for name in present if name not in known)
     of_unknown = f', of which the model has no {unknown}' if unknown else ''
@@ -157,11 +158,7 @@ def _missing_text(missing: list[str], present: list[str], known: Container[str])
 
 
 def check_layer(layer: Layer, params: object) -> None:
-    """Compare the parameters or the external array of one layer.
-
-    Raises:
-      TypeError: they differ.
-    """
+    """Raise TypeError unless parameters, or an external array, fit one layer."""
     if layer.external:
         _check_rows(layer, params)
         return
@@ -182,7 +179,7 @@ def check_layer(layer: Layer, params: object) -> None:
 
 
 def _advice(params: object) -> str:
-    """Return advice on where to get parameters."""
+    """Return the end of an error: where to get parameters of this kind."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
     return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
@@ -192,12 +189,12 @@ def _places(paths: Iterable[Path]) -> str:
 
 
 def _by_path(params: object) -> dict[Path, Any]:
-    """Return leaves by their paths, whatever containers hold them."""
+    """Return the leaves of a pytree, keyed by the key paths of JAX."""
     return dict(jax.tree_util.tree_leaves_with_path(params))
 
 
 def _fits(leaf: Any, spec: Struct) -> bool:
-    """Return whether an array has the shape and, in JAX, the dtype of a spec."""
+    """Return whether an array has the shape and, in JAX, dtype of a spec."""
     is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
     return is_array and _has_dtype(leaf, spec)
 
@@ -212,12 +209,12 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
 
 
 def _as_held(dtype: DTypeLike) -> object:
-    """Return the dtype that JAX, as configured, gives an array of NumPy."""
+    """Return the dtype that JAX, as configured now, gives a NumPy array of `dtype`."""
     return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
 
 
 def _mismatch_text(name: str, path: Path, spec: Struct, leaf: Any) -> str:
-    """Return the text of the error for an array that does not fit."""
+    """Return the text of the error for a leaf that does not fit its spec."""
     got, hint = f'{short_repr(leaf)}, which is no array', ''
     if hasattr(leaf, 'dtype'):
         got = f'{leaf.dtype}{list(leaf.shape)}'

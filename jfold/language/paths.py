@@ -11,16 +11,16 @@ from jfold.combinators import Block
 
 
 def path_of(where: str, block: Block) -> str:
-    """Return the path to a block, and the beginning of its text."""
+    """Return the path `where`, extended by the beginning of the block's text."""
     return f'{where}.{short_text(block)}' if where else short_text(block)
 
 
 def join_path(where: str, label: str) -> str:
-    """Return a path that is a label longer; of a very long one, both ends."""
+    """Return a path extended by a label; cut in the middle beyond 1200 characters."""
     text = f'{where}.{label}' if where else label
     return elide(text, 1200)
 
 
 def fail(path: object, expected: str, got: str, hint: str = '') -> NoReturn:
-    """Raise the error of a block, whose path is what `path` prints as."""
+    """Raise `TypeError` for a block; `path` prints as the block's path."""
     raise TypeError(f'{path}: expected {expected}, got {got}{hint and f"; {hint}"}')

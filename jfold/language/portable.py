@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A typed expression without the code of its layers, for files and other processes.
 
-A block keeps the attributes that the rules to walk and to write it read. Its inner
-blocks are the parts of its use.
+A block keeps the attributes that the rules which walk and write it read. Its inner
+blocks are kept as the parts of its use.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from jfold.program.operations import Layer, Program
 
 @dataclass(frozen=True, eq=False)
 class Portable:
-    """A typed expression with the choices by which its source is written again.
+    """A typed expression with the choices from which its source is written again.
 
     Attributes:
       typing: the uses of blocks.
-      feeds: by operation, which of its operands are operations fused into it.
+      feeds: per operation with others fused into it, the origin of each input, as
+        `OperationChoice.feeds`.
       unrolled: whether rounds are unrolled, so that nothing runs in a loop.
     """
 
@@ -35,19 +36,19 @@ class Portable:
 
 
 def portable(program: Program) -> Portable:
-    """Return the data from which another process can record examples."""
+    """Return what another process needs of a program to record examples."""
     expression: Any = program.expression
     feeds = {o: tuple(x) for o, x in expression.chosen.feeds.items()}
     return Portable(expression.typing, feeds, expression.unrolled)
 
 
 def missing(*inputs: object) -> NoReturn:
-    """Raise an error: takes the place of the code of layers."""
+    """Raise `AssertionError`: this function stands in for the code of each layer."""
     raise AssertionError('what records examples does not run layers')
 
 
 def _outline(name: str, params: object, *others: Any) -> Layer:
-    """Return a layer with its name and attributes, which cannot be called."""
+    """Return a layer with the attributes `LAYER`, which raises when it is called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
 
@@ -71,7 +72,7 @@ def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
 
 
 def _bare(block_class: type[Any], **values: object) -> object:
-    """Return a block with just these attributes, not checked by its constructor."""
+    """Return a block with just these attributes, without running its constructor."""
     block = object.__new__(block_class)
     vars(block).update(values)
     return block
@@ -83,14 +84,14 @@ def _default(default: tuple[Any, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Codec:
-    """A pair of functions that take a value apart and build it from the parts."""
+    """Two functions: `parts` takes a value apart, `make` builds one from the parts."""
 
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
 
 
 def _plain(block_class: type[Any], *names: str) -> Codec:
-    """Return the codec of a block that keeps just these attributes."""
+    """Return the codec of blocks that keep just these attributes."""
     return Codec(
         lambda x: tuple(getattr(x, name) for name in names),
         lambda *values: _bare(block_class, **dict(zip(names, values, strict=True))),
@@ -98,7 +99,7 @@ def _plain(block_class: type[Any], *names: str) -> Codec:
 
 
 def _key_fn(block: b.OneOf) -> tuple[Any, ...]:
-    # A block is a part of the use.
+    # A `key_fn` that is a block is kept as a part of the use, not here.
     return (None if isinstance(block.key_fn, b.Block) else block.key_fn,)
 
 
@@ -143,9 +144,12 @@ USE = (
 
 
 def _use(*values: Any) -> TypedUse:
-    """Return the use of a block made of the values of the attributes `USE`."""
+    """Return the use of a block with these values of the attributes `USE`.
+
+    Raise `TypeError` if the block or a part is of another class.
+    """
     attributes = dict(zip(USE, values, strict=True))
-    path = attributes.pop('path')  # a block without inner blocks prints differently
+    path = attributes.pop('path')  # kept, as the bare block would print differently
     use = TypedUse(**attributes)
     name = type(use.block).__name__
     # Files are data from elsewhere, so nothing is taken on trust.
@@ -175,8 +179,8 @@ CODECS: dict[type, Codec] = {
 
 
 def codec_of(value: object) -> tuple[str, Codec] | None:
-    """Return the tag and codec of a value, or `None` if its class has none."""
+    """Return the tag and codec of a value's class; `None` if it has no codec."""
     class_ = type(value)
-    for base in b.Function, b.Record:  # for subclasses: their uses have the rest
+    for base in b.Function, b.Record:  # a subclass as its base: its use has the rest
         class_ = base if isinstance(value, base) else class_
     return (class_.__name__, CODECS[class_]) if class_ in CODECS else None

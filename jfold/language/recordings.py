@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of the tapes of a source, for the recorder."""
+"""The layout of the tapes of a source, as the recorder needs it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jfold.tracing.recorder import Column, Place, Recording
 
 
 def recording(of: Round) -> Recording:
-    """Return the layout of the tapes of a round."""
+    """Return the layout of a round's tapes: which holds which operand of what."""
     tape_index = {id(tape): k for k, tape in enumerate(of.tapes)}
     end_index = {id(tape): k for k, tape in enumerate(of.counters())}
 
     def place(rows: Rows | None) -> Place | None:
-        """Return the place of rows; `None` if there are none."""
+        """Return where rows are on tapes; `None` if nothing appends such rows."""
         if rows is None or rows.counter is None:
             return None
         columns = []
@@ -24,6 +24,7 @@ def recording(of: Round) -> Recording:
             if isinstance(column, Maker):
                 columns.append(Column(maker=column.number))
             elif isinstance(column, Tape):
+                # One tape of a group of items has the entries of all its inputs.
                 inner = k if column.width > 1 else 0
                 columns.append(Column(tape_index[id(column)], inner, column.width))
         return Place(end_index[id(rows.counter)], rows.counter.width, tuple(columns))

@@ -13,13 +13,13 @@ Calls = Mapping[Hashable, Iterable[tuple[Hashable, str]]]
 
 
 def endless_recursion(calls: Calls) -> str:
-    """Return the error for declarations that call themselves on the same input.
+    """Return the error text for declarations that call themselves on the same input.
 
-    '' if there is none.
+    '' if there are none.
 
     Args:
-      calls: of each declaration, those that it calls on its own input, unchanged, and
-        the paths of these calls.
+      calls: per declaration, (callee, path of the call) for each call that passes on
+        the caller's own input unchanged.
     """
     for start in calls:
         seen: set[Hashable] = set()
@@ -39,11 +39,14 @@ def endless_recursion(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
-    """Return the calls of declarations on their own input, where types clash.
+    """Return the calls that pass on a declaration's own input, by type variables.
+
+    Used where typing fails, before there is a source to look at.
 
     Args:
-      nodes: all uses of blocks so far.
-      cases: of the type variable of a case, that of the value which the choice is for.
+      nodes: all uses of blocks typed so far.
+      cases: by the variable of the input of a case, the variable of the value that its
+        `OneOf` chooses for.
     """
     by_input: dict[Type, list[int]] = {}
     references = [node for node in nodes if isinstance(node.block, b.Reference)]
@@ -56,7 +59,7 @@ def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
         value = node.input
         while value in cases:
             value = cases[value]
-        # All objects have one type, so that equal types do not mean the same value.
+        # All objects share one type, which does not tell whether two are the same.
         for caller in [] if isinstance(value, ObjectType) else by_input.get(value, []):
             calls.setdefault(caller, []).append((id(_declaration(node)), str(node)))
     return calls

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of writing a source: the facts it starts from, and those it finds."""
+"""One round of writing a source: the facts it starts from, and those it finds.
+
+*Producers* of a tensor are the operation outputs that it may be, a bit set. A *place*
+is a statement that appends a row. Values of several paths meet at a *join*, such as the
+result of a function. `o` numbers operations, `k` their inputs or outputs, `r` results.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +33,13 @@ class Facts:
     """The facts that a round finds, and the next one starts from.
 
     Attributes:
-      places: the number of places that make rows, by the keys of the rows.
-      joined: the makers of values where paths meet, by place.
-      levels: for each tensor of such a value, the first that is always on its level.
-      inputs: per operation and input, the outputs that it may be.
-      results: per result and tensor, the outputs that it may be.
-      split: the operation of each place, where each place has one of its own.
-      sites: by type and bound, the uses of blocks that make constants.
+      places: by the key of a `Rows`, the number of places that append to it.
+      joined: by the key of a join, the producers of each tensor of its value.
+      levels: by that key, per tensor the first tensor that is always on its level.
+      inputs: per operation and input, its producers.
+      results: per result and tensor, its producers.
+      split: per place, its operation in the choice, if that is `split`.
+      sites: by type and bound, the uses of blocks that read such constants from data.
     """
 
     places: Mapping[Hashable, int] = field(default_factory=dict)
@@ -48,10 +53,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Call:
-    """A call in one function of the source to another.
+    """A call in one function of the source to another; both are keys of functions.
 
     Attributes:
-      tensors: whether tensors are among the arguments.
+      tensors: whether an argument is a tensor or a sequence.
     """
 
     caller: Hashable
@@ -64,14 +69,15 @@ class OperationChoice:
     """The operations of a program, after fusion and unrolling.
 
     Attributes:
-      operations: in the order of their numbers.
-      number: by the number in the expression, the number here; of a fused part, that of
-        the fusion.
-      feeds: per operation with others fused into it, the part that makes each input;
-        `None` for inputs from outside.
+      operations: in the order of their numbers; as in `Tables.listed` if `None`.
+      number: by the number in `Tables.listed`, the number here; of a fused producer,
+        that of the fused operation.
+      feeds: per operation with others fused into it, for each input the operation and
+        output that make it; `None` for inputs from outside.
       inside: the operations that are fused into others.
       split: whether each place has an operation of its own.
-      kinds: the operation of each place, where rounds are unrolled.
+      kinds: where rounds are unrolled, the operation of each place, in order of
+        writing.
     """
 
     operations: tuple[Operation, ...] | None = None
@@ -86,19 +92,20 @@ class Round:
     """The state of a round: the facts it starts from, and those it finds.
 
     Attributes:
-      places, joins, levels, inputs, row_makers: facts that it finds; see `Facts`.
+      places, joins, levels, inputs, row_makers: facts that it finds, in the order of
+        the attributes of `Facts`.
       uses: the applications of operations.
-      grouped: operations that are applied to groups of items.
+      grouped: the operations in `Tables.listed` that reduce groups of items.
+      reductions: the same operations, by their numbers in this round.
       has_loops: whether a loop over a sequence runs on its own results.
-      reductions: the operations that are applied to groups of items, as they run.
-      applied_at: the number of places where each operation is applied.
+      applied_at: per operation, the number of places where it is applied.
+      untouched: per function, its calls that pass on its own arguments unchanged.
       node: the use of a block that is being written.
       where: the use that wrote a line or refers to a name; `None` if several do.
-      bits: per operation, the bit of its first output.
-      functions: the lines of all functions.
-      written: the names of functions, by their keys.
-      memos: the tables of functions that run once for each key of an object.
-      by_identity: the tables of those whose key is `id`, by the keys of the functions.
+      bits: per operation, the number of its first output among all outputs.
+      functions, written: the lines of all functions; their names, by their keys.
+      memos: the names of dicts with the results of functions, by a key of the argument.
+      by_identity: the names of those whose key is `id`, by the key of the function.
     """
 
     def __init__(
@@ -143,10 +150,10 @@ class Round:
 
     @functools.cached_property
     def results(self) -> list[Result]:
-        """The results of the program.
+        """The results of the program: its value, metrics, and the items of sequences.
 
-        Computed late, so that types are numbered in the order of use: of an
-        accelerator's kernels a few percent depend on the order of buffers.
+        Computed late: types are numbered in the order of use, and the order of buffers
+        changes the number of kernels on an accelerator by a few percent.
         """
         number = self.tables.type_number
         return [
@@ -157,7 +164,7 @@ class Round:
     # ---- operations
 
     def _recurrence(self) -> None:
-        """Set the components of the operations that the facts tell of."""
+        """Find from the facts which operations depend on their own results."""
         self.part: tuple[int, ...] = ()
         self.loops: tuple[bool, ...] = ()
         operations = self.operations[: len(self.facts.inputs)]
@@ -168,6 +175,7 @@ class Round:
         # Per output of all operations, its operation; per operation, its first output.
         self.owner = [o for o, n in enumerate(outputs) for _ in range(n)]
         self.first = [0, *itertools.accumulate(outputs)]
+        # Per component, the outputs of its operations; and all outputs in recurrences.
         in_part: dict[int, ProducerSet] = {}
         recurrent = 0
         for bit, o in enumerate(self.owner):
@@ -178,22 +186,25 @@ class Round:
     def _parts(
         self, operations: Sequence[Operation]
     ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-        """Return the component of each operation, and whether it is recurrent."""
+        """Return each operation's component, and whether the component is recurrent."""
         program = self.program(operations)
         part = component_of(program)
         return part, tuple(components(program)[x].recurrent for x in part)
 
     def is_settled_by(self, facts: Facts) -> bool:
-        """Return whether a round that starts from these facts writes the same text."""
+        """Return whether a round that starts from these facts writes the same text.
+
+        They also become the facts of this round, which `program` reads.
+        """
         before, self.facts = self.facts, facts
-        # The text depends on inputs and results only by what is recurrent.
+        # Producers change the text only by what is recurrent because of them.
         if replace(facts, inputs=before.inputs, results=before.results) != before:
             return False
         operations = self.operations[: len(facts.inputs)]
         return self._parts(operations) == (self.part, self.loops)
 
     def program(self, operations: Sequence[Operation]) -> Operations:
-        """Return the program that the device is to run, as far as facts tell."""
+        """Return what the device runs, with the producers that the facts know of."""
         return Operations(
             types=tuple(self.tables.types),
             layers=self.typing.layers,
@@ -205,7 +216,7 @@ class Round:
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """The operations of the program."""
+        """The operations by number; with `split`, one for each place so far."""
         if self.chosen.split:
             assert self.chosen.operations is not None
             places = max(self.split_of, self.facts.split, key=len)
@@ -215,26 +226,26 @@ class Round:
         return self.tables.listed
 
     def is_recurrent(self, o: int) -> bool:
-        """Return whether an operation reads its own results, as far as is known."""
+        """Return whether an operation is known to depend on its own results."""
         return o < len(self.loops) and self.loops[o]
 
     def operation_name(self, o: int) -> str:
-        """Return a name for the results of an operation."""
+        """Return an identifier for an operation's tapes and row numbers."""
         return identifier(self.operations[o].layer.name)
 
     def about(self, o: int) -> str:
-        """Return a comment on the tapes of an operation."""
+        """Return the comment behind the tapes of an operation: its name and types."""
         return repr(self.operations[o])
 
     def expanded(self, use: Use) -> tuple[int, list[s.Tensor]]:
-        """Return the operation that a use is, with fused ones, and its inputs."""
+        """Return the number of the fused operation that a use ends, and its inputs."""
         o, inputs = use.operation, use.given
         if o not in self.chosen.number:
             return o, inputs
         return self.chosen.number[o], self._outside_inputs(o, inputs)
 
     def _outside_inputs(self, o: int, inputs: Sequence[s.Tensor]) -> list[s.Tensor]:
-        """Return the inputs from outside of a fusion: of its parts, then its own."""
+        """Return the inputs of a fused operation: of fused producers, then its own."""
         feeds = self.chosen.feeds.get(o, (None,) * len(inputs))
         pairs = list(zip(inputs, feeds, strict=True))
         result: list[s.Tensor] = []
@@ -243,7 +254,10 @@ class Round:
         return result + [tensor for tensor, feed in pairs if not feed]
 
     def applied(self, o: int, inputs: Sequence[s.Tensor], key: Hashable) -> int:
-        """Note what an operation reads in a function; return its number there."""
+        """Note that function `key` applies `o` to inputs; return its number here.
+
+        With `split` or `kinds`, a place may have another operation than `o`.
+        """
         if self.chosen.split:
             self.split_of = (*self.split_of, o)
             o = len(self.split_of) - 1
@@ -258,32 +272,32 @@ class Round:
         return o
 
     def group_operation(self, o: int) -> int:
-        """Return the operation of groups, which is never fused."""
+        """Return the number of an operation on groups, and keep it out of fusion."""
         self.grouped.add(o)
         return self.chosen.number.get(o, o)
 
     def reads_own_level(self, o: int) -> bool:
-        """Return whether an operation's level depends on its inputs'."""
+        """Return whether the level of a row of `o` depends on levels of its inputs."""
         if self.chosen.split or self.chosen.kinds is not None:
-            return False  # where rounds are unrolled, no use reads its own results
+            return False  # unrolled: no operation reads its own results
         return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:
-        """Return the bit of an output among those of all operations."""
+        """Return the set of producers that has one member, an output of `o`."""
         while len(self.bits) <= o:
             last = self.operations[len(self.bits) - 1]
             self.bits.append(self.bits[-1] + len(last.outputs))
         return 1 << self.bits[o] + output
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
-        """Return the text of a number whose level counts for `o`; '' if none does."""
+        """Return the text of an int whose level counts for `o`; '' if none does."""
         component = self.in_part[self.part[o]]
         if not tensor.makers & component:
             return ''
         if not tensor.makers & self.in_loops & ~component:
             return tensor.name
-        # It may be of another recurrence, whose levels mean nothing here: look at its
-        # maker while recording.
+        # It may come from another recurrence, whose levels do not count here: so the
+        # source looks at the maker in the number.
         owners = [(self.owner[bit], bit) for bit in results_in(component)]
         makers = [self.makers_of(x)[bit - self.first[x]] for x, bit in owners]
         numbers = {maker.number for maker in makers if maker.type == tensor.type}
@@ -293,24 +307,24 @@ class Round:
 
     @property
     def level(self) -> int:
-        """The lowest bit of the level in a number."""
+        """The position of the lowest bit of the level in a row number."""
         return ROW + sum(map(len, self.makers)).bit_length() + 1
 
     # ---- names
 
     def given(self, wanted: str, value: object) -> str:
-        """Return the name of a value that the source refers to."""
+        """Return the name by which the source refers to an object, new on first use."""
         name = self.names.given(wanted, value)
         if name in self.names.values:
             self.where.setdefault(name, self.node)
         return name
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a table; the same copy for equal tables of a round."""
+        """Return a copy of a dict; the same copy for equal dicts of a round."""
         return self.names.copied(table)
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
-        """Return a new tape."""
+        """Add a tape of `width` entries a row, with the comment `about`; return it."""
         # A comment is one line, whatever names are in it.
         about = about if about.isprintable() else ascii(about)
         tape = Tape(self.names.new(wanted), about, width)
@@ -320,7 +334,7 @@ class Round:
     # ---- rows and makers
 
     def is_alone(self, key: Hashable) -> bool:
-        """Return whether one place alone makes these rows."""
+        """Return whether, by the facts, one place alone appends rows with this key."""
         return self.facts.places.get(key) == 1
 
     def maker(
@@ -331,7 +345,7 @@ class Round:
         output: int = 0,
         recurrent: bool = False,
     ) -> Maker:
-        """Return a new maker of values of a type."""
+        """Add a maker of tensors of type number `type_`, named `wanted`; return it."""
         while len(self.makers) <= type_:
             self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
@@ -341,14 +355,14 @@ class Round:
         return maker
 
     def rows_of(self, o: int, inputs: int) -> Rows:
-        """Return the rows of an operation."""
+        """Return the `Rows` of an operation, at first made with `inputs` columns."""
         key = 'operation', o
         if key not in self.rows:
             self.rows[key] = Rows(key, columns=[None] * inputs)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
-        """Return the makers of the outputs of an operation."""
+        """Return the maker of each output of an operation; new on first use."""
         operation = self.operations[o]
         rows = self.rows_of(o, len(operation.inputs))
         for k, type_ in enumerate(operation.outputs):
@@ -362,9 +376,9 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return the maker and tape of constants of examples, made at a `site`.
+        """Return the maker and tape of constants that a use `site` of a block reads.
 
-        A few uses have a tape each, so that they may be in step; many share one.
+        Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
@@ -383,12 +397,12 @@ class Round:
         return self.own[key]
 
     def constant_place(self, index: int) -> tuple[int, int]:
-        """Return the type and the number, from 1, of a constant of the program."""
+        """Return a program constant's type, and its number (from 1) in that type."""
         type_, place = self.tables.places[index]
         return type_, place + 1
 
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
-        """Return a new name for a constant of the program.
+        """Return a new name in the source for a constant of the program.
 
         Each place has its own, even if the constants of two places are equal.
         """
@@ -397,13 +411,16 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return the value with all makers of a place, to which its own are added."""
+        """Return a value with the producers of join `key`, its own added to them.
+
+        Tensors of the value share a level if they do in every value of the join.
+        """
         makers = list(s.makers(value))
         known = self.joins.setdefault(key, [0] * len(makers))
         for k, bits in enumerate(makers):
             known[k] |= bits
         aliases = first_of_each(s.levels(value))
-        # Two tensors stay on one level only if they are on one in every value.
+        # Two tensors share a level only if they do in every value of the join.
         if len(aliases) < 2:
             self.levels[key] = stable = aliases
         else:
@@ -412,7 +429,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return a template with all that is known of a place."""
+        """Return a template with the producers and levels that facts have of a join."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -425,10 +442,10 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return a value with the makers and the levels that facts tell of."""
+        """Return a value with `makers`, the facts' producers, and a level per alias."""
         before = self.facts.joined.get(key, (0,) * len(makers))
         both = (a | b for a, b in zip(before, makers, strict=True))
-        levels = [object() for _ in aliases]  # equal only to themselves
+        levels = [object() for _ in aliases]  # tokens: one per level, by identity
         value = s.with_makers(value, both)
         return s.with_levels(value, (levels[k] for k in aliases))
 
@@ -456,14 +473,14 @@ class Round:
         )
 
     def counters(self) -> list[Tape]:
-        """Return the tapes whose lengths count rows."""
+        """Return the tapes that count rows, in the order of their lengths in `ends`."""
         rows = (*self.rows.values(), *self.result_rows.values())
         constants = [tape for _, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return the bound and the use of the constants on each tape, by type."""
+        """Return (bound, use of a block) per tape of constants, by type number."""
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))
@@ -471,12 +488,12 @@ class Round:
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Return the index of the first level equal to each; its own if unknown."""
+    """Return per level the index of the first that is equal; of `None`, its own."""
     first: dict[Any, int] = {}
     pairs = enumerate(levels)
     return tuple(k if x is None else first.setdefault(x, k) for k, x in pairs)
 
 
 def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return per element the index of the first that equals it in both."""
+    """Return per index the first index with the same element in `a`, and in `b`."""
     return first_of_each(zip(a, b, strict=True))

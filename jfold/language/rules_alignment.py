@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks that align or index sequences, such as `Zip` and `Nth`."""
+"""The rules of blocks that align or index sequences: types, values and source."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def _(block: b.Zip, node: TypedUse, state: Inference) -> Type:
 def _link_zipped(
     node: TypedUse, head: TupleType, output: Type, state: Inference
 ) -> bool:
-    """Unify `output` with what `Zip` gives; return whether all parts were known."""
+    """Unify `output` with a `Zip`'s type; return False while a part is unknown."""
     parts = [state.types.head(part) for part in head]
     if any(isinstance(part, TypeVariable) for part in parts):
         return False
     is_endless = all(isinstance(part, BroadcastType) for part in parts)
     sequence_type = BroadcastType if is_endless else SequenceType
-    # A variable for each part, even where types are equal: the values differ.
+    # A type variable stands for one value: each part has its own, even of equal types.
     items = (state.types.alias(_zipped_item_type(node, part, state)) for part in parts)
     state.equal(node, sequence_type(head.around(items)), output, 'to give')
     return True
 
 
 def _zipped_item_type(node: TypedUse, head: Type, state: Inference) -> Type:
-    """Return the type of the items of one part of a `Zip`."""
+    """Return the item type of one input of a `Zip`; raise TypeError without items."""
     if isinstance(head, BroadcastType):
         return head.item
     item = _item_type_or_none(node, head, state)
@@ -97,7 +97,7 @@ def _zipped_item_type(node: TypedUse, head: Type, state: Inference) -> Type:
 
 
 def _item_type_or_none(node: TypedUse, head: Type, state: Inference) -> Type | None:
-    """Return the type of the items of a sequence, tuple or object; `None` of others."""
+    """Return the item type of a sequence, tuple or object; `None` for other types."""
     if isinstance(head, SequenceType):
         return head.item
     if isinstance(head, TupleType) and head.items:
@@ -130,7 +130,7 @@ def _(
 def _(block: b.Zip, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     parts = [sequence(part, w) for part in parts_of(value)]
     lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
-    # Parts whose lengths have one text are equally long, without a check.
+    # Lengths are expressions of the source: parts with the same one need no check.
     if not lengths:
         endless = (part.item for part in parts if isinstance(part, s.Endless))
         return s.Endless(tuple(endless))
@@ -181,7 +181,7 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     operand = sequence(value, w)
     if isinstance(operand, s.Endless):
         return s.Endless((operand.item,) * block.n)
-    # Part k of the windows is the list from item k on.
+    # The k-th items of all n windows are one list: n items of the operand, from k on.
     n = w.variable('n')
     w.line(
         f'{n} = max({operand.n} - {block.n - 1}, 0)'
@@ -218,10 +218,10 @@ def _type_of_parts(
     """Return the output type of a block whose input is a tuple of fixed length.
 
     Args:
-      parts: a check per part, called once its outermost type is known; it returns the
-        type of the items.
-      expected: what an error says of the input.
-      gives: the output type, given the type of the items of the first part.
+      parts: per input item, a check that is called once its outermost type is known. It
+        returns the type of the items inside, or raises TypeError.
+      expected: a phrase for errors: what the input has to be.
+      gives: (type of the items of the first part) -> output type.
     """
     item = state.types.fresh()
 
@@ -244,7 +244,7 @@ def _type_of_parts(
 def _check_object(
     expected: str, hint: str, node: TypedUse, head: Type, state: Inference
 ) -> Type:
-    """Check a part that has to be an object of the data."""
+    """Return a part's type, or raise TypeError if it is no object of the data."""
     if not isinstance(head, ObjectType):
         fail(node, expected, str(state.types.resolve(head)), hint)
     return head
@@ -265,7 +265,7 @@ _NUMBERS = functools.partial(
 def _checked_item_type(
     expected: str, node: TypedUse, head: Type, state: Inference
 ) -> Type:
-    """Return the type of the items of a part that has to be a sequence."""
+    """Return the item type of a part, or raise TypeError if it is no sequence."""
     item = _item_type_or_none(node, head, state)
     if item is None:
         fail(node, expected, str(state.types.resolve(head)))
@@ -361,18 +361,22 @@ def _(block: b.Regroup, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
-    """Return the ints of a list, as non-negative indices of `most` items."""
+    """Return the ints of a list as indices in `[0, most)`; -1 becomes the last.
+
+    Raises:
+      Misfit: `x` is no list of ints, or one of them is out of range.
+    """
     list_ = state.as_object(x)
     numbers: Array = state.apply(node, ints_of, list_, 'a list of ints')
     for number in numbers.tolist():
         if not -most <= number < most:
             text = f'expected the number of {what} of {most}, got {number}'
             refuse(node, text, list_)
-    return [number % most for number in numbers.tolist()]  # -1 is the last
+    return [number % most for number in numbers.tolist()]
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
-    """Return a sequence of `n` times the same value, in lists."""
+    """Write a list of `n` times each leaf of a value; return these as `Items.items`."""
     if isinstance(item, tuple):
         return tuple(_repeated(part, n, w) for part in item)
     if isinstance(item, s.Endless):

@@ -54,7 +54,7 @@ def _(block: b.Chain, node: TypedUse, x: object, state: Walk) -> object:
 @write.register(b.Chain)
 def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
-        # For each leaf one list, of the unpacked lists of all parts.
+        # One list per leaf of an item: `[*a, *b, ...]`, of the lists of all parts.
         parts = [finite_sequence(part, w) for part in value]
         lists = tuple(part.items for part in parts)
         chained = side_by_side(lists, 'chained', lambda leaf: f'*{leaf.text}', w)
@@ -83,7 +83,7 @@ def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 def _(block: b.Padded, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
     unify_items(node, state, item)
-    # A variable for each place: the types are equal, but the values differ.
+    # A type variable stands for one value: each item has its own, of an equal type.
     return TupleType(state.types.alias(item) for _ in range(block.length))
 
 
@@ -121,7 +121,7 @@ def _(block: b.Padded, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _listed_like(zero: s.Symbol, items: s.Symbol) -> s.Symbol:
-    """Return a zero as it stands in lists of `items`: with its sequences packed."""
+    """Return a zero as lists of `items` hold it: each sequence is one object."""
     if isinstance(zero, tuple):
         pairs = zip(zero, parts_of(items), strict=True)
         return tuple(_listed_like(a, b) for a, b in pairs)

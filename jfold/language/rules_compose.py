@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of compositions."""
+"""The rules of compositions by `jf.compose`: types, values and source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
     for number, (step, source) in enumerate(block.wiring.steps):
         where = join_path(node.where, f'{block.name}.x{number + 1}')
         part = yield state.visit(step, _type_of(source, types), where)
-        # An unread item of a tuple is no mistake: taking it costs nothing.
+        # An unread item of a tuple is no mistake: to take it costs nothing.
         if number + 1 not in block.wiring.read and not isinstance(step, b.GetItem):
             state.when(part, functools.partial(_check_unread, part, state))
         parts.append(part)
@@ -38,14 +38,14 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
-    """Return the type of what `_value_of` picks."""
+    """Return the type of the operand that `_value_of` picks; void for `None`."""
     if isinstance(numbers, tuple):
         return TupleType(_type_of(number, types) for number in numbers)
     return VoidType() if numbers is None else types[numbers]
 
 
 def _check_unread(part: TypedUse, state: Inference) -> bool:
-    """Refuse an unread result with tensors; return whether its type is known."""
+    """Raise TypeError if an unread result is not void; return if its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and type_.terminal_types():
         hint = 'return it, or drop it by Void()'
@@ -73,7 +73,11 @@ def _(block: Composition, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol
 
 
 def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
-    """Return the operand of a step, picked from the input and the steps before."""
+    """Return the operand of a step, in nested tuples, picked by index.
+
+    Args:
+      values: the input of the composition, then the result of each earlier step.
+    """
     if isinstance(numbers, tuple):
         return tuple(_value_of(number, values) for number in numbers)
     return None if numbers is None else values[numbers]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of dispatch (`OneOf`, `Optional`), of declarations and of metrics."""
+"""The rules of dispatch, declarations and metrics: types, values and source."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
     named_blocks += [] if block.default is None else [('.default', block.default)]
     for name, case_block in named_blocks:
         if id(case_block) not in cases:
-            # The values that reach a case are other values than those of the choice.
+            # A case reads some of the values only, so its input has a variable apart.
             case_input = state.types.alias(input_)
             state.cases[case_input] = input_
             case = yield state.part(node, case_block, case_input, name)
@@ -92,7 +92,7 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         argument = state.as_object(x)
         key_value = state.apply(node, block.key_fn, argument, 'what its function takes')
         chosen = Located(key_value, argument.path)
-    # By key the number of its case, and the number of the default case.
+    # The number of the case of each key, and of the default case or `None`.
     case_of, default_case = node.facts
     expected = expected_key if default_case is None else _expected_hashable
     default = () if default_case is None else (default_case,)
@@ -123,7 +123,7 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     branches = Branches(node, w)
     for n, test in tests.items():
         w.line(test)
-        # If the key is the type of the value, its class is known in a case.
+        # If `type` of the value is the key, a case with one key knows the class.
         keys, operand = keys_of[n], value
         is_known = by_type and pre is None and len(keys) == 1
         if isinstance(value, s.Object):
@@ -216,7 +216,10 @@ def _(block: b.Reference, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _declared_type(type_: Type | None, state: Inference) -> Type:
-    """Return a declared type; a tuple as a variable that may get names of fields."""
+    """Return a declared type, or a new type variable if none is declared.
+
+    A tuple is bound to a variable, to which unification may add names of fields.
+    """
     if type_ is None:
         return state.types.fresh()
     return state.types.alias(type_) if isinstance(type_, TupleType) else type_
@@ -229,7 +232,8 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         x = state.as_object(x)
     if block.declaration.key is not None:
         return (yield _walk_shared(block.declaration, node, x, state))
-    # The objects of an input identify a call: tensors are made of them.
+    # Control flow depends on objects alone, so a call on the objects of an unfinished
+    # call of the same declaration would never end.
     call = block.declaration, *(id(object_.value) for object_ in _objects_in(x))
     if call in state.calls:
         _refuse_cycle(node, x, state.calls[call], state)
@@ -240,7 +244,7 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         )
         refuse(node, text, x)
     try:
-        # In a call the uses of blocks see new values: known ones must not be reused.
+        # With an empty memo, since the uses inside get other values in each call.
         return (yield state.anew(body.parts[0], x))
     finally:
         del state.calls[call]
@@ -270,7 +274,7 @@ def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
-    """Refuse an output with other leaves than tensors; return whether it is known."""
+    """Raise TypeError if an output is no tensor; return whether its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
         hint = 'put it around what each item, or the whole, becomes'
@@ -318,7 +322,7 @@ def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
 
 
 def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
-    """Refuse an object that contains itself, met at the path `before` already."""
+    """Raise `Misfit` for an object that contains itself, first met at `before`."""
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
@@ -342,11 +346,16 @@ def _objects_in(x: object) -> Iterator[Located]:
 def _walk_shared(
     declaration: Any, node: TypedUse, x: Located, state: Walk
 ) -> Steps[Any]:
-    """Return the value of a shared object, computed once for each key."""
+    """Return the value of a declaration with a key, memoized by the key of `x`.
+
+    Raises:
+      Misfit: the value depends on itself, or the key cannot be hashed.
+    """
     key: Any = id(x.value)
     if declaration.key is not id:
         key = state.apply(node, declaration.key, x, 'what its key takes')
         what = 'a key that is hashable'
+        # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
         state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
     entry = declaration, key
     if entry not in state.shared:
@@ -361,7 +370,7 @@ def _walk_shared(
 
 
 def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
-    """Refuse an object whose value depends on itself."""
+    """Raise `Misfit` for an object whose value depends on itself."""
     kind = type(first.value).__name__
     by = ''
     if declaration.key is not id:
@@ -373,15 +382,21 @@ def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
     raise Misfit(text, declaration.name, first.path)
 
 
-MOST_TESTS = 16  # keys that are compared one after another, and not looked up
+MOST_TESTS = 16  # keys compared by `if` and `elif`; more are looked up in a dict
 
 
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return the line that begins each case, and the text of the key.
+    """Return the head line of each case, and the key for an error.
 
-    The text is for an error; it is empty if the cases are exhaustive.
+    A head is an `if`, `elif` or `else`. Lines that compute the key are written to `w`.
+    The key is an expression, or '' if the cases are exhaustive, so that none fails.
+
+    Args:
+      text: the expression that computes the key.
+      keys_of: the keys of each case, by the number of the case.
+      by_type: whether keys are classes, to compare by `is`.
     """
     shown = {n: [_key_literal(key, w) for key in keys] for n, keys in keys_of.items()}
     flat = [literal for literals in shown.values() for literal in literals]
@@ -392,7 +407,7 @@ def _case_tests(
         first = next(iter(shown))
         test = text if shown[first] == ['True'] else f'not {text}'
         return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
-    # What cannot be written in source is looked up in a table.
+    # Keys without a literal, or too many, are looked up in a dict: key to case.
     key = text if text.isidentifier() else w.variable('kind')
     if None in flat or len(flat) > MOST_TESTS:
         table = {key: n for n, keys in keys_of.items() for key in keys}
@@ -416,7 +431,7 @@ def _case_tests(
 
 
 def _key_literal(key: object, w: Lines) -> str | None:
-    """Return the text of a key, or `None` if source cannot name it."""
+    """Return a key's literal, or the name of a class; `None` for others."""
     if isinstance(key, type):
         return w.g.given(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of functions of tensors."""
+"""The rules of functions of tensors: types, values and source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 @output_type.register
 def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
-    """Return the output type of a function: a variable until its inputs are known."""
+    """Return a variable for the output type, bound once the input type is known.
+
+    The function is traced then. Raise TypeError if it cannot run on such inputs.
+    """
     output = state.types.fresh()
 
     def constraint() -> bool:
@@ -93,8 +96,15 @@ def _has_void(type_: Type) -> bool:
 def apply_layer(
     node: TypedUse, input_: Type, function: b.Function, state: Inference
 ) -> Type:
-    """Give a node the layer of its function, and return its output type."""
-    # One layer for all uses of a callable, and one trace for each type of its inputs.
+    """Set `node.layer` and `node.origins`; return the output type of the layer.
+
+    Args:
+      input_: the input type, its items in the order in which the function takes them.
+
+    Raises:
+      TypeError: the function cannot run on inputs of this type.
+    """
+    # Memoized: one layer for each callable, one trace for each type of its inputs.
     arguments, key = arguments_of(input_), layer_key(function)
     if (key, arguments) not in state.results:
         _refuse_defaults(node, input_, function)
@@ -117,7 +127,7 @@ def apply_layer(
 
 
 def _refuse_defaults(node: TypedUse, input_: Type, function: b.Function) -> None:
-    """Refuse a tuple that has items for arguments with defaults."""
+    """Raise TypeError if an item of the input would replace a default argument."""
     count = len(input_) if isinstance(input_, TupleType) else 1
     for parameter in settings_of(function, count):
         fail(
@@ -140,7 +150,7 @@ def _(block: b.Function, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return write_layer(node, value, w)
 
 
-# ---- Concat: a Function, but for errors ----------------------------------------------
+# ---- Concat: a Function with errors of its own ---------------------------------------
 
 
 @output_type.register
@@ -158,7 +168,10 @@ def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
 
 
 def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write a call of a layer; forwarded and constant outputs need no operation."""
+    """Write the application of a layer, if it computes any output; return outputs.
+
+    An output that is an input or a constant is the symbol of that.
+    """
     assert node.layer is not None and node.origins is not None
     origins = node.origins
     # Keys of random streams come before the operands.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks that read data, such as `Tensor`, and of constants."""
+"""The rules of blocks that read data and of constants: types, values and source."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
         fn = w.g.given(
             callable_name(block.fn).replace('<lambda>', 'function'), block.fn
         )
+        # Without `w.count` `x` is one object, else a list of one object per item.
         if w.count is None:
             return w.held(s.Object(f'{fn}({argument_text(block.fn, x)})'), 'value')
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
@@ -108,8 +109,8 @@ def _(block: b.OneHotFromList, node: TypedUse, x: object, state: Walk) -> object
 
 
 def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Return the rows of the identity [size, size], as views of one array."""
-    # Row k is a window of [0 ... 0 1 0 ... 0]: 2 n numbers instead of n * n.
+    """Return the rows of the identity [size, size], each [size], as views."""
+    # Row k is a window of one line [0 ... 0 1 0 ... 0]: 2 n - 1 numbers, not n * n.
     line = np.zeros(2 * size - 1, dtype)
     line[size - 1] = 1
     line.flags.writeable = False
@@ -126,7 +127,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
         w.g.constant_name(index, 'ONE_HOT')
         return w.g.constant_place(index)[1]
 
-    # Source looks an item up in a table of row numbers of constants.
+    # The source looks an item up in a dict: to the row index of its constant.
     rows = enumerate(_one_hot(size, dtype))
     numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
     table = Numbers(zip(block.items, numbers, strict=True))
@@ -142,7 +143,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
 
 
 def _refuse_input(node: TypedUse, state: Inference) -> None:
-    """Refuse a node that is given an input."""
+    """Raise TypeError if a constant is given an input; bind an unknown one to void."""
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
@@ -204,7 +205,7 @@ def _(block: b.Void, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return what an error says was expected of a key that a table lacks."""
+    """Return a phrase for an error: a table's first keys, or a hashable value."""
     if not hashable:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks that compose (`Pipe`), build tuples and take them apart."""
+"""The rules of pipes, and of blocks that build or read tuples, such as `Record`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _(block: b.Pipe, node: TypedUse, value: Any, w: Lines) -> Any:
 
 def _flat_parts(node: TypedUse) -> list[TypedUse | None]:
     """Return the parts of a pipe, with those of a pipe at its beginning inlined."""
-    # `a >> b >> c` is a pipe of a pipe and `c`.
+    # `a >> b >> c` is a pipe of a pipe and `c`. A shared pipe is memoized as a whole.
     parts = [*node.parts]
     while (first := parts[0]) is not None and isinstance(first.block, b.Pipe):
         if first.shared:
@@ -144,7 +144,7 @@ def _(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
             taken = key if node.order is None else node.order[key]
             field = _field_type(node, head, taken, state)
             state.equal(node, field, inputs[place], f'for {key!r}')
-            # If the head is known before the parts are typed, they get the variable of
+            # If the outermost input type is known already, a part gets the variable of
             # the field itself. Uses that share a variable are computed once.
             inputs[place] = field
 
@@ -246,7 +246,7 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _is_optional(node: TypedUse | None, typing: TypedExpression) -> bool:
-    """Return whether a part is an `Optional`, which takes `None` of a missing field."""
+    """Return whether a part begins with `Optional`: its field may be missing."""
     seen = set()
     while node is not None and isinstance(node.block, b.Pipe | b.Reference):
         if isinstance(node.block, b.Pipe):
@@ -264,7 +264,7 @@ def _is_optional(node: TypedUse | None, typing: TypedExpression) -> bool:
 
 @output_type.register
 def _(block: b.GetItem, node: TypedUse, state: Inference) -> Type:
-    # At once if possible: then the result has the variable of the item.
+    # At once if possible: then uses of the result share the variable of the item.
     head = state.types.head(node.input)
     if isinstance(head, Product):
         return _item_type(block, node, head, state)
@@ -360,7 +360,7 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
-    """Return an item, or a slice, of a sequence that blocks made."""
+    """Return an item or slice of a list; raise `Misfit` if out of range."""
     if isinstance(key, slice):
         return items[key]
     if not -len(items) <= key < len(items):
@@ -371,7 +371,7 @@ def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
 
 
 def _index_of(input_: Type, key: object) -> Any:
-    """Return the index of a key of a product; other keys as they are."""
+    """Return the item index for a key of a tuple or struct, otherwise `key`."""
     if isinstance(key, slice) or not isinstance(input_, Product):
         return key
     return input_.place(key)
@@ -382,7 +382,7 @@ def _takes_no_input(part: Any) -> bool:
 
 
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
-    """Write the unpacking of a tuple or list all of whose items are read."""
+    """Write `a, b = x` and the blocks on these items; return their values."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:
@@ -399,13 +399,18 @@ def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
 
 
 def _ordinal(k: int) -> str:
-    """Return a name for item `k` of several."""
+    """Return a variable name for item `k`: `first` to `sixth`, then `item_6`."""
     names = 'first', 'second', 'third', 'fourth', 'fifth', 'sixth'
     return names[k] if k < len(names) else f'item_{k}'
 
 
 def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
-    """Write the reading of a field of an object, or of each of a list."""
+    """Write the reading of field `key` into a variable; return this.
+
+    Args:
+      x: an object, or a list of objects if `w.count` is set.
+      default: `(value,)` for a missing field, or `()`.
+    """
     shown = repr(key) if type(key) in PLAIN else w.g.given('place', key)
     shown = braced(shown)
     if default:

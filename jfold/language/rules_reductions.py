@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of `Reduce`: rounds over pairs, or groups where any grouping will do."""
+"""The rules of `Reduce`: rounds over pairs, or over groups of neighbours.
+
+Groups have up to eight items, where `combine` is an associative function.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from jfold.types import TupleType, Type
 def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     unify_items(node, state, item)
-    # Two variables, since a pair has two values: a block used on both is used twice.
+    # Two type variables, since a pair has two values: a block on both is used twice.
     pair = TupleType(state.types.alias(item), state.types.alias(item))
     combine = yield state.part(node, block.combine, pair, '.combine')
     hint = 'use Fold for a result that is not of the type of the items'
@@ -59,7 +62,7 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
             return zero_of(node.output, node, state)
         return (yield state.part(default, None))
     by_groups = is_by_groups(node)
-    # Each round leaves about half of the values, or an eighth where groups will do.
+    # Each round leaves about half of the values, or an eighth if it takes groups.
     while len(values) > 1:
         if by_groups:
             groups = _cut(values, (1, *GROUPS), node.facts is not Fill.NOTHING)
@@ -77,7 +80,7 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     combine, default = node.parts
     assert combine is not None
     operand = finite_sequence(value, w)
-    # Variables that both cases assign to.
+    # Variables that both cases, some items and none, assign to.
     result = variables(w.g.template(node.output), w)
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
@@ -101,9 +104,10 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _cut(items: list[Any], sizes: Sequence[int], keeps_rest: bool) -> list[list[Any]]:
-    """Return neighbours in groups of the largest sizes that fit.
+    """Return a list of groups of neighbours, each of the largest size that fits.
 
     Args:
+      sizes: in ascending order, from 1.
       keeps_rest: whether the last items, too few for the largest size, form one group.
     """
     begins = [0]
@@ -116,7 +120,10 @@ def _cut(items: list[Any], sizes: Sequence[int], keeps_rest: bool) -> list[list[
 def _reduced_group(
     group: list[Any], combine: TypedUse, node: TypedUse, state: Walk
 ) -> object:
-    """Reduce a group by one operation, filled by repeating its last item if allowed."""
+    """Return a group reduced by one operation; an only item is itself the result.
+
+    For maximum and minimum its last item is repeated up to the size of an operation.
+    """
     if len(group) == 1:
         return group[0]
     if node.facts is Fill.LAST:
@@ -126,14 +133,14 @@ def _reduced_group(
 
 
 def _reduced_pair(combine: TypedUse, pair: list[Any], state: Walk) -> Steps[Any]:
-    """Combine a pair; a single item is the result itself."""
+    """Return a list of two items combined; an only item is itself the result."""
     if len(pair) == 1:
         return pair[0]
     return (yield state.anew(combine, (pair[0], pair[1])))
 
 
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
-    """Write a loop that combines neighbours in pairs until one value is left."""
+    """Write a loop that combines pairs of neighbours; return the value that is left."""
     combine = node.parts[0]
     w.g.has_loops = True
     name = w.variable('left')
@@ -145,7 +152,7 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         w.line(f'{combined} = []')
         w.line(f'for k in range(0, len({name}) - 1, 2):')
         with w.nested():
-            # Any operation that makes items or results of pairs may have made these.
+            # Producers of either: those of the items, and of results of earlier pairs.
             known = w.joined((node, 'item'), item)
             a = w.unpacked(one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(one_of_lists(known), f'{name}[k + 1]', 'other')
@@ -158,8 +165,9 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 
 
 def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
-    """Write a call of the function that combines groups of neighbours."""
-    # Items of a group are items of the sequence, or results of groups before.
+    """Write a call of the function that reduces a list by groups; return its value."""
+    # Items of a group are items of the sequence or results of earlier groups, so their
+    # producers (`makers`) are the union of both.
     known = w.joined((node, 'item'), blank(operand.items))
     makers = zip(s.makers(known), s.makers(operand.items), strict=True)
     item = s.with_makers(blank(operand.items), (a | b for a, b in makers))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of `Map`, `Fold`, `RNN` and `Length`."""
+"""The rules of `Map`, `Fold`, `RNN` and `Length`: types, values and source."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNLIKE = 'make them alike by a Record, which has a block for each item'
 
 
 def why_no_items(input_: Type) -> str:
-    """Return a hint for an input that has no items, or endlessly many."""
+    """Return a hint for a tensor or broadcast where items are needed; else ''."""
     if isinstance(input_, BroadcastType):
         return 'put it beside a sequence, by ZipWith'
     if isinstance(input_, TensorType):
@@ -58,7 +58,15 @@ def unify_items(
     broadcast: bool = False,
     of: Type | None = None,
 ) -> None:
-    """Unify `item` with the type of the items of the input, or of `of`."""
+    """Unify `item` with the type of the items of the input, once that is known.
+
+    Args:
+      broadcast: whether a broadcast, an endless sequence, is accepted.
+      of: the type to take the items of, instead of the input.
+
+    Raises:
+      TypeError: there are no items, or they are not of one type.
+    """
 
     def link(head: Type) -> None:
         if isinstance(head, ObjectType):
@@ -80,7 +88,7 @@ def unify_items(
 
 
 def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
-    """Return the type of a sequence of `item`; endless if the input is endless."""
+    """Return a variable for a sequence of `item`, which is endless if the input is."""
     output = state.types.fresh()
 
     def link(head: Type) -> None:
@@ -124,7 +132,7 @@ def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     items = w.loop(operand, 'item', lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))
     n = operand.n
-    # The lists made here are as long, so an expression for `n` is not repeated.
+    # The lists made here have `n` items: `len` of one replaces a longer expression.
     if not n.isidentifier() and not n.isdigit() and lists:
         n = f'len({lists[0].text})'
     return s.Items(items, n)
@@ -138,7 +146,7 @@ def _(block: b.Fold, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     unify_items(node, state, item)
     start: TypedUse = yield state.part(node, block.start, VoidType(), '.start')
-    # The state is a new value in each round, though always of the type of the start.
+    # The state is a new value in each round: a variable apart, of the start's type.
     pair = TupleType(state.carries(node, start.output), item)
     combine = yield state.part(node, block.combine, pair, '.combine')
     hint = 'make `start` of the type that `combine` gives, which is always the same'
@@ -236,7 +244,7 @@ def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     w.g.has_loops = True
     state = w.joined((node, 'state'), w.assigned('state', first))
 
-    next_states: list[s.Symbol] = []  # the one of the body, once it is written
+    next_states: list[s.Symbol] = []  # the one of `body`, once that has run
 
     def body(item: s.Symbol) -> s.Symbol:
         output, carried = parts_of(w.part(cell, (item, state)))
@@ -244,6 +252,7 @@ def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         next_states.append(carried)
         return output
 
+    # The state is assigned after the output is appended, which may read the old state.
     outputs = w.loop(
         operand, 'item', body, 'output', lambda: w.assign(state, next_states[0])
     )

@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 
 
 def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
-    """Return layers with names that differ: later ones of a name get a number.
+    """Return each layer with its final name: later ones of a name get a number.
 
-    Layers come in the order in which the expression uses them. Those without parameters
-    are numbered last, since nothing is stored under their names.
+    Layers of one owner, as methods of one module, share a name and parameters. Those
+    without parameters are numbered last, since nothing is stored under their names.
+
+    Args:
+      layers: in the order in which the expression uses them.
+
+    Raises:
+      TypeError: two external arrays have one name and rows of different types, or two
+        NNX modules share a parameter.
     """
     _check_externals([layer for layer in layers if layer.external])
     check_shared_variables(function.fn for function in layers.values())
@@ -32,7 +39,7 @@ def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     for layer in layers:
         key = layer if layer.owner is None else layer.owner
         groups.setdefault(key, []).append(layer)
-    # Externals first: users pass them by name, so they have to keep it.
+    # External arrays first: users pass them by name, so they have to keep their names.
     order = sorted(
         groups.values(), key=lambda x: (not x[0].external, x[0].params is None)
     )
@@ -51,7 +58,7 @@ def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
 
 
 def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
-    """Return a layer with the parameters of all methods of its module."""
+    """Return a renamed layer with the parameters of its group, all of one owner."""
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 
@@ -63,7 +70,7 @@ def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
 
 
 def _merge(one: Any, other: Any) -> object:
-    """Return parameters of which either may lack some."""
+    """Return the union of two trees of parameters; of what both have, that of `one`."""
     trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
     if trees[0] == trees[1]:  # always so for NNX
         return one

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signatures of functions and of their `init`."""
+"""The signatures of functions and of their `init`, and advice on calling them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
-    """Return the parameters of a function; some that are written in C tell none."""
+    """Return the parameters of a function; `None` if it tells none, as some in C."""
     try:
         return [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
@@ -27,7 +27,7 @@ def _positional(fn: Callable[..., Any]) -> list[Parameter]:
 
 
 def _takes_any_number(fn: Callable[..., Any]) -> bool:
-    """Return whether a function may take any number of arguments."""
+    """Return whether a function takes `*args`, or has no signature to tell."""
     parameters = _parameters(fn)
     return parameters is None or any(
         x.kind is Parameter.VAR_POSITIONAL for x in parameters
@@ -35,41 +35,37 @@ def _takes_any_number(fn: Callable[..., Any]) -> bool:
 
 
 def _is_setting(parameter: Parameter) -> bool:
-    """Return whether a parameter has a default; `None` marks an optional input."""
+    """Return whether a parameter has a default but `None`, an optional input's."""
     return not any(parameter.default is x for x in (Parameter.empty, None))
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the parameters with a default that `count` inputs would set."""
+    """Return the parameters whose default, not `None`, `count` inputs would replace."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
 
 def input_names(function: Function) -> list[str]:
-    """Return the names of the parameters for inputs, in order."""
+    """Return the names of the positional parameters for inputs, without keys."""
     names = [x.name for x in _positional(function.fn)][function.init is not None :]
     return [name for name in names if name not in function.rngs]
 
 
 def inputs_of_init(function: Function) -> list[str]:
-    """Return the names of the parameters of `init` for the specs of inputs."""
+    """Return the names of the parameters of `init` for specs; [] if it takes none."""
     if function.init is None or not takes_specs(function.init):
         return []
     return [x.name for x in _positional(function.init)[1:]]
 
 
 def takes_specs(init: Callable[..., Any]) -> bool:
-    """Return whether an `init` takes the specs of the inputs, beside the key."""
+    """Return whether an `init` takes specs of the inputs after the key."""
     inputs = [x for x in _positional(init) if not _is_setting(x)]
     return _takes_any_number(init) or len(inputs) != 1
 
 
 def check_init(function: Function, count: int) -> None:
-    """Refuse an `init` in which the spec of an input would replace a default.
-
-    Raises:
-      TypeError: one of `count` specs would.
-    """
+    """Raise TypeError if one of `count` specs would replace a default of `init`."""
     if function.init is None or not takes_specs(function.init):
         return
     for parameter in filter(_is_setting, _positional(function.init)[: 1 + count]):
@@ -83,11 +79,12 @@ def check_init(function: Function, count: int) -> None:
 
 
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
-    """Return advice on how a function is called, if an error came from its call.
+    """Return advice on calling a function or its `init`; '' if a call fits.
 
     Args:
+      error: what the call raised.
       count: the number of inputs.
-      parts: whether these are the parts of a tuple.
+      parts: whether these are the items of one tuple.
     """
     if function.init is not None and _takes_shape(function.init):
         shaped = 'init=lambda key: initializer(key, (2, 3))'
@@ -120,7 +117,7 @@ def _init_binds(init: Callable[..., Any], count: int, error: Exception) -> bool:
 
 
 def _takes_shape(init: Callable[..., Any]) -> bool:
-    """Return whether an `init` is of `jax.nn.initializers`, by parameter names."""
+    """Return whether `init` has the parameters of `jax.nn.initializers`."""
     return [x.name for x in _positional(init)[1:3]] == ['shape', 'dtype']
 
 
@@ -129,7 +126,7 @@ def _binds(
 ) -> bool:
     """Return whether a function takes `count` arguments; by the error if unsure.
 
-    An error may come from a call inside the function, which gets no advice here.
+    If the signature tells, the error is ignored: it may come from a call inside.
     """
     if _takes_any_number(fn):
         return not (
@@ -139,7 +136,7 @@ def _binds(
 
 
 def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> bool:
-    """Return whether a signature takes such arguments."""
+    """Return whether a signature takes `count` positional arguments and `keys`."""
     try:
         inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:
@@ -148,6 +145,6 @@ def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> b
 
 
 def _lacks_init(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether a user's function takes one more argument: its parameters."""
+    """Return whether a Python function takes one argument more: its parameters."""
     plain = inspect.isfunction(inspect.unwrap(fn)) and not _takes_any_number(fn)
     return plain and _can_bind(fn, count + 1)

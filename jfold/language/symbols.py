@@ -9,9 +9,10 @@
     Endless(Object('y'))                 a value repeated without end
     None                                 nothing
 
-A *template* is the same without texts: what is known of a value in a place that several
-values reach. Where a value has to be one Python object, tuples are tuples and sequences
-are lists of their items; `packed` gives its text.
+A text is a Python expression, mostly a variable. A *leaf* is an `Object`, a `Tensor` or
+a `Nested`. A *template* is a value without texts: what is known of all values that
+reach one point of the source. Where a value has to be one Python object, it is
+*packed*: tuples are tuples and sequences are lists of their items.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from jfold.types import (
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """A Python object; `kind` is its class, or `None` if that is not known."""
+    """A Python object; `kind` is its class, or `None` if the class is not known."""
 
     text: str = ''
     kind: type | None = None
@@ -41,14 +42,15 @@ class Object:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """The number of a row, or a list of them.
+    """A tensor, in the source the number of its row; or a list of numbers.
 
     Attributes:
-      type: the number of its type.
-      makers: the outputs of operations that it may be, as a bit set.
-      step: the region that it is a row of, and the maker there.
-      use: the application that made it and the number of the output, if it is known
-        to be just that.
+      name: the text of the number, or of the list.
+      type: the number of the tensor type in `Tables.types`.
+      makers: the producers: the operation outputs that it may be, as a bit set.
+      step: the region whose row it is, and its maker, if it is in step (`lines`).
+      use: the application that made it and the number of the output; `None` if other
+        producers are possible.
       level: a token that tensors of equal levels share; `None` if nothing is known.
     """
 
@@ -61,7 +63,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The text, for a use other than as an input of an operation."""
+        """The text, for a reader that is no operation; the reader is noted in `use`."""
         if self.use is not None:
             self.use[0].readers.add(None)
         return self.name
@@ -69,7 +71,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A sequence of `n` items; each leaf of `items` is a list of length `n`."""
+    """A sequence of length `n`; each leaf of `items` is a list of that length."""
 
     items: Symbol
     n: str = ''
@@ -77,7 +79,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """A leaf of items that are sequences themselves: a list of packed sequences."""
+    """A leaf of `Items` whose items are sequences: a list of packed sequences."""
 
     text: str
     item: Items  # a template
@@ -85,7 +87,7 @@ class Nested:
 
 @dataclass(frozen=True, eq=False)
 class Endless:
-    """A value repeated without end."""
+    """A value repeated without end, as by `Broadcast`."""
 
     item: Symbol
 
@@ -97,7 +99,7 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """Return what is known of any value of a type; `number` numbers tensor types."""
+    """Return the template of any value of a type; `number` numbers tensor types."""
     if isinstance(type_, TensorType):
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):
@@ -112,7 +114,7 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
 
 
 def _listed(item: Symbol) -> Symbol:
-    """Return the template of a list of values, given the template of one."""
+    """Return the template of lists of values, one per leaf, given that of one value."""
     if isinstance(item, tuple):
         return tuple(map(_listed, item))
     if isinstance(item, Endless):
@@ -121,7 +123,7 @@ def _listed(item: Symbol) -> Symbol:
 
 
 def leaves(value: Symbol) -> Iterator[Leaf]:
-    """Yield the leaves of a value, from left to right."""
+    """Yield the leaves of a value from left to right, but not the lengths."""
     if isinstance(value, tuple):
         for part in value:
             yield from leaves(part)
@@ -145,7 +147,10 @@ def map_leaves(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
 
 
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """Return a value in new variables; of its tensors only the makers stay known."""
+    """Return a value with other texts, one per leaf, and a sequence's length `n`.
+
+    Of tensors the type and the producers are kept, but not `step`, `use` and `level`.
+    """
 
     def leaf(value: Leaf) -> Leaf:
         if isinstance(value, Tensor):
@@ -157,7 +162,7 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
 
 
 def makers(value: Symbol) -> Iterator[ProducerSet]:
-    """Yield the makers of each tensor in a value and in its nested sequences."""
+    """Yield the producers of each tensor in a value, and in its nested sequences."""
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf.makers
@@ -166,7 +171,7 @@ def makers(value: Symbol) -> Iterator[ProducerSet]:
 
 
 def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
-    """Return a value with new makers, in the order of `makers`."""
+    """Return a value with other producers, in the order in which `makers` yields."""
 
     def leaf(value: Leaf) -> Leaf:
         if isinstance(value, Tensor):
@@ -180,7 +185,7 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """Yield the levels of the tensors in a value, without those in sequences."""
+    """Yield the level token of each tensor in a value, without those in sequences."""
     if isinstance(value, Tensor):
         yield value.level
     elif isinstance(value, tuple):
@@ -191,7 +196,7 @@ def levels(value: Symbol) -> Iterator[Any]:
 
 
 def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
-    """Return a value with new levels, in the order of `levels`."""
+    """Return a value with other level tokens, in the order in which `levels` yields."""
     if isinstance(value, Tensor):
         known = value.makers, value.step, value.use
         return Tensor(value.name, value.type, *known, next(others))
@@ -203,7 +208,7 @@ def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
 
 
 def packed(value: Symbol) -> str:
-    """Return the text of a value as one Python object."""
+    """Return an expression of one Python object for a value."""
     if value is None:
         return 'None'
     if isinstance(value, tuple):
@@ -214,7 +219,7 @@ def packed(value: Symbol) -> str:
 
 
 def in_parentheses(texts: list[str]) -> str:
-    """Return the text of a tuple."""
+    """Return the expression of a tuple of these items."""
     return f'({", ".join(texts)}{"," if len(texts) == 1 else ""})'
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of one program: tensor types, operations, constants."""
+"""The tables of one program: tensor types, operations and constants, numbered."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ class Tables:
     """The numbers of types, operations and constants, in order of first use.
 
     Attributes:
+      types, operations: numbers by type, and by operation.
       listed: the operations, by number.
-      places: of each constant the type, and its index among the constants of that type.
+      constants: by number, the number of the type and the array [*shape].
+      places: by number of a constant, its type number and its index in that type.
+      counts: by type number, how many constants there are.
       known: the numbers of constants, by their keys.
-      parts: the layers that compute only some outputs of others.
-      applied: the numbers of operations, by the uses of blocks that apply them.
+      parts: by layer and types of its arguments, the layer that computes only those
+        outputs which are no forwarded inputs or constants.
+      applied: the number of the operation that a use of a block applies; of reductions,
+        by (use, number of items).
     """
 
     typing: TypedExpression
@@ -40,11 +45,11 @@ class Tables:
     applied: dict[Hashable, int] = field(default_factory=dict)
 
     def type_number(self, type_: TensorType) -> int:
-        """Return the number of a tensor type."""
+        """Return the number of a tensor type, new on first use."""
         return self.types.setdefault(type_, len(self.types))
 
     def type_numbers(self, type_: Type) -> tuple[int, ...]:
-        """Return the numbers of the tensors in nested tuples."""
+        """Return the numbers of the tensor types in nested tuples, left to right."""
         return tuple(map(self.type_number, tensors(type_)))
 
     def operation(
@@ -55,7 +60,16 @@ class Tables:
         from_left: bool = False,
         is_straight: bool = False,
     ) -> int:
-        """Return the number of a layer at types: equal ones are one operation."""
+        """Return the number of a layer applied at certain types, new on first use.
+
+        Args:
+          inputs: the type of the operand; the keys that the layer draws with come
+            before it.
+          result: the type of its value.
+          from_left: whether the layer, of two arguments, reduces more of them from the
+            left.
+          is_straight: whether it may be fused; see `Operation`.
+        """
         keys = map(KeyType, layer.rngs)
         arguments = *keys, *arguments_of(inputs)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
@@ -68,13 +82,21 @@ class Tables:
         return self.operations[operation]
 
     def computing(self, node: TypedUse) -> int:
-        """Return the operation of a node, without outputs that are not computed."""
+        """Return the number of the operation that a use of a function applies.
+
+        The operation has no outputs that are forwarded inputs or constants.
+        """
         if node not in self.applied:
             self.applied[node] = self._computing(node)
         return self.applied[node]
 
     def grouping(self, node: TypedUse, combine: TypedUse, size: int) -> int:
-        """Return the operation that combines `size` items of a node."""
+        """Return the number of the operation that reduces `size` items to one.
+
+        Args:
+          node: the use of `Reduce`.
+          combine: the use of the function of two items.
+        """
         if (node, size) not in self.applied:
             assert combine.layer is not None
             item = node.output
@@ -84,7 +106,7 @@ class Tables:
         return self.applied[node, size]
 
     def _computing(self, node: TypedUse) -> int:
-        """Return the operation, of the layer or of the part that computes."""
+        """Return the operation of a use: of the layer, or of its computed outputs."""
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         inputs, outputs = (
@@ -103,7 +125,7 @@ class Tables:
         return self.operation(layer, read, result, is_straight=origins.is_straight)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
-        """Return the number of a constant; equal keys are one."""
+        """Return the number of a constant [*shape]; one number for equal keys."""
         if key not in self.known:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))
@@ -114,7 +136,7 @@ class Tables:
         return self.known[key]
 
     def zeros(self, type_: TensorType) -> int:
-        """Return the number of the zeros of a type."""
+        """Return the number of the constant of zeros of a tensor type."""
         if type_ in self.known:
             return self.known[type_]
         return self.constant(type_, np.zeros(type_.shape, type_.dtype))

@@ -2,12 +2,13 @@
 """Tapes, the lists that a source records on; rows, their makers and their uses.
 
 There is a tape for each input of an operation, with an entry a row; for the constants
-of a type; and for each tensor in the rows of a result. The number of a row is
+of a type; and for each tensor in the rows of a result. An entry is the number of the
+row that made the operand:
 
     level << LEVEL | maker << ROW | index
 
-where the maker is an output of an operation, or constants, and the index the length of
-a tape. As the level is on top, `max` of several numbers has the highest level.
+The maker is an output of an operation, or constants; the index is the length that a
+tape had. As the level is on top, `max` of several numbers has the highest level.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ ROW = 30  # bits of the index
 
 @dataclass(eq=False)
 class Tape:
-    """A list of the source; tapes of groups have several entries a row."""
+    """A list of the source.
+
+    Attributes:
+      name: its variable.
+      about: the comment behind the line that makes it.
+      width: the number of entries a row; for groups of items several.
+    """
 
     name: str
     about: str
@@ -30,18 +37,20 @@ class Tape:
 
     @property
     def rows(self) -> str:
-        """The text of the number of rows."""
+        """The text of an expression for the number of rows."""
         size = f'len({self.name})'
         return size if self.width == 1 else f'{size} // {self.width}'
 
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """A maker of values of a type: constants, or an output of an operation.
+    """An origin of tensors of one type: constants, or an output of an operation.
 
     Attributes:
-      name: the constant of the source that is added to the index of a row.
-      number: among all makers, from 1.
+      name: the integer constant of the source that is added to the index of a row.
+      type: the number of the tensor type.
+      number: the `maker` in row numbers, from 1; 0 stands for constants of the program.
+      rows: the table whose rows it makes.
       output: the index among the outputs of the operation.
       recurrent: whether its values are one level above their inputs.
     """
@@ -56,12 +65,12 @@ class Maker:
 
 @dataclass(eq=False)
 class Rows:
-    """The rows of an operation, of constants, or of a result.
+    """A table of rows, of an operation, of constants or of a result.
 
     Attributes:
       key: the same in every round.
-      counter: the tape whose length counts them; `None` if there are none.
-      columns: per input, its tape, or the maker that is in step.
+      counter: the tape whose length counts the rows; `None` if no row is written.
+      columns: per input its tape; or, if the operand is in step, its maker.
     """
 
     key: Hashable
@@ -71,11 +80,11 @@ class Rows:
 
 @dataclass(eq=False)
 class Region:
-    """Straight-line code, whose rows may be in step.
+    """Straight-line code of the source, whose rows may be in step (`lines`).
 
     Attributes:
-      row: the variable with the index of its rows.
-      counter: the tape whose length that was.
+      row: the variable with the index of its rows; '' before there is one.
+      counter: the tape whose length is that index.
     """
 
     row: str = ''
@@ -84,7 +93,14 @@ class Region:
 
 @dataclass(eq=False)
 class Use:
-    """An application of an operation; `None` in `readers` stands for other readers."""
+    """An application of an operation, at one place of the source.
+
+    Attributes:
+      operation: its number in `Tables.listed`.
+      given: the inputs.
+      readers: the applications that read its outputs; `None` stands for all readers
+        that are no operation, such as results.
+    """
 
     operation: int
     given: list[s.Tensor]

@@ -21,19 +21,22 @@ from jfold.types import TupleType, Type
 
 @dataclass(eq=False, repr=False)
 class TypedUse:
-    """One use of a block with its types, or all its uses on one value.
+    """The use of a block, with types, or all its uses on one value.
 
     Attributes:
       where: the path to its first use, as `Pipe[1].Record['left']`.
       parts: the uses of inner blocks in the order of evaluation, set by the rule that
-        types the block; `None` where an optional one is absent.
-      layer: the layer of a function or of an item of a tensor.
-      order: the places of the items of its input, where a function takes them by name.
+        types the block; `None` in place of an optional block that is absent.
+      layer: the layer of a function, or of the look-up of an item of a tensor.
+      order: per argument of the function the index of the input's item, if the function
+        takes items by name; else `None`.
       origins: which outputs of the layer are forwarded inputs or constants.
-      shared: whether it has more than one use.
-      draws: whether random numbers are drawn inside, so that uses differ.
-      observes: whether a metric is inside, so that each use counts.
-      facts: anything else that the rules of the block store when it is typed.
+      shared: whether it stands for more than one use.
+      draws: whether random numbers are drawn inside, so that each use has its own
+        value.
+      observes: whether a `Metric` is inside, so that each use collects a row.
+      facts: anything else that the rule which types the block stores for the other
+        rules.
     """
 
     block: b.Block
@@ -51,16 +54,16 @@ class TypedUse:
 
     @property
     def taken(self) -> Type:
-        """The type of the input, its items in the order in which they are taken."""
+        """The type of the input, with its items in the order of the arguments."""
         return TupleType(self.arranged(self.input)) if self.order else self.input
 
     def arranged(self, value: Any) -> Any:
-        """Return an input, or its type, with its items in the order of `order`."""
+        """Return an input, or its type, with its items in the order of arguments."""
         return tuple(value[place] for place in self.order) if self.order else value
 
     @functools.cached_property
     def path(self) -> str:
-        """The path with which errors name this use, ending in the block itself."""
+        """The path with which errors name this use, ending in the block's own text."""
         return path_of(self.where, self.block)
 
     def __str__(self) -> str:
@@ -72,6 +75,8 @@ class TypedExpression:
     """A typed expression, which prints with an indented line for each use of a block.
 
     Attributes:
+      root: the use of the outermost block.
+      declarations: by declaration, the use that holds its body.
       layers: in order of use.
       metrics: by name, the type that is collected and whether labels are beside it.
     """
@@ -83,12 +88,12 @@ class TypedExpression:
 
     @functools.cached_property
     def results(self) -> tuple[tuple[Kind, Type], ...]:
-        """The kind of each result, with the type of its rows."""
+        """Per result (a table of returned rows), its kind and the type of a row."""
         return rows_of(self.root.output, self.metrics)
 
     @functools.cached_property
     def metric_numbers(self) -> dict[str | None, int]:
-        """The number of the result of each metric, by name."""
+        """By the name of each metric, the index of its result in `results`."""
         return {kind.name: r for r, (kind, _) in enumerate(self.results)}
 
     def __str__(self) -> str:
@@ -103,7 +108,7 @@ class TypedExpression:
 
 
 def _lines(root: TypedUse) -> Iterator[str]:
-    """Yield a line per use inside `root`; parts of a shared use once."""
+    """Yield a line per use inside `root`; below a shared use, only the first time."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()

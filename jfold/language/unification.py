@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unification: type variables, and the bindings that make types equal."""
+"""Unification: type variables, and the bindings that make two types equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jfold.types import Nested, TupleType, Type
 
 @dataclass(frozen=True, eq=False)
 class TypeVariable(Type):
-    """A type not yet known, which equals only itself; exists during inference alone."""
+    """A type not yet known, equal to itself alone; it exists during inference only."""
 
     number: int
     ground: ClassVar[bool] = False
@@ -31,7 +31,7 @@ ITSELF = (
 
 
 class Mismatch(Exception):
-    """Two types cannot be made equal; the message, if any, is a hint."""
+    """Two types cannot be made equal; the message is a hint, or empty."""
 
 
 @dataclass
@@ -39,9 +39,10 @@ class Unifier:
     """The bindings of the type variables of one expression.
 
     Attributes:
-      bound: the type, or other variable, that a variable stands for.
-      resolved: types without variables, by the type that they were resolved from.
-      bare: by id, types and the same without names of fields.
+      bound: the type, or another variable, that a variable stands for.
+      numbers: the numbers of variables to come.
+      resolved: a memo of `resolve`: types without variables, by the unresolved type.
+      bare: a memo by id of a type: the type, and the same without names of fields.
     """
 
     bound: dict[Type, Type] = field(default_factory=dict)
@@ -60,7 +61,11 @@ class Unifier:
         return variable
 
     def head(self, type_: Type) -> Type:
-        """Return `type_` with its outermost variable replaced, if it is bound."""
+        """Return what a bound variable stands for; any other type itself.
+
+        Variables inside the result are not replaced. If a chain of variables ends in
+        one that is not bound, that one is returned.
+        """
         last = self._last(type_)
         return self.bound.get(last, last)
 
@@ -74,7 +79,7 @@ class Unifier:
         return last
 
     def resolve(self, type_: Type) -> Type:
-        """Return `type_` with all bound variables replaced."""
+        """Return a type with all bound variables replaced, at any depth."""
         head = self.head(type_)
         if head.ground or not isinstance(head, Nested):
             return head
@@ -88,17 +93,17 @@ class Unifier:
         if result is None:
             parts = yield in_turn(self._resolve(part, partial) for part in head.parts)
             result = head.around(parts)
-            # With a variable left it is memoized for this call alone: the variable may
-            # be bound later.
+            # A result with a variable left is kept for this call alone, because the
+            # variable may be bound later.
             (self.resolved if result.ground else partial)[head] = result
         return result
 
     def plain(self, type_: Type) -> Type:
-        """Return `type_` resolved, and without names of fields."""
+        """Return a type resolved, and without names of fields."""
         return without_names(self.resolve(type_), self.bare)
 
     def known(self, type_: Type) -> bool:
-        """Return whether `type_` resolves to a type without variables."""
+        """Return whether a type resolves to one without variables."""
         return self.resolve(type_).ground
 
     def unify(self, left: Type, right: Type) -> None:
@@ -108,7 +113,7 @@ class Unifier:
         from several sources, such as the cases of a `OneOf`.
 
         Raises:
-          Mismatch: they cannot be.
+          Mismatch: the types cannot be made equal. Some variables may be bound already.
         """
         waiting = [(left, right)]
         seen: set[tuple[int, int]] = set()
@@ -129,12 +134,17 @@ class Unifier:
                 self._name(left, right, last)
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
+        """Bind a variable; raise `Mismatch` if the type contains the variable."""
         if self._occurs(variable, type_):
             raise Mismatch(ITSELF)
         self.bound[variable] = type_
 
     def _name(self, left: Type, right: Type, last: Type) -> None:
-        """Bind `last` to the right type with the names of items of both."""
+        """Bind `last` to tuple type `right` with the names of fields of both types.
+
+        Other types are left as they are. Raise `Mismatch` if the orders of names
+        contradict.
+        """
         if isinstance(left, TupleType) and isinstance(right, TupleType):
             tuple_type = merge_names(right, left)
             if tuple_type is None:
@@ -143,7 +153,7 @@ class Unifier:
                 self.bound[last] = tuple_type
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
-        """Return whether binding the variable to the type would make it infinite."""
+        """Return whether a variable is in a type, which binding would make infinite."""
         # By id, since types are graphs: a part may stand in many places.
         waiting = [self.resolve(type_)]
         seen: set[int] = set()
@@ -158,7 +168,7 @@ class Unifier:
 
 
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
-    """Return pairs of parts of two types with equal heads; raises `Mismatch`."""
+    """Return pairs of parts of two types to unify; raise `Mismatch` if heads differ."""
     if isinstance(left, Nested) and isinstance(right, Nested):
         if _head_key(left) == _head_key(right):
             return list(zip(left.parts, right.parts, strict=True))
@@ -166,7 +176,7 @@ def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
 
 
 def _head_key(type_: Nested) -> tuple[object, ...]:
-    """Return a key that is equal for types that may be unified part by part."""
+    """Return a key of the outermost type: equal ones are unified part by part."""
     # A tuple with names of fields unifies with one without.
     constructor = TupleType if isinstance(type_, TupleType) else type(type_)
     return constructor, type_.form, len(type_.parts)

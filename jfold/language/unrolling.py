@@ -8,16 +8,18 @@ together. But in rounds of messages
 
 the one `sum` reads the results of the rounds, and they read its results: all three
 would be a recurrence, which runs level by level, though no use reads its own results.
-So uses are looked at one by one. Those of a component become operations of their own by
-stage, the number of uses in a chain before them,
+So uses are looked at one by one. The uses in one component become operations of their
+own by stage, the number of uses in a chain before them in the component,
 
     sum 0 >> round 0 >> sum 1 >> round 1 >> sum 2
 
-each an application, that JAX runs and differentiates without loops. Uses on the same
-stage stay one operation. Where the data decide how often something runs on its own
-results, in a recursion or a loop over a sequence, there is no such program. Sums of
+each without a recurrence, so that JAX runs and differentiates it without loops. Uses on
+the same stage stay one operation. Where the data decide how often something runs on its
+own results, in a recursion or a loop over a sequence, there is no such program. Sums of
 sequences, in groups of groups, are recurrent too, but the device computes them as one
 segment sum.
+
+In the code a *place* is the statement of the source by which a use is recorded.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ Unrolled: TypeAlias = tuple[Generator, str, OperationChoice]
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
 ) -> Unrolled | None:
-    """Return the last round, its text and operations, after unrolling.
+    """Return the last round, the source and the operations after unrolling.
 
-    `None` if the data decide how often something runs on its own results, or if there
-    are very many uses.
+    `None` if the data decide how often something runs on its own results, if there are
+    more than `MOST` uses, or if something else than sums stays recurrent.
 
     Args:
-      before, text: the last round and its text, of the operations `chosen`.
+      before, text: the last round and its source, with the operations `chosen`.
     """
     if before.has_loops or _has_recursion(before):
         return None
@@ -56,7 +58,7 @@ def unroll_rounds(
         return before, text, chosen
     if sum(before.applied_at.values()) > MOST:
         return None
-    # First with an operation for each use, then with those of a stage joined again.
+    # First each use gets its own operation; then those of one stage become one.
     split, _ = generate_source(tables, replace(chosen, split=True))
     program = before.program(before.operations)
     kinds, operations = _staged_operations(split, program)
@@ -66,7 +68,7 @@ def unroll_rounds(
 
 
 def _is_unrolled(g: Generator) -> bool:
-    """Return whether nothing is recurrent but segment sums, if none reads another."""
+    """Return whether only segment sums are recurrent, and none may read another."""
     parts = components(g.program(g.operations))
     recurrent = {o for part in parts if part.recurrent for o in part.operations}
     are_sums = all(o in g.reductions and _is_sum_of_numbers(g, o) for o in recurrent)
@@ -74,7 +76,7 @@ def _is_unrolled(g: Generator) -> bool:
 
 
 def _are_apart(g: Generator) -> bool:
-    """Return whether each segment sum has operations of its own, one after another."""
+    """Return whether each segment sum has its own operations, numbered in a row."""
     parts = components(g.program(g.operations))
     sums = [part.operations for part in parts if part.recurrent]
     are_alone = all(g.applied_at[o] == 1 for part in sums for o in part)
@@ -88,7 +90,7 @@ def _is_sum_of_numbers(g: Generator, o: int) -> bool:
 
 
 def _has_recursion(g: Generator) -> bool:
-    """Return whether functions call themselves, even through others."""
+    """Return whether functions call themselves, directly or through others."""
     left = {key: [x for x in g.calls if x.caller == key] for key in g.written}
     # Drop functions that call none of those that are left, until only circles are.
     while done := [k for k, c in left.items() if left.keys().isdisjoint(_callees(c))]:
@@ -102,10 +104,14 @@ def _callees(calls: Sequence[Call]) -> set[Hashable]:
 
 
 def _is_shared(g: Generator, recurrent: set[int]) -> bool:
-    """Return whether several places call a recurrent function, some on tensors."""
+    """Return whether several places call a function that applies recurrent operations.
+
+    The function may apply them through others that it calls; a tensor or a sequence
+    must be among the arguments of one of the calls.
+    """
     places = Counter(call.callee for call in g.calls)
     keys = {key for key, applied in g.applied_in.items() if recurrent & applied}
-    for _ in g.written:  # their callers, transitively
+    for _ in g.written:  # add their callers: a call chain is no longer than this
         keys |= {call.caller for call in g.calls if call.callee in keys}
     return any(
         call.callee in keys and call.tensors and places[call.callee] > 1
@@ -116,21 +122,29 @@ def _is_shared(g: Generator, recurrent: set[int]) -> bool:
 def _staged_operations(
     split: Generator, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
-    """Return the operation of each place, and these operations by component."""
+    """Return per place the number of its operation, and the operations by component.
+
+    Uses of one operation on one stage get the same new operation.
+
+    Args:
+      split: a round with an operation for each place.
+      program: the program whose operations the uses have in common.
+    """
     uses = split.split_of
     stages = _stages(split.program(split.operations), uses, program)
-    # Nothing but its own groups may read a part of a segment sum.
+    # Only its own groups may read what a segment sum combines on the way, so it is kept
+    # apart from the same function on plain pairs.
     sums = (place in split.reductions for place in range(len(uses)))
     kinds = list(zip(stages, uses, sums, strict=True))
     distinct = sorted({*kinds})
     number = {kind: n for n, kind in enumerate(distinct)}
     first = tuple(number[kind] for kind in kinds)
     operations = tuple(program.operations[o] for _, o, _ in distinct)
-    # Operations of a component stand together, and so do their rows.
+    # The operations are sorted by component, so that the rows of one lie together.
     inputs = [[0] * len(operation.inputs) for operation in operations]
     facts = split.new_facts()
     to = _bits(split, first, operations)
-    # What an operation may read is what its uses may read, in terms of the new ones.
+    # A new operation may read what any of its uses may read.
     for use, n in enumerate(first):
         for k, makers in enumerate(facts.inputs[use]):
             inputs[n][k] |= _translated(makers, to)
@@ -145,6 +159,7 @@ def _staged_operations(
 
 
 def _translated(makers: int, to: Sequence[int]) -> int:
+    """Return producers as outputs of new operations; `to` has a set per old output."""
     result = 0
     for bit in results_in(makers):
         result |= to[bit]
@@ -154,7 +169,7 @@ def _translated(makers: int, to: Sequence[int]) -> int:
 def _bits(
     split: Generator, kinds: Sequence[int], operations: Sequence[Operation]
 ) -> list[int]:
-    """Return the bit that replaces each output of each place."""
+    """Return the bit that takes the place of each output of each place's operation."""
     first = [0]
     for operation in operations:
         first.append(first[-1] + len(operation.outputs))
@@ -166,14 +181,14 @@ def _bits(
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
-    """Return for each use the number of uses before it in its component.
+    """Return per use the length of the longest chain before it in its component.
 
     Args:
       split: the program with an operation for each use.
-      uses: the operation of each use.
+      uses: per use, the number of its operation in `program`.
     """
     owner, read, stages = component_of(program), direct_reads(split), [0 for _ in uses]
-    # In topological order; a component is a single use, or those of a recurrence.
+    # In topological order of the uses' own components, each one use or a recurrence.
     for inner in components(split):
         members = inner.operations
         before = {q for u in members for q in results_in(read[u])}.difference(members)

@@ -12,7 +12,7 @@ from jfold.types import SequenceType, Type, leaf_types
 
 
 def texts(value: s.Symbol) -> Iterator[str]:
-    """Yield the texts of the leaves and lengths of a value."""
+    """Yield the texts of all leaves and lengths of a value, left to right."""
     if isinstance(value, tuple):
         for part in value:
             yield from texts(part)
@@ -26,7 +26,7 @@ def texts(value: s.Symbol) -> Iterator[str]:
 
 
 def blank(value: s.Symbol) -> s.Symbol:
-    """Return the template of a value, without classes of objects."""
+    """Return the template of a value: the types and producers of tensors alone."""
 
     def leaf(value: s.Leaf) -> s.Symbol:
         if isinstance(value, s.Tensor):
@@ -37,14 +37,14 @@ def blank(value: s.Symbol) -> s.Symbol:
 
 
 def blank_items(value: s.Items) -> s.Items:
-    """Return the template of a sequence."""
+    """Return the template of a sequence, as `blank` does."""
     template = blank(value)
     assert isinstance(template, s.Items)
     return template
 
 
 def template_of(value: s.Symbol) -> s.Symbol:
-    """Return the template of a value, with known classes of objects and levels."""
+    """Return the template of a value, with classes of objects and levels of tensors."""
 
     def leaf(value: s.Leaf) -> s.Symbol:
         if isinstance(value, s.Tensor):
@@ -55,7 +55,7 @@ def template_of(value: s.Symbol) -> s.Symbol:
 
 
 def arguments(value: s.Symbol) -> Iterator[Any]:
-    """Yield the leaves and sequences that a call passes for a value."""
+    """Yield the leaves and sequences in a value: a call passes each as one argument."""
     if isinstance(value, tuple):
         for part in value:
             yield from arguments(part)
@@ -66,7 +66,7 @@ def arguments(value: s.Symbol) -> Iterator[Any]:
 
 
 def with_arguments(value: s.Symbol, fn: Any) -> Any:
-    """Return a value with `fn` applied to each leaf or sequence that a call passes."""
+    """Return a value with `fn` applied to what `arguments` yields."""
     if isinstance(value, tuple):
         return tuple(with_arguments(part, fn) for part in value)
     if isinstance(value, s.Endless):
@@ -75,7 +75,7 @@ def with_arguments(value: s.Symbol, fn: Any) -> Any:
 
 
 def row_leaves(value: s.Symbol) -> Iterator[Any]:
-    """Yield the leaves and sequences that stand in a row of a result."""
+    """Yield the leaves and sequences of a value, which a row of a result has."""
     if isinstance(value, tuple):
         for part in value:
             yield from row_leaves(part)
@@ -84,10 +84,13 @@ def row_leaves(value: s.Symbol) -> Iterator[Any]:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return, per sequence in a value, its result number and the sequences inside.
+    """Return, for each sequence in a value, (result of its items, sequences inside).
 
-    Sequences are numbered level by level, as
-    `jfold.program.result_tables.levels` meets them.
+    The sequences inside are a list of such pairs again.
+
+    Args:
+      numbers: the number of the value's result, then of the results of items, level by
+        level, as `jfold.program.result_tables.nesting` yields their types.
     """
     remaining = iter(numbers[1:])
     root: list[Any] = []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The meaning of blocks: an expression is evaluated on one example, block by block.
 
-Each class of blocks has one rule, and `Tensors` says what stands for tensors. With
-arrays the walk is the eager twin (`eager`), which shares nothing with the engine. With
+Each class of blocks has one rule, registered with `walk`. The class that implements
+`Tensors` says what stands for a tensor. With arrays the walk is the eager twin
+(`eager`), which takes no part of the batched path: no source, graph or schedule. With
 paths alone it finds what is wrong with an example (`expression`). With row numbers it
 is the reference that generated source is tested against (`reference`). Objects carry
 their path in the example, for errors. The walk is simple rather than fast.
@@ -35,11 +36,11 @@ UNHASHABLE = 'make a tuple of a list, which can be looked up'
 class Path:
     """The path of an object in an example, as a linked list of steps.
 
-    Data may be 100,000 deep, so a step takes constant time; printing reads all steps.
+    Data may be 100,000 deep, so a step takes constant time; `str` reads all steps.
 
     Attributes:
-      before: the path of the object around it; `None` of the example itself.
-      text: the last step, as `[0]` or `.left`.
+      before: the path of the enclosing object; `None` for the example itself.
+      text: the last step, such as `[0]` or `.left`; '' for the example itself.
       length: the number of steps.
     """
 
@@ -48,7 +49,7 @@ class Path:
     length: int = 0
 
     def step(self, text: str) -> Path:
-        """Return the path of an object one step inside."""
+        """Return a new path: this one with the step `text` at its end."""
         return Path(self, text, self.length + 1)
 
     def __str__(self) -> str:
@@ -63,12 +64,13 @@ EXAMPLE = Path()
 
 
 class Misfit(Exception):
-    """An example does not fit the expression; raised by the innermost block.
+    """The error of the innermost block that an example does not fit.
 
     Attributes:
-      where: the path of the block.
-      path: the path of the value in the example; `None` until it is known.
-      hint: what to do about it, or ''.
+      where: the path of the block in the expression.
+      path: the path of the value in the example; if `None`, the first enclosing block
+        whose input has a path fills it in.
+      hint: what to do about the error, or ''.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Misfit(Exception):
         self.message, self.where, self.path, self.hint = message, where, path, hint
 
     def input_error(self) -> InputError:
-        """Return the error that users see, of example 0."""
+        """Return the error for users, with 0 as the number of the example."""
         path = str(self.path or '')
         return InputError(self.message, 0, path, self.where, self.hint)
 
@@ -91,32 +93,35 @@ class Located:
     path: Path = EXAMPLE
 
     def step(self, value: object, text: str) -> Located:
-        """Return an object inside this one, with its path."""
+        """Return `value`, found inside this object, with one more step in its path."""
         return Located(value, self.path.step(text))
 
 
 class Tensors(Protocol):
-    """The operations of a walk on tensors, whatever stands for them."""
+    """The interface by which a walk makes and reads tensors, whatever stands for them.
+
+    A method raises `Misfit` if the example does not fit.
+    """
 
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Any:
-        """Return the tensor of an object, with ints in `[0, below)`."""
+        """Return `x` as a tensor of `type_`, with ints in `[0, below)` if given."""
 
     def constant(self, node: TypedUse, value: Any) -> Any:
-        """Return the tensor of a constant of the program."""
+        """Return the tensor of an array `value` [*shape] that the expression holds."""
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return the outputs of the layer of a node."""
+        """Return the outputs of `node.layer` on `x`: tensors in nested tuples."""
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
-        """Return the tensor of the length of a sequence."""
+        """Return the tensor of type `type_` of a length `n`."""
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Return several items reduced by one operation, made of `combine`."""
+        """Return 2 to 8 items of type `item`, reduced by the layer of `combine`."""
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Collect a value for a metric."""
+        """Collect `x` for the metric `name`: a value, or a pair of value and label."""
 
 
 @dataclass(eq=False)
@@ -124,11 +129,12 @@ class Walk:
     """The state of a walk over one example.
 
     Attributes:
-      calls: the path of each open call, by declaration and the ids of its objects.
-      shared: for blocks in a `Share`, by declaration and key: the object and a tuple
-        that holds its value, or is empty while it is being computed.
-      known: the input and value of blocks that are used more than once, for the item
-        or call of this walk alone.
+      calls: the path of the input of each unfinished call of a declaration, keyed by
+        the declaration and the ids of the objects in the input.
+      shared: the memo of `Share`, keyed by the declaration and the key of an object:
+        the object, and `(value,)`, or `()` while the value is being computed.
+      known: the memo of uses with `node.shared`: their last input and its value. An
+        item of a sequence or a call of a declaration starts with an empty one.
     """
 
     typing: TypedExpression
@@ -138,18 +144,17 @@ class Walk:
     known: dict[TypedUse, tuple[Any, Any]] = field(default_factory=dict)
 
     def run(self, example: object) -> Any:
-        """Return the value of an example, its objects with their paths.
+        """Return the value of an example, or raise `Misfit` if it does not fit.
 
-        Raises:
-          Misfit: the example does not fit.
+        Objects in the value are `Located`; `plain` removes their paths.
         """
         return run(self.part(self.typing.root, Located(example)))
 
     def part(self, node: TypedUse | None, x: object) -> Steps[Any]:
-        """Return the value of one use of a block, computed once for each input."""
+        """Return the value of a use of a block on `x`, memoized if `node.shared`."""
         assert node is not None
         x = None if isinstance(node.input, VoidType) else x
-        # The input is compared too, so that a wrong `shared` cannot change a value.
+        # The input is compared too: a use wrongly marked as shared is computed again.
         if node in self.known and self.known[node][0] is x:
             return self.known[node][1]
         block_class: type = type(node.block)
@@ -169,13 +174,13 @@ class Walk:
         return value
 
     def anew(self, node: TypedUse | None, x: object) -> Steps[Any]:
-        """Return the value of a block that gets many inputs, one after another."""
+        """Return the value of a block on one of many inputs, with an empty memo."""
         return Walk(self.typing, self.tensors, self.calls, self.shared).part(node, x)
 
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return a tuple or list of objects as one object."""
+        """Return tuples and lists of objects as one object, at the first one's path."""
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
@@ -186,7 +191,13 @@ class Walk:
     def apply(
         self, node: TypedUse, fn: Callable[[Any], Any], x: Located, what: str
     ) -> Any:
-        """Return `fn` of an object; `what` says in an error what it takes."""
+        """Return `fn(x.value)`, or raise `Misfit` if `fn` raises.
+
+        A value that can be read only once, such as a generator, is a `Misfit` too.
+
+        Args:
+          what: a phrase for the error: what `fn` takes.
+        """
         if why := why_no_value(type(x.value)):
             text = f'expected a value, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
@@ -207,7 +218,16 @@ class Walk:
         default: tuple[Any, ...] = (),
         hint: str = '',
     ) -> Any:
-        """Return the entry of a key, or the default, if there is one."""
+        """Return the entry of a key in a table, or the default.
+
+        Args:
+          expected: (table, whether the key can be hashed) -> a phrase for the error.
+          default: `(value,)` for a missing key, or `()`.
+          hint: what to do about a missing key.
+
+        Raises:
+          Misfit: the key is missing and there is no default, or cannot be hashed.
+        """
         try:
             return table.get(key.value, *default) if default else table[key.value]
         except (KeyError, TypeError) as error:
@@ -221,7 +241,14 @@ class Walk:
     def get(
         self, node: TypedUse, value: Any, key: Any, default: tuple[Any, ...] = ()
     ) -> Located:
-        """Return an item of a mapping or sequence, or an attribute of an object."""
+        """Return `value[key]`, or the attribute `key` of a value without subscripts.
+
+        Args:
+          default: `(value,)` for a missing field, or `()`.
+
+        Raises:
+          Misfit: the field is missing and there is no default, or cannot be read.
+        """
         x = self.as_object(value)
         try:
             return x.step(field_of(x.value, key), _step(x.value, key))
@@ -235,7 +262,11 @@ class Walk:
             raise misfit(node, text, x, hint) from error
 
     def items(self, node: TypedUse, x: Any) -> list[Any]:
-        """Return the items of a sequence."""
+        """Return the items of a sequence; those of an object with their paths.
+
+        Raises:
+          Misfit: an object has no items, has no order, or can be read only once.
+        """
         if not isinstance(x, Located):
             return list(x)
         if why := why_no_sequence(type(x.value)):
@@ -250,29 +281,29 @@ class Walk:
         return [x.step(item, f'[{k}]') for k, item in enumerate(items)]
 
     def length(self, node: TypedUse, x: Any) -> int:
-        """Return the number of items."""
+        """Return the number of items, or raise `Misfit` if an object has no `len`."""
         if not isinstance(x, Located):
             return len(x)
         return int(self.apply(node, len, x, 'something with a length'))
 
 
 def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Misfit:
-    """Return the error of a block, with the path of an object `x`."""
+    """Return the `Misfit` of `node`, with the path of `x` if that is `Located`."""
     return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
 
 
 def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
-    """Raise a `Misfit`."""
+    """Raise the `Misfit` of `node`, with the path of `x` if that is `Located`."""
     raise misfit(node, message, x)
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return what an error says was expected of a key of a table of cases."""
+    """Return the phrase of an error that lists the first 20 keys of a table."""
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
 def plain(value: object) -> Any:
-    """Return a value with plain objects, without their paths."""
+    """Return a value with each `Located` object, at any depth, without its path."""
     return run(_plain(value))
 
 
@@ -287,7 +318,7 @@ def _plain(value: object) -> Steps[Any]:
 
 
 def zero_of(type_: Type, node: TypedUse, state: Walk) -> Any:
-    """Return the zero of a type on a walk; sequences are empty."""
+    """Return tensors of zeros in tuples as a type has them; sequences are `[]`."""
     if isinstance(type_, Product):
         return tuple(zero_of(item, node, state) for item in type_)
     if isinstance(type_, SequenceType):
@@ -298,7 +329,7 @@ def zero_of(type_: Type, node: TypedUse, state: Walk) -> Any:
 
 
 def tensor_leaves(x: object) -> Iterator[Any]:
-    """Yield the tensors in nested tuples, left to right."""
+    """Yield the leaves of nested tuples, left to right, without `None`."""
     if isinstance(x, tuple):
         for part in x:
             yield from tensor_leaves(part)
@@ -307,7 +338,7 @@ def tensor_leaves(x: object) -> Iterator[Any]:
 
 
 def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
-    """Return tensors in nested tuples of the structure of a type."""
+    """Return the next tensors of an iterator, nested as in a type; void is `None`."""
     if isinstance(type_, Product):
         return tuple(in_tuples(part, tensors) for part in type_)
     return None if isinstance(type_, VoidType) else next(tensors)
@@ -315,14 +346,14 @@ def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PathOnly:
-    """A tensor known only by the path of the data that it was made of."""
+    """A stand-in for a tensor: the path of its data, `None` without data."""
 
     path: Path | None
 
 
 def path_of(x: object) -> Path | None:
-    """Return the innermost path around all data that a value was made of."""
-    if isinstance(x, list) and len(x) == 1:  # an only item tells the path of its list
+    """Return the longest common prefix of the paths in a value; `None` without any."""
+    if isinstance(x, list) and len(x) == 1:  # the path of the list itself
         path = path_of(x[0])
         return path.before if path and path.text == '[0]' else path
     if isinstance(x, tuple | list):
@@ -338,8 +369,8 @@ def common_prefix(paths: Iterable[Path]) -> Path | None:
 
 def _common(one: Path | None, other: Path) -> Path | None:
     """Return the longest common prefix of two paths."""
-    # From the ends to a node that both share, which is usually near: `prefix` is the
-    # answer if all steps read so far, from `one` on, are equal.
+    # Both ends move towards the root until they are one object, which is usually near.
+    # `prefix` is the answer unless a step that is still to be compared differs.
     prefix = one
     while one is not other:
         assert one is not None
@@ -349,7 +380,7 @@ def _common(one: Path | None, other: Path) -> Path | None:
         elif one.length > other.length:
             prefix = one = one.before
         else:
-            # Equal steps may be two objects.
+            # Two paths of one length: distinct objects may be equal steps.
             prefix = prefix if one.text == other.text else one.before
             assert other.before is not None
             one, other = one.before, other.before
@@ -357,7 +388,7 @@ def _common(one: Path | None, other: Path) -> Path | None:
 
 
 def _step(value: object, key: object) -> str:
-    """Return the step of a path to a field: `.name`, or `[key]`."""
+    """Return the text of a step to a field: `.name`, `[key]` or `[start:stop]`."""
     by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
     if isinstance(key, str) and not by_item:
         return f'.{key}'
@@ -368,8 +399,9 @@ def _step(value: object, key: object) -> str:
 
 
 def _add_note(error: Exception, node: TypedUse, x: object) -> None:
-    """Add to an error of a function the block and its input."""
-    # The error passes all blocks around it; only the innermost adds a note.
+    """Add a note to an error raised inside a block: the block and its input."""
+    # The error passes all enclosing blocks; only the innermost adds a note, and none
+    # does if the text of the error names its block already.
     if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):
         return
     if str(error).startswith(f'{node}: '):
@@ -382,13 +414,20 @@ def _add_note(error: Exception, node: TypedUse, x: object) -> None:
 
 @functools.cache
 def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
-    """Return the rule of a class of blocks, and whether it yields steps."""
-    # The value of a rule does not tell: it may be a generator that a user's data hold.
+    """Return the rule of a class of blocks, and whether it is a generator function."""
+    # The result of a rule does not tell: it may be a generator in the user's data.
     rule = walk.dispatch(block_class)
     return rule, inspect.isgeneratorfunction(rule)
 
 
 @functools.singledispatch
 def walk(block: b.Block, node: TypedUse, x: object, state: Walk) -> Any:
-    """Return the value of one use of a block; yields the steps of inner blocks."""
+    """Return the value of `node`, a use of `block`, on the input `x`.
+
+    The rule of a block with inner blocks is a generator: it yields the calls of
+    `Walk.part` for these, and is sent their values (`jfold.base.trampoline`).
+
+    Raises:
+      Misfit: `x` does not fit.
+    """
     raise NotImplementedError(f'walking has no rule for {block!r}')

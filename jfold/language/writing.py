@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing of source: a rule for each kind of block, and what rules share."""
+"""The writing of source: a rule for each kind of block, and what rules share.
+
+To write something is to append its lines to `w`, one function of the source. A value is
+a symbol (`symbols`), and a `text` is a Python expression.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +21,33 @@ from jfold.language.values import blank
 from jfold.types import Product, SequenceType, TensorType, Type
 
 PLAIN = int, str, bool, type(None)  # types whose `repr` is source
-# Functions that take nothing out of an iterator, so that they may be passed one.
+# Functions that take no item out of an iterator, so they may be called on one.
 READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 @functools.singledispatch
 def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write one use of a block; return the symbol of its value, or `RETURNED`."""
+    """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def reads_no_items(fn: object) -> bool:
-    """Return whether a function leaves the items of an iterator alone."""
+    """Return whether a function takes no items out of an iterator it is given."""
     return any(fn is x for x in READS_NO_ITEMS)
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return the text of an argument, checked if the function could use it up."""
+    """Return the text of an argument for a user's function `fn`.
+
+    In the source it raises `TypeError` for an iterator, which `fn` could use up.
+    """
     if reads_no_items(fn):
         return text
     return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
-    """Return a value made of objects as one object, or as a list of objects."""
+    """Return a value made of objects as one; with `w.count`, as a list of objects."""
     if isinstance(value, s.Object):
         return value
     if w.count is None:
@@ -50,7 +57,7 @@ def as_object(value: s.Symbol, w: Lines) -> s.Object:
 
 
 def zeros_written(type_: Type, w: Lines) -> s.Symbol:
-    """Return the zero of a type."""
+    """Return the zero of a type: constants for tensors; sequences are empty."""
     if isinstance(type_, Product):
         return tuple(zeros_written(item, w) for item in type_)
     if isinstance(type_, TensorType):
@@ -63,7 +70,14 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 
 
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
-    """Write a look-up in a table, with a default if there is one."""
+    """Write a look-up in a table; return the entry.
+
+    Args:
+      table: the name of a dict in the source.
+      x: the text of the key; with `w.count`, of a list of keys.
+      default: one text for a key that is absent; if empty, the source raises
+        `KeyError`.
+    """
     other = braced(default[0]) if default else ''
     text = f'{table}.get({{}}, {other})' if default else f'{table}[{{}}]'
     if w.count is None:
@@ -72,29 +86,33 @@ def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def listed(text: str, w: Lines) -> s.Object:
-    """Write a list into a variable."""
+    """Write an assignment of a list, given as a text, to a variable; return that."""
     name = w.variable('values')
     w.line(f'{name} = {text}')
     return s.Object(name)
 
 
 def literal(value: object, w: Lines) -> str:
-    """Return the text of a value, or its name."""
+    """Return the text of a plain value; of others, the name that source gives them."""
     return repr(value) if type(value) in PLAIN else w.g.given('default', value)
 
 
 def number(value: SupportsIndex) -> str:
-    """Return the text of an int; a file may hold something else, which raises."""
+    """Return the text of an int; raise `TypeError` if a file held something else."""
     return str(operator.index(value))
 
 
 def braced(text: str) -> str:
-    """Return a text in which braces stand for themselves when it is formatted."""
+    """Return a text with its braces doubled, so that `str.format` restores it."""
     return text.replace('{', '{{').replace('}', '}}')
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """Write the item of a sequence at an index, which is a text."""
+    """Write the look-up of an item of a sequence; return it, sequences inside packed.
+
+    Args:
+      index: its text; the source raises `IndexError` if it is out of range.
+    """
     names = []
     if not any(s.leaves(value.items)):
         w.line(f'range({value.n})[{index}]  # there is one')
@@ -105,14 +123,14 @@ def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
 
 
 def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
-    """Write a slice of a sequence."""
+    """Write a slice of a sequence; return the sequence that is left."""
     parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
     text = ':'.join('' if x is None else number(x) for x in parts)
     return cut(value, text, w)
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write the lists of a sequence, each with the subscript `text`."""
+    """Write all lists of a sequence with subscript `text`; return it, of length `n`."""
     names = []
     for leaf in s.leaves(value.items):
         names.append(w.variable('part'))
@@ -125,7 +143,11 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
 
 
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
-    """Write the sequence of any value that has items: lists of their leaves."""
+    """Return a value as a sequence, with a list for each leaf of an item.
+
+    Lists of the items of a tuple or an object are written; in the source an object that
+    is no sequence raises `TypeError`.
+    """
     if isinstance(value, s.Items | s.Endless):
         return value
     if isinstance(value, tuple):
@@ -143,14 +165,14 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
 
 
 def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
-    """Write the sequence of a value whose items end."""
+    """Return a value that has items, but not endlessly many, as a sequence."""
     result = sequence(value, w)
     assert isinstance(result, s.Items)
     return result
 
 
 def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
-    """Return the parts of a tuple."""
+    """Return the items of a value that is a tuple."""
     assert isinstance(value, tuple)
     return value
 
@@ -158,7 +180,11 @@ def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write a list per leaf: `text` of that leaf in each of several values."""
+    """Write a list per leaf: the `text` of that leaf in each of several values.
+
+    Returns:
+      The lists, in the structure of the values.
+    """
     head = parts[0]
     if isinstance(head, tuple):
         columns = zip(*cast(Any, parts), strict=True)
@@ -178,7 +204,7 @@ def side_by_side(
 
 
 def union(makers: tuple[int, ...]) -> int:
-    """Return all makers of several values."""
+    """Return the union of sets of producers."""
     result = 0
     for bits in makers:
         result |= bits
@@ -186,7 +212,7 @@ def union(makers: tuple[int, ...]) -> int:
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
-    """Return the sequence, with its length in a variable."""
+    """Return a sequence, its length assigned to a variable if it is an expression."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
     name = w.variable('n')
@@ -195,7 +221,11 @@ def counted(value: s.Items, w: Lines) -> s.Items:
 
 
 class Branches:
-    """A choice of cases, which assign to the same variables or return."""
+    """A choice of cases that is being written.
+
+    Each case assigns to the same variables, or returns if the function returns the
+    choice. The caller writes the lines `if ...:` and `else:` before each `add`.
+    """
 
     def __init__(self, node: TypedUse, w: Lines) -> None:
         self.node, self.w = node, w
@@ -205,7 +235,7 @@ class Branches:
             self.like = variables(w.g.template(node.output), w)
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
-        """Write a case; `None` stands for the zero of the type."""
+        """Write a case, a block applied to `value`; `None` stands for zeros."""
         w = self.w
         tail = self.tail
         with w.case():
@@ -229,12 +259,12 @@ class Branches:
         w.tail = tail
 
     def result(self) -> s.Symbol:
-        """Return the value of the choice."""
+        """Return the value of the choice, or `RETURNED` if the cases return."""
         return RETURNED if self.tail else self.like
 
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """Return new variables for a value like a template."""
+    """Return a value like a template in new variables; nothing is written."""
     if isinstance(like, tuple):
         return tuple(variables(part, w) for part in like)
     if isinstance(like, s.Endless):
@@ -245,7 +275,7 @@ def variables(like: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
-    """Assign a value that nothing else reads: rename it where it is made."""
+    """Write an assignment, or rename the variable if the last line assigns `value`."""
     if isinstance(target, s.Object | s.Tensor) and not isinstance(value, tuple):
         assert isinstance(value, s.Object | s.Tensor)
         if w.renamed_last(value.text, target.text):
@@ -254,7 +284,7 @@ def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
 
 
 def assign_each(target: Any, value: Any, w: Lines) -> None:
-    """Assign leaf by leaf."""
+    """Write an assignment of each leaf and length of a value to variables."""
     if isinstance(target, tuple):
         for a, b in zip(target, value, strict=True):
             assign_each(a, b, w)
@@ -268,14 +298,14 @@ def assign_each(target: Any, value: Any, w: Lines) -> None:
 
 
 def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
-    """Return the variables with the makers and levels of an assigned value."""
+    """Return `target` with producers of both values, and with levels of `value`."""
     both = zip(s.makers(target), s.makers(value), strict=True)
     result = s.with_makers(target, (a | b for a, b in both))
     return s.with_levels(result, s.levels(value))
 
 
 def one_of_lists(items: s.Symbol) -> s.Symbol:
-    """Return the template of one item of lists."""
+    """Return the template of one item, given a value that is lists of items."""
     if isinstance(items, tuple):
         return tuple(map(one_of_lists, items))
     if isinstance(items, s.Endless):
@@ -284,7 +314,7 @@ def one_of_lists(items: s.Symbol) -> s.Symbol:
 
 
 def in_lists_of(value: s.Symbol) -> s.Symbol:
-    """Return the template of lists of such values."""
+    """Return the template of lists of values, given one value."""
 
     def listed(part: s.Symbol) -> s.Symbol:
         if isinstance(part, tuple):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A log of how long JAX took to compile functions that apply a model.
 
-JAX reports the time of each compilation, but not whether a model is in the function:
-one is if it was applied while the function was traced.
+JAX reports the time of each compilation, but not whether the function applies a model:
+it does if a model was applied while JAX traced the function.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BY_ITSELF = 'execute'  # the function that JAX compiles for `apply` outside `jax
 
 @dataclass(frozen=True, eq=False)
 class _Application:
-    """An application of a model, with its time; it keeps nothing alive."""
+    """An application of a model: its time, and weak references to its spec."""
 
     when: float
     budget: weakref.ref[Budget]
     spec: weakref.ref[Spec]
 
     def program(self) -> str:
-        """Return the name of the program of the model; '' if it is not known."""
+        """Return the program's name, as 'program 2'; '' if the spec is not in use."""
         budget, spec = self.budget(), self.spec()
         if budget is None or spec not in budget.specs:
             return ''
@@ -43,12 +43,12 @@ class _Application:
 
 
 class _Thread(threading.local):
-    """The state of one thread.
+    """The applications of models in one thread, and its compilations by JAX.
 
     Attributes:
-      applied: the last applications of models.
-      programs: by function name, the programs applied when it was traced last.
-      seconds: by function name, how long its compilation has taken so far.
+      applied: the last 64 applications of models.
+      programs: by function name, the names of programs applied in its last trace.
+      seconds: by function name, how long trace and compilation have taken so far.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ _thread = _Thread()
 
 
 def note(budget: Budget, spec: Spec) -> None:
-    """Note that a model is applied, at once or in a function under trace."""
+    """Note that a model is applied now, by itself or in a function under trace."""
     now = time.time()  # the clock of JAX's events
     _thread.applied.append(_Application(now, weakref.ref(budget), weakref.ref(spec)))
 
@@ -69,7 +69,10 @@ def note(budget: Budget, spec: Spec) -> None:
 def _listen(
     event: str, start_time: float, end_time: float, **options: str | int
 ) -> None:
-    """Listen to JAX's events: a function was traced, lowered or compiled."""
+    """Add up the time to trace, lower and compile a function, and log the sum.
+
+    JAX calls this with each of its events; only these three count.
+    """
     if event not in (TRACED, LOWERED, COMPILED):
         return
     name = str(options.get('fun_name')).removeprefix('jit(').removesuffix(')')
@@ -83,6 +86,7 @@ def _listen(
 
 
 def _log(name: str, seconds: float) -> None:
+    """Log the time of a compilation, if the function applies a model."""
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
         name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that are compiled ahead of time for schedules of a known capacity."""
+"""Steps: functions of schedules, compiled ahead of time for known capacities."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from jfold.scheduling.spec import Capacity, Spec
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledStep:
-    """A step that was compiled ahead of time; made by `Model.precompile`.
+    """A function of schedules, compiled ahead of time; made by `Model.precompile`.
 
     Attributes:
-      compiled: the executable of JAX, with its text, its costs and the memory it takes.
-      specs: those of the schedules it takes.
+      compiled: the executable of JAX, which tells its text, costs and memory.
+      specs: the spec of each schedule among the arguments, with its capacity.
     """
 
     compiled: jax.stages.Compiled
@@ -39,17 +39,18 @@ class CompiledStep:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run the step.
 
-        A schedule that did not fit the capacity of the step has a larger one: for that
-        it is compiled again, once, with a warning. Of many such programs the least
-        recently used are dropped.
+        For a schedule of another capacity, as one that did not fit, it is compiled once
+        more, with a RuntimeWarning. Of many such programs the least recently used are
+        dropped.
 
         Raises:
-          ValueError: a schedule is of another model, or has another number of rows.
-          TypeError: other arguments differ from those it was compiled for.
+          ValueError: a schedule is of another model, or has other shards or another
+            number of rows.
+          TypeError: other arguments differ from those the step was compiled for.
         """
-        # Only the arguments that held capacities are searched, which is fast.
+        # Schedules are searched only in arguments that held capacities, which is fast.
         specs = self._recipe.specs_of(args, options)
-        if len(specs) != len(self.specs):  # without static arguments places differ
+        if len(specs) != len(self.specs):  # static arguments left out move the others
             specs = _specs_in((args, options))
         pairs = zip(self.specs, specs, strict=False)
         if any(x.program is not y.program for x, y in pairs):
@@ -65,8 +66,8 @@ class CompiledStep:
         return compiled(*args, **options)
 
     def _adopt(self, *tree: Any) -> Any:
-        """Return arguments with schedules of an equal model as schedules of this."""
-        # A module of NNX is a leaf, since the step may change that very object.
+        """Return the arguments; schedules of an equal model get this model's specs."""
+        # An NNX module is a leaf: the step may change the object, so none is made anew.
         leaves, structure = jax.tree.flatten(
             tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
         )
@@ -80,6 +81,7 @@ class CompiledStep:
         return jax.tree.unflatten(structure, adopted)
 
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
+        """Return the step compiled for other specs, and warn of the differences."""
         begin = time.perf_counter()
         compiled = self._recipe.compiled(specs)
         changes = ', '.join(map(_changes, self.specs, specs))
@@ -99,13 +101,13 @@ class CompiledStep:
 
 @dataclass(frozen=True, eq=False)
 class _Recipe:
-    """A recipe to compile a step for capacities of any size.
+    """The arguments of a step as shapes, to compile it for any capacities.
 
     Attributes:
-      step: a function with `lower`.
-      leaves: its arguments as shapes, with a capacity in place of each schedule, and
-        modules of NNX as they are, since one array may be in several places of them.
-      tree: the structure of the arguments.
+      step: a function with `lower`, as `jax.jit` returns.
+      leaves: the leaves of positional and named arguments: shapes of arrays, a capacity
+        for a schedule, and NNX modules themselves, which may hold an array twice.
+      tree: the tree structure of the arguments.
       holders: positions and names of arguments that are, or hold, schedules.
     """
 
@@ -115,7 +117,7 @@ class _Recipe:
     holders: tuple[int | str, ...]
 
     def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
-        """Return the step, compiled for schedules of some specs."""
+        """Return the step compiled for `specs`, one for each schedule it is given."""
         specs = iter(specs)
         leaves = [abstract(next(specs)) if _is_capacity(x) else x for x in self.leaves]
         args, options = jax.tree.unflatten(self.tree, leaves)
@@ -125,7 +127,7 @@ class _Recipe:
     def specs_of(
         self, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Spec, ...]:
-        """Return the specs of the schedules among arguments."""
+        """Return the specs of the schedules among the arguments of a call."""
         values = [
             args[x] if isinstance(x, int) else options.get(x)
             for x in self.holders
@@ -146,7 +148,11 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """Compile a step, for `Model.precompile`; `adopt` reserves a capacity there."""
+    """Compile a step; see `Model.precompile`, also for errors.
+
+    Args:
+      adopt: reserves a capacity in the model and returns its spec.
+    """
     expect('step', step, callable(step), 'a function', 'pass it first')
     leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_leaf)
     if not any(map(_is_capacity, leaves)):
@@ -168,7 +174,7 @@ def _holds_capacity(value: object) -> bool:
 
 
 def _shape_of(leaf: object) -> object:
-    """Return an array as its shape, dtype and sharding; others as they are."""
+    """Return the shape, dtype and sharding of an array; other leaves as they are."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return leaf
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
@@ -192,7 +198,7 @@ def _is_schedule(value: object) -> bool:
 
 
 def _check_kind(expected: Spec, got: Spec) -> None:
-    """Refuse a spec of another model, of other shards or another number of rows."""
+    """Raise ValueError if a spec is of another model, shards or number of rows."""
     if expected.program is not got.program:
         raise ValueError(
             'expected `schedule` of the model that compiled the step, got one of '
@@ -214,6 +220,6 @@ def _check_kind(expected: Spec, got: Spec) -> None:
 
 
 def _changes(old: Spec, new: Spec) -> str:
-    """Return the dimensions that differ in a new spec, in words."""
+    """Return the dimensions that differ as text, as 'levels from 3 to 5'."""
     pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
     return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)

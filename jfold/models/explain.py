@@ -21,7 +21,12 @@ Row: TypeAlias = tuple[str, ...]  # its cells
 
 
 def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
-    """Return tables of a schedule: operations, levels, buffers, shards if any."""
+    """Return text with tables of a schedule: operations, levels, buffers and shards.
+
+    Args:
+      programs: how many shapes of schedule the model has so far.
+      max_programs: how many it may have; `None` for any number.
+    """
     summary = _summary(schedule, programs, max_programs)
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
     tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
@@ -31,7 +36,7 @@ def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
 
 
 def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
-    """Return a table of the shards of this process, and how balanced they are."""
+    """Return the lines of a table of this process's shards, and of their balance."""
     nodes = [int(part.counts.sum()) for part in parts]
     rows = [
         (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')
@@ -63,6 +68,7 @@ def _operations(schedule: Schedule) -> list[str]:
     spec = schedule.spec
     for o, operation in enumerate(spec.program.operations):
         widths, nodes = layout(spec).widths[o], int(schedule.counts[o])
+        # Per level: the first row, the end, and the number of tiles of each width.
         tiles = schedule.tiles(o)[:, 2:].sum(axis=0)
         computed = int(tiles @ np.array(widths))
         spare = 1 - nodes / computed if computed else 0.0
@@ -87,7 +93,7 @@ def _levels(schedule: Schedule) -> list[str]:
         running_components(schedule.spec), schedule.depths, strict=True
     ):
         for o in component.operations:
-            done = schedule.tiles(o)[:, 1]
+            done = schedule.tiles(o)[:, 1]  # rows of this level and those before
             counts[before : before + depth, o] = np.diff(done, prepend=0)
         before += depth
     rows = [
@@ -102,7 +108,7 @@ def _levels(schedule: Schedule) -> list[str]:
 
 
 def _headings(operations: Sequence[Operation]) -> list[str]:
-    """Return the names of operations; with the number of inputs if one has several."""
+    """Return the layer of each operation, with its number of inputs if ambiguous."""
     uses = Counter(operation.layer.name for operation in operations)
     return [
         f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name
@@ -129,6 +135,7 @@ def _memory(schedule: Schedule) -> list[str]:
 
 
 def _training(spec: Spec, values: int, edges: int) -> list[str]:
+    """Return lines on memory in training; [] if an operation has no gradient."""
     try:
         residuals = residual_bytes(spec)
     except Exception:  # a function of the user's without a gradient may raise anything

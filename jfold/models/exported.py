@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The serialization of schedules and results in functions of `jax.export`.
 
-In a file, the type of a schedule is a digest of its expression and its capacity. A
-function read from it takes schedules of any model, in any process, that agree in these.
+In a file, the static part of a schedule is text: a digest of its expression, capacity
+and options. A function read from the file takes schedules of any model, in any process,
+that have the same text.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from jfold.scheduling.spec import Spec, SpecKey
 
 @dataclass(frozen=True, eq=False)
 class ExportedKey:
-    """A spec in a file; equal to the keys of all specs with its text."""
+    """The static part of a schedule in a file; keys with its text are equal."""
 
     text: str
 
     @property
     def spec(self) -> ExportedKey:
-        """The key itself: trees that were read are compared, and never run."""
+        """The key itself: tree structures from a file are compared, and never run."""
         return self
 
     @property
@@ -50,12 +51,13 @@ class ExportedKey:
 
 
 def _text(key: ExportedKey | SpecKey) -> str:
-    """Return the text for a spec in a file."""
+    """Return the text that stands for a spec in a file."""
     return key.text if isinstance(key, ExportedKey) else _spec_text(key.spec)
 
 
 @memoized
 def _spec_text(spec: Spec) -> str:
+    """Return a spec as JSON text; raise TypeError if its program has no source."""
     # Imported where it is needed, to keep `import jfold` fast.
     from jfold.data.traced import make_digest
     from jfold.program.operations import Program

@@ -28,12 +28,15 @@ from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.schedule import Schedule, check_not_stacked
 from jfold.scheduling.spec import Capacity, Spec
 
-# What a file holds of `apply`: leaves of parameters, indices, constants to results.
+# `apply` in a file: takes leaves of parameters, indices, constants; returns results.
 Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
 
 
 def make_step(program: Exported) -> Step:
-    """Return a function that runs a program, and refuses gradients and `jax.vmap`."""
+    """Return a function that runs an exported program.
+
+    It raises NotImplementedError if it is differentiated, or under `jax.vmap`.
+    """
     step = jax.custom_jvp(program.call)
     step.defjvp(functools.partial(_refuse, 'gradients', 'what `jf.compile` returned'))
     mapped = custom_vmap(step)
@@ -52,13 +55,13 @@ def _refuse(what: str, instead: str, *_: object) -> NoReturn:
 class LoadedModel:
     """A model without the code that built it; read by `jfold.load`.
 
-    Its programs are those in the file, one for each of `capacities`: a batch that fits
-    none of them is an error. It predicts, and has neither gradients nor `jax.vmap`.
+    The file has one exported program for each of `capacities`; a batch that fits none
+    is an error. The model predicts, and has neither gradients nor `jax.vmap`.
 
     Attributes:
-      scheduler: makes its schedules, of the capacities in the file.
-      params: as they were saved, for `apply`.
-      platforms: those on which it runs, as of `jfold.save`.
+      scheduler: makes schedules, of the capacities in the file.
+      params: the parameters as they were saved, for `apply`.
+      platforms: the platforms on which it runs; see `jfold.save`.
     """
 
     scheduler: Scheduler
@@ -68,12 +71,12 @@ class LoadedModel:
 
     @property
     def program(self) -> Program:
-        """The half of the expression that runs on the host; printable."""
+        """The program of the expression, printable; its layers cannot be called."""
         return self.scheduler.program
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
-        """The capacities of its programs, from small to large."""
+        """The capacities of the programs in the file, from small to large."""
         return tuple(spec.capacity for spec in self._steps)
 
     @api_boundary
@@ -83,13 +86,13 @@ class LoadedModel:
         """Convert examples to arrays, of the smallest capacity that holds them.
 
         Args:
-          examples: as of `Model.schedule`.
-          size: how many rows the results get, a number of examples of some capacity;
-            when left out, any that is large enough: `Schedule.mask` tells which rows
-            are examples.
+          examples: as in `Model.schedule`.
+          size: how many rows the results get, as one of `capacities` has; by default
+            those of the smallest that holds the examples. `Schedule.mask` tells which
+            rows are examples.
 
         Raises:
-          TypeError, InputError: as of `Model.schedule`.
+          TypeError, InputError, RuntimeError: see `Model.schedule`.
           ValueError: no capacity holds the examples, with results of `size` rows; or
             they were traced for another expression.
         """
@@ -107,7 +110,7 @@ class LoadedModel:
         return schedule
 
     def _checked(self, size: int) -> int:
-        """Return a number of rows, if there is a program for it."""
+        """Return `size`; raise ValueError if no capacity has that number of rows."""
         rows = check_at_least('size', size, 0)
         known = sorted({capacity.examples for capacity in self.capacities})
         if rows not in known:
@@ -122,17 +125,17 @@ class LoadedModel:
         """Run a batch, as `Model.apply` with `deterministic=True`.
 
         Args:
-          params: those of `params`, or others of the same shapes, in any containers
-            that `jfold.save` takes.
-          schedule: as `schedule` returns it.
+          params: the attribute `params`, or others of the same shapes, in any
+            containers that `jfold.save` takes.
+          schedule: what `schedule` returned.
 
         Returns:
           What `Model.apply` returns, to the bit.
 
         Raises:
-          ValueError: the schedule is another model's.
-          TypeError: `params` are not such as were saved.
-          NotImplementedError: it is differentiated, or under `jax.vmap`.
+          ValueError: the schedule is of another model, or stacked.
+          TypeError: `params` differ from those saved in structure, shape or dtype.
+          NotImplementedError: the call is differentiated, or under `jax.vmap`.
         """
         hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
         is_schedule = isinstance(schedule, Schedule)
@@ -156,15 +159,15 @@ class LoadedModel:
     def predict(
         self, source: object, *, batch_size: int | None = None, progress: bool = True
     ) -> Any:
-        """Return the results of all examples, in their order, as `Model.predict`.
+        """Return the results of all examples, in their order; see `Model.predict`.
 
         Args:
-          source, progress: as of `Model.predict`.
-          batch_size: examples of a batch; as many as the largest capacity has rows when
-            left out.
+          source, progress: as in `Model.predict`.
+          batch_size: examples in a batch; by default as many as the largest capacity
+            has rows.
 
         Raises:
-          InputError, TypeError: as of `Model.predict`.
+          InputError, TypeError: see `Model.predict`.
           ValueError: no capacity holds some batch.
         """
         size = self.capacities[-1].examples if batch_size is None else batch_size
@@ -176,7 +179,7 @@ class LoadedModel:
 
     @api_boundary
     def precompile(self) -> None:
-        """Compile all programs now, and not when each is first needed."""
+        """Compile all programs now, instead of each at its first use."""
         nothing = self.scheduler.select([])
         for spec in self._steps:
             results = self.apply(self.params, build([nothing], spec))
@@ -197,7 +200,7 @@ class LoadedModel:
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Join examples that were traced apart; see `Model.join`."""
+        """Join examples that were traced separately; see `Model.join`."""
         return join(self.scheduler, parts)
 
     def tracer(self) -> Tracer:

@@ -48,13 +48,13 @@ class Model(Stays):
 
     Attributes:
       block: the expression.
-      program: the program that it was lowered to; printable.
-      max_programs: how many shapes of schedule there may be; `None`: any number.
+      program: the program that the expression was lowered to; printable.
+      max_programs: how many shapes of schedule there may be; `None` for any number.
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
-      strategy: how often loops run; likewise. `None`: as suits the backend.
-      reproducible: whether sums have a fixed order; likewise.
-      budget: the shapes of schedule so far.
-      scheduler: makes schedules, within the budget.
+      strategy: how often loops run, see there; `None` for what suits the backend.
+      reproducible: whether sums have a fixed order; see there.
+      budget: the shapes of schedule in use.
+      scheduler: makes schedules of the shapes in the budget.
     """
 
     _instead = (
@@ -74,7 +74,7 @@ class Model(Stays):
     predict = make_predict
 
     def __post_init__(self) -> None:
-        # A function for each shape, since JAX frees an executable with its function.
+        # One jitted function per shape: JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
         options = self.residuals, self.strategy, self.reproducible
         self.budget = Budget(self.program, self.max_programs, *options)
@@ -87,18 +87,18 @@ class Model(Stays):
 
     @property
     def source(self) -> str:
-        """The Python source of the function that records examples."""
+        """The Python source of the function that reads examples."""
         return str(self.program.source)
 
     @api_boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """Draw the parameters: a plain pytree, {layer name: parameters}.
+        """Draw parameters and return them as a plain pytree, {layer name: parameters}.
 
         Args:
-          key: as of `jax.random.key`.
+          key: what `jax.random.key` returns.
 
         Raises:
-          TypeError: `key` is no key, or several.
+          TypeError: `key` is no key, or an array of keys.
         """
         check_key('key', key)
         inits = {x.name: x.init for x in self.program.layers if x.init is not None}
@@ -118,7 +118,7 @@ class Model(Stays):
     ) -> Schedule:
         """Convert examples to the arrays that drive the compiled program.
 
-        Runs on the host. Shapes are kept from batch to batch, per number of examples,
+        Runs on the host. For each number of rows, shapes are kept from batch to batch
         and only grow, so that a stationary stream compiles a handful of programs.
 
         Args:
@@ -128,25 +128,25 @@ class Model(Stays):
             beyond repeat the last example, and no gradient flows through them;
             `Schedule.mask` tells them apart. Batches of different numbers of examples
             and one size share their compiled program.
-          sharding: deals examples to devices, in order: how an array [examples] would
-            lie, `NamedSharding(mesh, jax.P('data'))`; or `jax.P('data')` alone, on the
-            mesh of `jax.set_mesh`. Each shard has as many rows, `size` by their number.
-            `apply` then runs each where it lies, and gradients are summed over all.
-            Where other processes have some of the devices, each gives the examples of
-            its own shards, the same as those that share them, and all call this
-            together.
+          sharding: assigns examples to devices, in order, as it would split an array
+            [examples]: `NamedSharding(mesh, jax.P('data'))`, or `jax.P('data')` alone,
+            on the mesh of `jax.set_mesh`. Each shard has `size` / shards rows. `apply`
+            runs each shard on its devices, and gradients are summed over all shards.
+            Where other processes have some of the devices, all call this together, each
+            with the examples of its own shards; processes that share a shard give the
+            same examples.
 
         Raises:
           TypeError: `examples` is a tuple, dict or string, which may be one example;
-            `sharding` is none.
-          ValueError: there are more examples than `size`, or a million rows fewer, or
+            `sharding` is no sharding.
+          ValueError: there are more examples than `size`, or fewer by over a million;
             they were traced for another expression; `size` is no multiple of the
-            number of shards, or `sharding` no sharding of the axis of examples.
+            number of shards; or `sharding` does not split the axis of examples alone.
           InputError: an example does not fit the expression.
-          RuntimeError: it did not, and did when it was read again, as one must be to
-            tell what is wrong with it; or another process has no schedule.
-          ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
-            the model is as it was before.
+          RuntimeError: an example did not fit, but did when it was read again to find
+            the reason; or another process has no schedule.
+          ProgramBudgetError: one more shape would exceed `max_programs`. After any of
+            these errors the model has the same shapes as before.
         """
         scheduler, begin = self.scheduler, time.perf_counter()
         shards = None if sharding is None else make_shards(sharding)
@@ -162,17 +162,17 @@ class Model(Stays):
     def schedules(
         self, batches: Iterable[Iterable[Any] | Traced], *, size: int | None = None
     ) -> list[Schedule]:
-        """Return schedules of several batches of one capacity, for `Schedule.stack`.
+        """Return schedules of several batches, all of one shape, for `Schedule.stack`.
 
-        So a compiled program may run several steps of training, by `lax.scan`.
+        So one call of a compiled program can run several training steps, by `lax.scan`.
 
         Args:
-          batches: each as `schedule` takes it.
-          size: how many rows the results of each get; as many as the largest batch has
-            examples when left out.
+          batches: a list, or other iterable, of `examples` as in `schedule`.
+          size: how many rows the results of each batch get; by default the number of
+            examples of the largest batch.
 
         Raises:
-          What `schedule` raises.
+          The errors of `schedule`.
         """
         is_several = isinstance(batches, Iterable)
         expect('batches', batches, is_several, 'a list of lists of examples')
@@ -192,16 +192,16 @@ class Model(Stays):
         Args:
           examples: a list or any other iterable; read in chunks, so it may be larger
             than memory.
-          skip_errors: leaves out examples that do not fit the expression, and keeps
-            account of them in `Corpus.skipped`. Those beside them are read again, so
-            functions of the expression must not use up what they are given.
-          progress: shows a progress bar, on a terminal or in a notebook, if it takes a
-            few seconds.
+          skip_errors: leaves out examples that do not fit the expression, and lists
+            them in `Corpus.skipped`. Examples near those are read again, so functions
+            of the expression must not use up what they are given.
+          progress: shows a progress bar, on a terminal or in a notebook, after a few
+            seconds.
 
         Raises:
           TypeError: `examples` is a tuple, dict or string, which may be one example.
-          InputError: an example does not fit; its number is that among all examples.
-          RuntimeError: one did not, and did when it was read again.
+          InputError: an example does not fit; the error has its number among all.
+          RuntimeError: an example did not fit, but did when it was read again.
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -214,18 +214,18 @@ class Model(Stays):
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Join examples that were traced apart.
+        """Join examples that were traced separately into one corpus.
 
-        Schedules of any of them are to the bit those of the same examples traced
-        together.
+        Its schedules are to the bit those of the same examples traced together.
 
         Args:
-          parts: corpora, of this model or of another of the same expression, and what
-            tracers made. `Corpus.source` and `skipped` count on from part to part.
+          parts: a list, or other iterable, of corpora, of this model or another of the
+            same expression, and of `Traced`, which tracers return. `Corpus.source` and
+            `skipped` count on from part to part.
 
         Raises:
-          TypeError: a part is neither; ValueError: it is of another expression, or
-            there is none.
+          TypeError: a part is neither a corpus nor `Traced`.
+          ValueError: a part is of another expression, or there is no part.
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -238,8 +238,8 @@ class Model(Stays):
     def tracer(self) -> Tracer:
         """Return a callable that traces examples in other processes.
 
-        There it runs on NumPy; `schedule` takes what it returns and gives the same
-        schedule, to the bit, as of the examples themselves. With `import grain`:
+        There it runs on NumPy. `schedule` takes its result in place of the examples and
+        returns the same schedule, to the bit. With `import grain`:
 
             source = grain.MapDataset.source(examples).shuffle(seed=0)
             batches = source.batch(64, batch_fn=list).map(model.tracer())
@@ -263,19 +263,19 @@ class Model(Stays):
 
         Args:
           step: a function that takes a schedule, jitted or not.
-          *args: its arguments, with a `Capacity` (of `Corpus.capacities` or
-            `Batches.capacities`) in place of the schedule; the others as they will be
-            or as `jax.ShapeDtypeStruct`.
-          **options: likewise, by name.
+          *args: arguments of `step`, with a `Capacity` (from `Corpus.capacities` or
+            `Batches.capacities`) in place of the schedule; other arrays as they will
+            be, or as `jax.ShapeDtypeStruct`.
+          **options: more arguments, by name.
 
         Returns:
           The compiled step, to be called with schedules in place of the capacity, which
           is reserved; see `reserve`.
 
         Raises:
-          TypeError: there is no `Capacity` among the arguments.
-          ValueError: one is of another expression.
-          ProgramBudgetError: the capacity would be one program too many.
+          TypeError: `step` is no function, or no argument is or holds a `Capacity`.
+          ValueError: a capacity is of another expression.
+          ProgramBudgetError: the capacity needs one program more than `max_programs`.
 
         >>> import jax, jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -288,23 +288,23 @@ class Model(Stays):
 
     @api_boundary
     def reserve(self, capacity: Capacity) -> Capacity:
-        """Reserve room: from now on batches that fit have schedules of one capacity.
+        """Reserve a capacity: from now on batches that fit have schedules of its shape.
 
-        Batches that do not fit have another program, with a warning, and those
-        that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
+        Batches that do not fit get another program, with a warning; those that fit keep
+        theirs. Nothing is compiled here; `precompile` also reserves.
 
         Args:
-          capacity: of `Corpus.capacities`, of a few examples of all kinds, the largest
-            among them; of `Schedule.capacity`; or what holds either of two, `a | b`.
-            What none of these examples runs has no room.
+          capacity: from `Corpus.capacities`, of a few examples of all kinds, with the
+            largest; from `Schedule.capacity`; or the union of two, `a | b`. It has
+            no room for operations that none of these examples runs.
 
         Returns:
-          The capacity of schedules of such batches: `capacity`, or more if more was
-          reserved for batches of this size before.
+          The capacity of schedules of such batches: `capacity`, or a larger one that
+          was reserved for batches of this size before.
 
         Raises:
-          TypeError: `capacity` is none; ValueError: it is of another expression.
-          ProgramBudgetError: it would be one program too many.
+          TypeError: it is no `Capacity`; ValueError: it is of another expression.
+          ProgramBudgetError: it needs one program more than `max_programs`.
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -330,31 +330,30 @@ class Model(Stays):
 
         Args:
           params: as `init` returns them, in any mapping.
-          schedule: as `schedule` returns it; data, no gradient flows to it.
-          external: by name, the arrays [rows, *shape] that `External` blocks pick rows
-            of; gradients flow to them.
-          rngs: a key of `jax.random`, or one by stream, where functions draw: dropout,
-            samples. What a node draws depends on the key, the id of its example, and
-            its place in that alone.
-          ids: [examples] integers, which example each row is, as `batch.indices`; the
-            numbers of the rows when left out.
-          deterministic: draws nothing, to evaluate.
+          schedule: as `schedule` returns it; no gradient flows to its arrays.
+          external: by name, the arrays [rows, *shape] from which `External` blocks pick
+            rows; gradients flow to these arrays.
+          rngs: a key of `jax.random`, or a dict of keys by stream, for functions that
+            draw, as dropout. What an operation draws for an example depends only on the
+            key, the id of the example, and the operation's place in the example.
+          ids: [examples] integers, the id of the example in each row, as
+            `batch.indices`; by default the number of the row.
+          deterministic: whether nothing is drawn, to evaluate.
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
           `Ragged` for sequences, `None` for void. With `Metric` blocks in the
-          expression, a pair of that and a dict of `MetricValues`, in whose rows
-          `Schedule.labels` says where they come from.
+          expression, a pair of this result and a dict of `MetricValues`, whose rows
+          have the labels in `Schedule.labels`.
 
         A function of yours under `jax.jit` keeps the programs that it was traced with,
-        and the data in them, as long as it lives itself, or until its `clear_cache()`;
-        nothing else outlives the model and its schedules.
+        and the data in them, while it exists, or until its `clear_cache()`; nothing
+        else outlives the model and its schedules.
 
         Raises:
-          ValueError: the schedule is another model's, and not of one that was defined
-            in the same way.
-          TypeError: `params` lacks a layer or has others, or one differs from `init`
-            in structure, shape or dtype; or so does an array of `external`; or a layer
+          ValueError: the schedule is of a model that was not defined in the same way.
+          TypeError: `params` lacks a layer or has others, or a layer or an array of
+            `external` differs from `init` in structure, shape or dtype; or a layer
             draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
@@ -368,7 +367,7 @@ class Model(Stays):
         return returned(self.program, schedule, run(params, schedule, draws))
 
     def _adopt(self, schedule: Schedule) -> Schedule:
-        """Return a schedule as one of this model, if it is of an equal one."""
+        """Return a schedule with the spec of this model; raise ValueError if unlike."""
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
@@ -386,14 +385,15 @@ class Model(Stays):
         external: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Run one example eagerly; see `Block.eval`, also for the options of draws."""
+        """Run one example without batching; see `Block.eval`, also for the options."""
         return self.block.eval(example, params, external, **options)
 
     @api_boundary
     def explain(self, schedule: Schedule | None = None) -> str:
         """Return a readable account of the program, or of one schedule.
 
-        Levels by operations, rows, tiles, spare rows, capacities, bytes, build time.
+        It lists rows per level and operation, tiles, spare rows, capacities, bytes and
+        the time to build it.
         """
         if schedule is None:
             return str(self.program)
@@ -422,23 +422,23 @@ def compile(
       block: a block, or what converts to one; takes one example, gives tensors, in
         tuples and sequences.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
-        exceeding it is an error, but for `predict`. When left out there may be any
-        number: capacities then grow so that data which grow need few, a warning says
-        once what to reserve, and what was compiled for `apply` by itself is dropped if
-        it is not used for long. (What functions of yours under `jax.jit` have compiled
-        stays until their `clear_cache()`.)
+        one more is an error, except in `predict`. By default any number: capacities
+        then grow by such steps that growing data need few, one warning says what to
+        reserve, and what was compiled for `apply` outside `jax.jit` is dropped if it is
+        not used for long. (What your functions under `jax.jit` have compiled stays
+        until their `clear_cache()`.)
       residuals: what the forward pass keeps for the reverse: 'save products', matrix
-        products, from which the rest is computed again; or 'recompute all', which
+        products, from which other values are computed again; or 'recompute all', which
         takes less memory and runs each product twice more. `Model.explain` tells how
         much memory either takes.
       strategy: how often loops of the compiled program run: 'counted', as often as the
         batch needs, which suits the CPU; or 'fixed', as often as the capacity allows,
         which suits devices that would wait for the host after every round: a few loops
         over tiles of different widths, as batches so far have had wide and narrow
-        levels. The default goes by the backend. Where nothing runs on its own results,
-        as messages along the edges of a graph, there are no loops: each operation runs
-        a single time, as plain JAX, on all rows that there is room for. On
-        accelerators the order of its sums then differs from run to run.
+        levels. The default depends on the backend. Where no operation runs on its own
+        results, as with messages along the edges of a graph, there are no loops: each
+        operation runs once, as plain JAX, on all rows of its capacity. On accelerators
+        the order of sums then differs from run to run.
       reproducible: sums in a fixed order, to the last bit: the result of an example is
         the same whatever batch it is in, and the gradients of a batch are the same in
         every run and process and with any number of threads. All rows of an operation
@@ -447,10 +447,11 @@ def compile(
         not promised.
 
     Raises:
-      ValueError: `residuals` or `strategy` is none of these.
-      TypeError: `reproducible` is no bool; or types clash or cannot be determined, and
-        the message names the path of the block at fault, what it expects and what it
-        gets.
+      ValueError: `residuals` or `strategy` is none of these, or `max_programs` is not
+        positive.
+      TypeError: `reproducible` is no bool, or `max_programs` no int; or types clash or
+        cannot be determined, and the message names the path of the block at fault, what
+        it expects and what it gets.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Function, Scalar
@@ -470,7 +471,7 @@ def compile(
 
 
 def _checked_limit(max_programs: int | None) -> int | None:
-    """Return the limit of programs, checked."""
+    """Return `max_programs`; raise TypeError or ValueError unless an int above 0."""
     hint = 'write `jf.compile(a >> b)` for one block after another'
     is_no_block = not isinstance(max_programs, Block)
     expect('max_programs', max_programs, is_no_block, 'int', hint)
@@ -481,7 +482,7 @@ def _checked_limit(max_programs: int | None) -> int | None:
 
 @memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
-    """Return the model of a block, compiled once, for modules that are copied."""
+    """Return the model of a block, compiled once, which copies of a module share."""
     return compile(block, max_programs)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in files: `save` writes what predictions need, `load` reads it.
+"""Models in files: `save` writes all that predictions need, `load` reads it.
 
 A file of `jfold.files.storage` holds the expression as records, the parameters, and
 for each capacity the program that `jax.export` writes of `apply`. Nothing is pickled.
@@ -59,24 +59,24 @@ def save(
 ) -> None:
     """Write a model with its parameters to a file, for predictions without its code.
 
-    The file holds what the host does with examples, the parameters, and `model.apply`
-    for batches of some capacities, as `jax.export` writes it. Python functions that the
-    host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
-    they can be imported; those of a notebook, which cannot, are listed in an error.
+    The file holds the expression, by which the host reads examples, the parameters, and
+    `model.apply` for batches of some capacities, as `jax.export` writes it. Functions
+    that the host calls (`InputTransform`, keys of `OneOf`) are written by the names by
+    which they can be imported; an error lists those that cannot, as of a notebook.
 
     Args:
-      path: of the file, which is written all or nothing.
-      model: as `jfold.compile` returns it; without `External` blocks, and giving
-        tuples, dicts and sequences.
-      params: as of `Model.apply`; they come back in dicts, lists and tuples.
-      capacities: what is to have room; when left out, all that the model has so far: of
-        `Model.reserve`, and of its schedules.
-      platforms: where the file is to run, of 'cpu', 'cuda', 'rocm' and 'tpu'; here,
-        when left out. For others, `jf.compile(..., strategy=)` says how loops run.
+      path: the file, which is written all or nothing.
+      model: what `jfold.compile` returned; without `External` blocks, and with results
+        in tuples, dicts and sequences.
+      params: as in `Model.apply`; `load` returns them in dicts, lists and tuples.
+      capacities: the capacities to export; by default all those of the model so far,
+        from `Model.reserve` and from its schedules.
+      platforms: where the file is to run, of 'cpu', 'cuda', 'rocm' and 'tpu'; by
+        default as here. For others, `jf.compile(..., strategy=)` says how loops run.
 
     Raises:
       TypeError: the expression holds functions or values that cannot be written; all
-        are listed, with their blocks. Or `params` are not as of `Model.apply`.
+        are listed, with their blocks. Or `params` are not as in `Model.apply`.
       ValueError: there is no capacity; one is of another model, or of several devices;
         the model has `External` blocks; or a platform is not known.
       FileNotFoundError: there is no such folder.
@@ -112,7 +112,7 @@ def save(
 
 
 def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
-    """Return what a file says of a model besides its program and parameters."""
+    """Return the JSON of a model in a file, without its program and parameters."""
     return {
         'format': FORMAT,
         'versions': _versions(),
@@ -126,7 +126,7 @@ def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def _check_platforms(platforms: object) -> None:
-    """Refuse platforms that JAX would write files for which nothing can run."""
+    """Raise TypeError unless a list, ValueError for platforms on which nothing runs."""
     if platforms is None:
         return
     known = ('cpu', 'cuda', 'rocm', 'tpu')
@@ -141,7 +141,7 @@ def _check_platforms(platforms: object) -> None:
 
 
 def _check_model(model: Model) -> None:
-    """Refuse a model that no file can hold."""
+    """Raise TypeError or ValueError if a model cannot be written to a file."""
     expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
     check_classes(model.program.results)
     names = [x.name for x in model.program.layers if x.external]
@@ -155,7 +155,7 @@ def _check_model(model: Model) -> None:
 def _specs(
     model: Model, capacities: Capacity | Iterable[Capacity] | None
 ) -> list[Spec]:
-    """Return the specs to export, from small to large."""
+    """Return the specs to export, from small to large; raise ValueError if none."""
     if capacities is None:
         chains = model.budget.chains.values()
         specs = [x for chain in chains for x in chain.specs if x.shards is None]
@@ -180,7 +180,7 @@ def _specs(
 
 
 def _sort_key(spec: Spec) -> tuple[int, ...]:
-    """Return a sort key of specs: a capacity that holds another comes behind it."""
+    """Return a sort key by which a capacity that holds another comes after it."""
     capacity = spec.capacity
     steps = sum(count for profile in capacity.profiles for count, _ in profile)
     return capacity.examples, sum(capacity.rows), sum(capacity.numbers), steps
@@ -191,10 +191,10 @@ def _versions() -> dict[str, str]:
 
 
 def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return a program as arrays and as JSON.
+    """Return a program as arrays by name, and as JSON.
 
     Raises:
-      TypeError: it holds values that cannot be written.
+      TypeError: the program holds functions or values that cannot be written.
     """
     encoder = Encoder()
     root = encoder.encode(portable(program))
@@ -202,7 +202,7 @@ def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
         raise TypeError(_refusal(encoder.refused))
     arrays = {f'{POOL}{name}': array for name, array in encoder.arrays.items()}
     document = {'classes': tags(), 'records': encoder.records, 'root': root}
-    # A wrong program is reported here, and not where it is loaded, perhaps years later.
+    # A wrong program is reported now, not when it is loaded, perhaps years later.
     read = _read_program(arrays, document)
     if differences(fingerprint(program), fingerprint(read)):
         raise AssertionError('jfold wrote a wrong program, please report it')
@@ -219,12 +219,15 @@ def _refusal(refused: Iterable[tuple[str, str]]) -> str:
 
 
 def _write_params(value: object, where: str, leaves: list[Array]) -> Any:
-    """Return the structure of parameters as JSON; append arrays to `leaves`.
+    """Return the structure of parameters as JSON, and append their arrays to `leaves`.
 
-    Each array stands there as its number among `leaves`.
+    In the JSON an array is its index in `leaves`.
+
+    Args:
+      where: the path to `value`, for messages.
 
     Raises:
-      TypeError: it has other containers, or leaves that are no arrays.
+      TypeError: a container is no dict, list or tuple, or a leaf no array of numbers.
     """
     type_ = type(value)
     if type_ is dict:
@@ -268,7 +271,11 @@ def _shape(leaf: Any) -> Any:
 def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
-    """Return `apply` for batches of a spec, as `jax.export` writes it."""
+    """Return the bytes of `model.apply` for batches of a spec, from `jax.export`.
+
+    Args:
+      params: the shapes of the parameters.
+    """
     structure = leaf_restorer(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
@@ -296,7 +303,7 @@ def _write_capacity(capacity: Capacity) -> dict[str, Any]:
 
 
 def _layout_digest(spec: Spec) -> str:
-    """Return a digest of the layout of a schedule's arrays."""
+    """Return a digest of where rows and indices lie in the arrays of a schedule."""
     return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
 
 
@@ -305,24 +312,24 @@ def _layout_digest(spec: Spec) -> str:
 
 @api_boundary
 def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
-    """Read a model that `save` wrote: it schedules and predicts as the one saved.
+    """Read a model that `save` wrote; it schedules and predicts as the saved one did.
 
     Loading imports the modules whose functions the host calls, and runs nothing else;
-    predicting calls these functions with examples. Whoever writes the file chooses
-    which, so load files of those alone whose code you would run.
+    predicting calls these functions with examples. The writer of a file chooses the
+    functions, so load only files from people whose code you would run.
 
     Args:
-      path: of the file.
-      check_functions: whether functions that the host calls have to be what they were,
-        with the data at module level that they use, such as a cache.
+      path: the file.
+      check_functions: whether to refuse the file if functions that the host calls have
+        changed, or data at module level that they use, such as a cache.
 
     Raises:
       FileNotFoundError: there is no such file.
       DamagedError: the file is damaged or truncated, or of another kind.
-      UnknownFormatError: it is of another version of jfold or JAX.
-      ImportError: a module is missing, or a function in it.
-      ValueError: it holds something else; functions have changed since it was written;
-        or it is for other platforms.
+      UnknownFormatError: the file is of another version of jfold or JAX.
+      ImportError: a module that the file names is missing, or a function in it.
+      ValueError: the file holds something else, or is for other platforms; or functions
+        have changed since it was written.
 
     >>> import jfold as jf, tempfile
     >>> model = jf.compile(jf.Scalar())
@@ -354,7 +361,7 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
 
 
 def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a file, and what it says of its model."""
+    """Return the arrays of a file by name, and the JSON of its model."""
     check_path(path)
     with note_missing('a model in a file, got none: write it by `jf.save`'):
         maps, metadata = storage.read(path)
@@ -372,7 +379,7 @@ def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 def _read_content(
     arrays: Mapping[str, Array], saved: Mapping[str, Any]
 ) -> tuple[Program, tuple[Spec, ...], Any]:
-    """Return the program, its specs and parameters, which fit one another."""
+    """Return program, specs and parameters of a file; raise if they do not agree."""
     program = _read_program(arrays, saved['program'])
     specs = tuple(_read_specs(program, saved))
     if not specs:
@@ -383,7 +390,7 @@ def _read_content(
 
 
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
-    """Refuse a file of another format, or of a version with other blocks."""
+    """Raise UnknownFormatError for another format, or other kinds of blocks."""
     with reading(path):
         number, _ = saved['format'], _versions_text(saved['versions'])
     if number != FORMAT:  # of which nothing else is known
@@ -396,6 +403,7 @@ def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
+    """Return the error for a file of another version; `what` says the difference."""
     then, now = (_versions_text(x) for x in (saved['versions'], _versions()))
     return UnknownFormatError(
         f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
@@ -419,6 +427,7 @@ def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> P
 
 
 def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
+    """Yield the specs of a file; raise TypeError or ValueError if one is malformed."""
     for numbers in saved['capacities']:
         capacity = Capacity(**{name: _tuples(x) for name, x in numbers.items()})
         if capacity.shards or {*map(type, capacity.numbers)} != {int}:
@@ -430,7 +439,7 @@ def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
 
 
 def _tuples(value: object) -> Any:
-    """Convert JSON's lists to tuples, nested ones too."""
+    """Return a value of JSON with tuples in place of lists, nested ones too."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -445,7 +454,7 @@ def _read_params(tree: object, arrays: Mapping[str, Array]) -> object:
 
 
 def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
-    """Refuse a program whose functions have changed since it was saved."""
+    """Raise ValueError if functions of a program have changed since it was saved."""
     with reading(path):
         changes = differences(fingerprint(program), saved['fingerprint'])
     if changes:
@@ -460,7 +469,7 @@ def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> 
 def _deserialize(
     path: Path, saved: Mapping[str, Any], data: Iterable[bytearray]
 ) -> list[export.Exported]:
-    """Return the programs, if this version of JAX can read them."""
+    """Return exported programs; raise UnknownFormatError if JAX cannot read one."""
     try:
         return [export.deserialize(program) for program in data]
     except ImportError:
@@ -472,7 +481,7 @@ def _deserialize(
 
 
 def _check_platform(path: Path, program: export.Exported) -> None:
-    """Refuse a program that cannot run here."""
+    """Raise ValueError if JAX, on this platform and at its precision, cannot run it."""
     here, known = export.default_export_platform(), program.platforms
     if here not in known:
         raise ValueError(

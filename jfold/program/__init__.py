@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of an expression: operations, components, results."""
+"""The lowered form of an expression: its operations, components and results."""

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Components: operations that feed each other, and the order in which they run.
+"""Strongly connected components of operations, and the order in which they run.
 
-Two operations are of one component if each may read, through others, what the other
-makes: the cells of a tree, an encoder's step. Components run one after another, each
-with levels of its own, so a batch never waits for what it does not read. An operation
-alone that does not read its own results (an embedding, a softmax, a loss) has no
-levels: it runs once, over all its nodes. For a component of one operation the number of
-levels is the longest chain in the data, the least that any order needs.
+Two operations are in one component if each may read results of the other, directly or
+through further operations: the cells of a tree, an encoder's step. Components run one
+after another, each with its own levels, so a batch never waits for what it does not
+read. A component of one operation that does not read its own results (an embedding, a
+softmax, a loss) has no levels: it runs once, over all its nodes. For a component of one
+operation the number of levels is the longest chain in the data, the least possible.
 
-Who may read what is a property of the operations, not of the data: `Operations.sources`
-states it, or else a value may be any result of its type.
+What an operand may be is a property of the operations, not of the data. It is stated by
+`Operations.sources`; if that is `None`, any result of the operand's type.
+
+Operations, and the outputs of all operations together, are numbered from 0. A
+`ProducerSet` is a set of such numbers, an int with one bit for each.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from jfold.program.operations import Operations, Producers, ProducerSet
 
 @dataclass(frozen=True)
 class Component:
-    """Operations that run level by level together.
+    """A strongly connected component: operations that run together, level by level.
 
     Attributes:
-      operations: in the program's order.
-      recurrent: whether they read their own results; if not it is one operation, whose
-        nodes are all of level 1.
+      operations: the numbers of the operations, in increasing order.
+      recurrent: whether an operation in it may read its own results, directly or not.
+        If not, the component is one operation, whose nodes all have level 1.
     """
 
     operations: tuple[int, ...]
@@ -40,15 +43,15 @@ class Component:
 
 @memoized
 def components(operations: Operations) -> tuple[Component, ...]:
-    """Return the components, in an order in which each reads earlier ones alone."""
+    """Return the components in topological order: producers before their readers."""
     closure = _closure(direct_reads(operations))
-    # Operations that read each other reach the same set: that is a component.
+    # Operations that read each other reach the same set, and make up a component.
     reached = [producers | 1 << o for o, producers in enumerate(closure)]
     groups: dict[ProducerSet, list[int]] = {}
     for o, producers in enumerate(reached):
         groups.setdefault(producers, []).append(o)
-    # A component reaches all that those it reads do, and itself: so sorting by size
-    # puts it behind them.
+    # A component reaches itself and all that its producers reach. So its set is larger
+    # than theirs, and sorting by size puts it behind them.
     ordered = sorted(groups.values(), key=lambda group: reached[group[0]].bit_count())
     return tuple(
         Component(tuple(group), bool(closure[group[0]] >> group[0] & 1))
@@ -58,7 +61,7 @@ def components(operations: Operations) -> tuple[Component, ...]:
 
 @memoized
 def component_of(operations: Operations) -> tuple[int, ...]:
-    """Return the number of each operation's component."""
+    """Return, for each operation, the index of its component in `components`."""
     numbers = enumerate(components(operations))
     component = {o: c for c, part in numbers for o in part.operations}
     return tuple(component[o] for o in range(len(operations.operations)))
@@ -66,16 +69,16 @@ def component_of(operations: Operations) -> tuple[int, ...]:
 
 @memoized
 def are_recurrent(operations: Operations) -> tuple[bool, ...]:
-    """Return whether each operation's component is recurrent."""
+    """Return, for each operation, whether its component is recurrent."""
     parts = components(operations)
     return tuple(parts[c].recurrent for c in component_of(operations))
 
 
 def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
-    """Return the operations that each reads, directly or through others."""
+    """Return the transitive closure: the set of operations that each one reaches."""
     direct_reads = list(direct_reads)
-    # Warshall's algorithm: paths through more and more operations. Sets are bits,
-    # so one step adds all that another operation reads.
+    # Warshall's algorithm: paths through more and more operations. Sets are bits, so
+    # one `or` adds all that another operation reads.
     for q in range(len(direct_reads)):
         for o in range(len(direct_reads)):
             if direct_reads[o] >> q & 1:
@@ -87,13 +90,16 @@ def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Return the number of each operation's first result, then the number of all."""
+    """Return the number of each operation's first output, then of outputs in all.
+
+    Outputs are numbered through all operations; the list has one item more than these.
+    """
     counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
 
 
 def results_in(makers: ProducerSet) -> Iterator[int]:
-    """Yield the numbers in a set, the lowest first."""
+    """Yield the numbers in a set of outputs or of operations, in increasing order."""
     while makers:
         lowest = makers & -makers
         yield lowest.bit_length() - 1
@@ -102,11 +108,11 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return the results that each input may read, as stated or as types allow."""
+    """Return the outputs that each operand may be: as stated, else all of its type."""
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))
-    # Where nothing is stated, a value may be any result of its type.
+    # Nothing is stated: an operand may be any output of its type.
     of_type = [0 for _ in operations.types]
     for number, t in enumerate(outputs):
         of_type[t] |= 1 << number
@@ -122,9 +128,10 @@ def sources(operations: Operations) -> Producers:
 
 @memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
-    """Return whether each input of an operation comes from outside of its recurrence.
+    """Return, per operation and input, whether no producer is in the same component.
 
-    That is so whatever the data; of operations that are not recurrent it is false.
+    Such an operand is loop-invariant, whatever the data. For an operation that is not
+    recurrent all values are false.
     """
     first, parts = first_results(operations), components(operations)
     results = [
@@ -140,7 +147,7 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
 
 
 def direct_reads(operations: Operations) -> list[ProducerSet]:
-    """Return the operations whose results each operation may read directly."""
+    """Return, for each operation, the set of operations that it may read directly."""
     counts = enumerate(len(x.outputs) for x in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]
     return [
@@ -150,5 +157,5 @@ def direct_reads(operations: Operations) -> list[ProducerSet]:
 
 
 def union(sets: Iterable[ProducerSet]) -> ProducerSet:
-    """Return the union of sets."""
+    """Return the union of sets of numbers, each an int with one bit per number."""
     return functools.reduce(operator.or_, sets, 0)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Program`: the result of lowering an expression, and all that later parts see.
+"""`Program`: the result of lowering an expression, and all that later stages see.
 
-It has two halves. `Operations` is what the device runs: an operation is a layer at
-certain tensor types, one per distinct callable and types. The scheduler and the device
-see nothing else, so a front end that makes a `Graph` without source states operations
-alone. The source, a Python function of examples, records which operations are applied
-to what.
+It has two halves. `Operations` describes what the device runs: an operation is a layer
+at certain tensor types, one per distinct callable and types. The scheduler and the
+device see nothing else, so a front end that makes a `Graph` by other means than source
+needs `Operations` alone. The source is a Python function of examples, which records the
+operations that are applied, and to which operands.
 """
 
 from __future__ import annotations
@@ -29,37 +29,42 @@ if TYPE_CHECKING:
 
     from jfold.tracing.record import Expression, Source
 
-ProducerSet = int  # a set of operations, or of their results, as bits
-# Rows on which a batched function is tried: with few and with many rows, so that one
-# that looks at the first rows alone is found out.
+ProducerSet = int  # a set of numbers of operations, or of their outputs: one bit each
+# The numbers of rows at which a `batched` function is tried: few and many, to detect a
+# function whose results depend on the first rows alone.
 PROBES = 2, 101
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A callable with its parameters, shared by all uses of that callable."""
+    """A callable with its parameters, shared by all uses of the callable."""
 
     name: str
     call: Callable[..., Any]  # (params, *inputs) -> outputs
     init: Callable[..., Any] | None  # (key) -> params
     params: ArrayTree | None  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
-    external: bool = False  # its parameter is an array that a batch is given
+    external: bool = False  # its parameter is an array given to each `apply`
     rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
-    evaluating: Callable[..., Any] | None = None  # the call where nothing is drawn
-    owner: Hashable = None  # of the parameters, where several layers have the same
-    adds: bool = False  # the sum of its arguments, elementwise
-    parts: tuple[str, ...] = ()  # the names of others, whose parameters it has
+    evaluating: Callable[..., Any] | None = None  # `call` for deterministic runs
+    owner: Hashable = None  # equal for layers that share their parameters
+    adds: bool = False  # the result is the elementwise sum of the arguments
+    parts: tuple[str, ...] = ()  # if fused: names of layers whose parameters it takes
 
     def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
-        """Return the parameters of this layer, among those of all layers by name."""
+        """Return the parameters of this layer, or `None` if `params` has none for it.
+
+        Args:
+          params: the parameters of all layers by name; a fused layer gets the dict of
+            those that its `parts` name.
+        """
         if self.parts:
             return {name: params[name] for name in self.parts}
         return None if self.params is None else params.get(self.name)
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:
-        """The parameters as leaves and structure, to compare others with."""
+        """The leaves, as specs, and the tree structure of the parameters."""
         return jax.tree.flatten(self.params)
 
     def __repr__(self) -> str:
@@ -68,10 +73,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Operation(Memoized):
-    """A layer at certain types; the unit of batching.
+    """A layer at certain types of operands and results; the unit of batching.
 
-    Types are stored twice: as the user wrote them (nested tuples), and flat, as numbers
-    in `Operations.types`.
+    Attributes:
+      arguments, result: the types as the user wrote them, nested tuples.
+      inputs, outputs: the same types flat, as indices into `Operations.types`.
     """
 
     layer: Layer
@@ -79,25 +85,31 @@ class Operation(Memoized):
     result: Type
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    from_left: bool = False  # the layer takes two of the arguments, then a third, ...
-    # Whether it may be fused with its producers: it has no loops, branches or custom
-    # derivatives, which would decide how the reverse of the fused operation runs.
+    from_left: bool = False  # a left fold of the binary layer over many arguments
+    # Whether it may be fused with its producers: the layer has no loops, branches or
+    # custom derivatives, which would decide how the reverse of a fused operation runs.
     is_straight: bool = field(default=False, compare=False)
 
     @property
     def is_sum(self) -> bool:
-        """Return whether each input has the same cotangent as the output."""
+        """Whether the operation adds up its inputs, all of the type of its one output.
+
+        Then the cotangent of each input is that of the output.
+        """
         adds = self.layer.adds and len(self.outputs) == 1
         return adds and {*self.inputs} == {*self.outputs}
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
-        """Return the layer's outputs for parameters and inputs."""
+        """Return the layer's result for one node, given its parameters and arguments.
+
+        If `from_left`, the layer runs as a left fold over the arguments.
+        """
         if not self.from_left:
             return self.layer.call(params, *arguments)
         leaves, structure = jax.tree.flatten(arguments[0])
 
         def combined(left: object, right: object) -> Any:
-            # An intermediate result gets the types of the operation's result.
+            # An intermediate result is cast to the dtypes of the operation's result.
             results = jax.tree.leaves(self.layer.call(params, left, right))
             pairs = zip(results, leaves, strict=True)
             arrays = [jnp.asarray(x, like.dtype) for x, like in pairs]
@@ -114,13 +126,13 @@ class Operation(Memoized):
 
 @dataclass(frozen=True)
 class Producers:
-    """The results of operations that may be read at each place, as bit sets.
+    """The outputs of operations that each operand may be, as bit sets.
 
-    Results are numbered through all operations, those of one in their order.
+    Outputs are numbered through all operations, in order.
 
     Attributes:
-      inputs: per operation and input.
-      results: per result and tensor.
+      inputs: one set per operation and input.
+      results: one set per result of the program and tensor in its rows.
     """
 
     inputs: tuple[tuple[ProducerSet, ...], ...]
@@ -134,15 +146,17 @@ class Operations(Memoized):
     Compared and hashed by identity; a copy is the object itself.
 
     Attributes:
-      types: the tensor types; each has one buffer on the device.
-      layers: of all operations, with parameters or without.
-      operations: numbered by their place here.
-      constants: arrays that are the same in every batch, with the number of their type.
-      results: the outputs of a batch: the expression's value, metrics, and items of
-        sequences.
-      sources: the results that may be read at each place, which decides what is
-        recurrent; any of its type if `None`.
-      unrolled: whether it runs without loops: no operation is recurrent, except sums.
+      types: the tensor types; each has one value buffer on the device.
+      layers: the layers of all operations, with parameters or without.
+      operations: the operations; the number of an operation is its index here.
+      constants: arrays that are the same in every batch, each behind the index of its
+        type.
+      results: the tables that a batch returns: the expression's value, metrics, and
+        items of sequences.
+      sources: the outputs that each operand may be, which decides what is recurrent; if
+        `None`, any output of the operand's type.
+      unrolled: whether the program runs without loops: no operation is recurrent,
+        except sums.
     """
 
     types: tuple[TensorType, ...]
@@ -155,7 +169,7 @@ class Operations(Memoized):
 
     @property
     def own(self) -> Result:
-        """The value of the expression itself, without items of sequences."""
+        """The result that holds one row per example, of the expression's value."""
         return self.results[self.value_results[0]]
 
     @property
@@ -165,22 +179,22 @@ class Operations(Memoized):
 
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:
-        """The numbers of results that may have any number of rows."""
+        """The indices of results whose number of rows differs from batch to batch."""
         return tables.counted(self.results)
 
     @functools.cached_property
     def labelled(self) -> tuple[int, ...]:
-        """The numbers of results whose rows have labels."""
+        """The indices of results whose rows have labels."""
         return tables.labelled(self.results)
 
     @functools.cached_property
     def metric_results(self) -> tuple[int, ...]:
-        """The numbers of results of metrics."""
+        """The indices of results of metrics."""
         return tables.metric_numbers(self.results)
 
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
-        """The numbers of the results that make up the value, in `nesting` order."""
+        """The indices of the results that make up the value, in `nesting` order."""
         return tables.value_numbers(self.results)
 
     def __copy__(self) -> Operations:
@@ -204,7 +218,7 @@ class Program(Operations):
 
     Attributes:
       source: the generated function that records examples.
-      expression: explains what is wrong with an example.
+      expression: the expression as it was lowered, which explains errors of examples.
     """
 
     source: Source
@@ -215,12 +229,11 @@ class Program(Operations):
 
 
 def check_operations(operations: Operations) -> None:
-    """Check that operations refer only to types and results that exist.
+    """Raise ValueError unless the parts of `operations` agree with each other.
 
-    Raises:
-      ValueError: a number of a type is out of range, sources are of another shape, not
-        one result is the value of the expression, or others are not the items of its
-        sequences.
+    Each index of a type must be in range; exactly one result must be the value of the
+    expression, and others the items of the sequences in it, level by level; `sources`
+    must have one set per operand.
     """
     making = [result.kind.making for result in operations.results]
     if (returned := making.count(Making.RETURNED)) != 1:
@@ -241,7 +254,7 @@ def check_operations(operations: Operations) -> None:
 
 
 def _check_levels(operations: Operations) -> None:
-    """Check that results are the items of the sequences in the value."""
+    """Raise ValueError unless results are the items of the sequences in the value."""
     results = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(nesting(operations.output)))
     if [(result.kind.level, result.type) for result in results] != expected:

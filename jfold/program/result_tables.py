@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results: the tables of rows that a batch returns, and their kinds.
 
-All that differs between kinds is said here. The scheduler, the device and what returns
-values to a user ask the `Kind` of a result, and treat all alike otherwise.
+All differences between kinds are attributes of `Kind`. The scheduler, the device and
+the code that returns values to a user read these, and treat all kinds alike otherwise.
 
     | kind           | rows           | in the order of | spare rows | given as       |
     | -------------- | -------------- | --------------- | ---------- | -------------- |
@@ -27,26 +27,32 @@ from jfold.types import (
     leaf_types,
 )
 
-LENGTH = TensorType((), 'int32')  # of the lengths of sequences
+LENGTH = TensorType((), 'int32')  # the type of lengths of sequences
 IN_ROW = SequenceType, TensorType  # leaf types that have a tensor in a row
 T = TypeVar('T')
 
 
 def nesting(type_: Type) -> Iterator[Type]:
-    """Yield a type, those of the items of sequences in it, and so on inwards."""
+    """Yield a type, the item types of sequences in it, and so on, breadth first.
+
+    The index in this order is the level of rows; level 0 is the whole type.
+    """
     types = [type_]
-    for level in types:  # grows meanwhile: breadth first
+    for level in types:  # which grows in the loop
         yield level
         sequences = (t for t in leaf_types(level) if isinstance(t, SequenceType))
         types.extend(sequence.item for sequence in sequences)
 
 
 class Making(enum.Enum):
-    """The place where rows of a result are made, which decides their order."""
+    """The place in the source that makes rows of a result; it sets their order.
 
-    RETURNED = enum.auto()  # by the body of the expression, one row per example
-    OBSERVED = enum.auto()  # by that body, all rows at once, in their own order
-    COLLECTED = enum.auto()  # by any body, some at a time; sorted as `eval` would be
+    The body of the expression runs once per example, that of a declaration at each use.
+    """
+
+    RETURNED = enum.auto()  # by the expression's body, one row per example
+    OBSERVED = enum.auto()  # by that body, all items of a sequence at once
+    COLLECTED = enum.auto()  # by any body; sorted into the order of `Block.eval`
 
 
 # ---- kinds ---------------------------------------------------------------------------
@@ -57,15 +63,16 @@ class Kind:
     """The kind of a result: where its rows come from, and how they are returned.
 
     Attributes:
-      said: a name, by which files of traced examples say what is in them.
+      said: the text that names the kind in files of traced examples.
       making: where rows are made.
-      is_counted: whether each batch has its own number of rows: they take room in a
-        capacity, spare ones are zero, and a schedule has the example of each row.
+      is_counted: whether each batch has its own number of rows. Then a capacity has a
+        number of rows for it, spare rows are zero, and a schedule stores the index of
+        the example of each row.
       is_packed: whether the rows of all shards are returned one after another, with
-        spare ones at the end alone.
-      level: the place of the rows in the `nesting` of the expression's type; `None` if
-        the value of the expression is not made of them.
-      name: of the metric; `None` for other results.
+        spare rows only behind the last.
+      level: the index of the row type in the `nesting` of the expression's type; `None`
+        if the rows are not in the value of the expression.
+      name: the name of the metric; `None` for other results.
       labelled: whether each row has a label, an object that stays on the host.
     """
 
@@ -78,32 +85,38 @@ class Kind:
     labelled: bool = False
 
     def room(self, examples: int, counted: Iterator[int]) -> int:
-        """Return the rows in a capacity: the next of `counted`, or `examples`."""
+        """Return the number of rows that a capacity has for a result of this kind.
+
+        Args:
+          examples: the capacity's number of examples, returned unless `is_counted`.
+          counted: the capacity's numbers of rows of counted results, in order; the next
+            is taken and returned if `is_counted`.
+        """
         return next(counted) if self.is_counted else examples
 
     def owned(self, rows: int) -> int:
-        """Return the number of rows whose example a schedule stores."""
+        """Return `rows` if a schedule stores the example of each row, else 0."""
         return rows if self.is_counted else 0
 
     def __str__(self) -> str:
         return self.said
 
 
-# The table of the docstring above: there are no other kinds.
+# There are three kinds of results: those in the table of this file's docstring.
 
 EXAMPLE_ROWS = Kind('result', Making.RETURNED, is_counted=False, level=0)
 
 
 def item_rows(level: int) -> Kind:
-    """Return the kind of items of sequences in the value, example by example."""
-    # Packed, as a `Ragged` has no spare rows between those of shards.
+    """Return the kind of the rows that are items of sequences at a `nesting` level."""
+    # Packed, because a `Ragged` has no spare rows between those of two shards.
     return Kind(
         f'items of sequence {level}:', Making.OBSERVED, is_packed=True, level=level
     )
 
 
 def metric_rows(name: str, labelled: bool = False) -> Kind:
-    """Return the kind of rows that the metrics of one name collect."""
+    """Return the kind of the rows that all metrics with one name collect."""
     labels = ', with labels' if labelled else ''
     said = f'metric {name!r} in order{labels}:'
     return Kind(said, Making.COLLECTED, name=name, labelled=labelled)
@@ -118,8 +131,8 @@ class Result:
 
     Attributes:
       kind: where rows come from, and how they are returned.
-      type: of a row, as the user wrote it.
-      tensors: the types `tensors_in_row`, as numbers in `Operations.types`.
+      type: the type of a row, as the user wrote it.
+      tensors: the types `tensors_in_row(type)`, as indices into `Operations.types`.
     """
 
     kind: Kind
@@ -131,7 +144,7 @@ class Result:
 
 
 def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
-    """Return the tensor types in a row of a type; of sequences, lengths."""
+    """Return the types of the tensors in a row; for a sequence, `LENGTH`."""
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
         for leaf in leaf_types(type_)
@@ -142,11 +155,11 @@ def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
 def rows_of(
     output: Type, metrics: Mapping[str, tuple[Type, bool]]
 ) -> tuple[tuple[Kind, Type], ...]:
-    """Return the kinds of an expression's results, in order, with types of rows.
+    """Return the results of an expression in order, as pairs of kind and row type.
 
     Args:
       output: the type of one example's value.
-      metrics: by name, the type that it collects, and whether its rows have labels.
+      metrics: by name of a metric, its row type, and whether its rows have labels.
     """
     value, *items = nesting(output)
     return (
@@ -160,36 +173,35 @@ def rows_of(
 
 
 def counted(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the numbers of results that may have any number of rows."""
+    """Return the indices of results whose number of rows differs by batch."""
     return tuple(r for r, x in enumerate(results) if x.kind.is_counted)
 
 
 def packed(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the numbers of results whose rows of all shards lie together."""
+    """Return the indices of results whose rows of all shards are returned packed."""
     return tuple(r for r, x in enumerate(results) if x.kind.is_packed)
 
 
 def labelled(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the numbers of results whose rows have labels."""
+    """Return the indices of results whose rows have labels."""
     return tuple(r for r, x in enumerate(results) if x.kind.labelled)
 
 
 def value_numbers(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the numbers of results that make up the expression's value, by level."""
+    """Return the indices of results that make up the value, sorted by level."""
     levels = ((x.kind.level, r) for r, x in enumerate(results))
     return tuple(r for _, r in sorted((k, r) for k, r in levels if k is not None))
 
 
 def metric_numbers(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the numbers of results of metrics."""
+    """Return the indices of results that metrics collect."""
     return tuple(r for r, x in enumerate(results) if x.kind.name is not None)
 
 
 def check_classes(results: Iterable[Result]) -> None:
-    """Check that no result is a class of the user's, which others may not have.
+    """Raise TypeError if a result holds an object of a class, such as a dataclass.
 
-    Raises:
-      TypeError: one is.
+    Another process may lack that class; tuples and dicts pass.
     """
     waiting: list[Type] = [result.type for result in results]
     while waiting:
@@ -211,12 +223,12 @@ def assemble(
     value_of: Callable[[list[T]], Any],
     metric_of: Callable[[int, T], Any],
 ) -> Any:
-    """Return the value of an expression; with metrics, also those by name.
+    """Return the value of an expression, or `(value, {name: metric})` with metrics.
 
     Args:
-      tables: of each result.
-      value_of: makes the value from the tables of its levels.
-      metric_of: makes the value of a metric from the number of its result and table.
+      tables: one table per result.
+      value_of: a function from the tables of the value's levels to the value.
+      metric_of: a function from the index and table of a metric's result to its value.
     """
     rows = [*tables]
     value = value_of([rows[r] for r in value_numbers(results)])
@@ -233,7 +245,11 @@ def map_outputs(
     change_value: Callable[[Any], Any],
     change_metric: Callable[[Any], Any],
 ) -> Any:
-    """Apply functions to the value and to each metric of a result of `assemble`."""
+    """Return a result of `assemble`, with its value and each of its metrics changed.
+
+    Args:
+      output: the result of `assemble`.
+    """
     if not metric_numbers(results):
         return change_value(output)
     value, metrics = output

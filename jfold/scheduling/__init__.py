@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of schedules: demands, capacities, layouts and indices."""
+"""The host's arithmetic for schedules: demands, capacities, layouts and indices."""

@@ -18,12 +18,12 @@ from jfold.scheduling.shards import Shards
 
 @dataclass(frozen=True, eq=False)
 class ShardAssignment:
-    """The examples of a batch that each shard has.
+    """The examples of a batch that each shard computes.
 
     Attributes:
-      shards: the devices to share them; `None` for one device, which has them all.
-      rows: of the results of a shard.
-      examples: per shard, the numbers of its examples in the batch [rows or fewer]; of
+      shards: the devices that share the examples; `None` for one device, which has all.
+      rows: the number of rows of the results of each shard.
+      examples: per shard, the indices of its examples in the batch [rows or fewer]; of
         this process's shards alone, if other processes have examples of their own.
     """
 
@@ -32,23 +32,24 @@ class ShardAssignment:
     examples: tuple[Array, ...]
 
     def parts(self, selection: Selection) -> list[Selection]:
-        """Return the part of a selection that each shard has."""
+        """Return a list of selections: the examples of each shard in `examples`."""
         if self.shards is None:
             return [selection]
         return [selection.pick(examples) for examples in self.examples]
 
     @property
     def own(self) -> tuple[int, ...]:
-        """The shards of this process, as places in `examples`."""
+        """The indices in `examples` of the shards that this process has devices of."""
         if self.shards is None or len(self.examples) < self.shards.count:
             return tuple(range(len(self.examples)))
         return self.shards.own
 
     @property
     def of_rows(self) -> tuple[Array, Array]:
-        """The example of each row, and whether it is real, both [shards * rows].
+        """The example index of each row, and a mask of real rows [shards * rows].
 
-        Spare rows of a shard repeat its last example, or that of the shard before.
+        Spare rows of a shard repeat its last example; without any, the last example of
+        the shards before; without any, example 0.
         """
         order, last = [], 0
         for examples in self.examples:
@@ -63,14 +64,16 @@ class ShardAssignment:
 def default_assignment(
     examples: int, size: int | None = None, shards: Shards | None = None
 ) -> ShardAssignment:
-    """Assign examples in order, to shards or all to one device.
+    """Assign examples in order to shards, or all to one device without shards.
 
     Args:
-      size: rows of the results, those of all shards; when left out as few as hold them.
+      examples: the number of examples.
+      size: rows of the results, of all shards; by default as few as hold the examples.
 
     Raises:
-      TypeError, ValueError: `size` is no int, too few, far too many, or cannot be
-        divided.
+      TypeError: `size` is no int.
+      ValueError: `size` is less than `examples`, far more, or no multiple of the number
+        of shards.
     """
     if shards is None:
         return ShardAssignment(
@@ -83,7 +86,14 @@ def default_assignment(
 def assign_in_order(
     shards: Shards, rows: int, examples: int, count: int | None = None
 ) -> ShardAssignment:
-    """Assign examples in order, `rows` to each of the first `count` shards."""
+    """Assign examples in order, `rows` to a shard, among the first `count` shards.
+
+    The last shards may get fewer or none.
+
+    Args:
+      examples: the number of examples.
+      count: the number of shards to assign to; all by default.
+    """
     count = shards.count if count is None else count
     ends = [min(shard * rows, examples) for shard in range(count + 1)]
     parts = itertools.pairwise(ends)
@@ -95,18 +105,18 @@ def assign_evenly(
 ) -> ShardAssignment:
     """Assign examples so that all shards have about the same work.
 
-    Largest first, each to the shard with the least so far that has room (Graham, Bounds
-    on multiprocessing timing anomalies, 1969); in a shard examples keep their order.
-    Every process computes the same.
+    The example with most work comes first, and each goes to the shard with the least
+    work so far that has room (Graham, Bounds on multiprocessing timing anomalies,
+    1969). In a shard examples keep their order. All processes compute the same result.
 
     Args:
       rows: the most examples of a shard.
-      work: of each example.
-      count: of shards to assign to, if not to all.
+      work: the work of each example, as the number of its nodes.
+      count: the number of shards to assign to; all by default.
     """
     count = shards.count if count is None else count
     parts: list[list[int]] = [[] for _ in range(count)]
-    loads = [(0, shard) for shard in range(count)]  # a heap
+    loads = [(0, shard) for shard in range(count)]  # a heap of shards with room
     for example in sorted(range(len(work)), key=lambda k: (-work[k], k)):
         load, shard = loads[0]
         parts[shard].append(example)
@@ -126,14 +136,17 @@ def rows_of_shard(
     rows: int | None = None,
     count: int | None = None,
 ) -> int:
-    """Return the rows of results of each shard, as few as examples need by default.
+    """Return the number of rows of the results of each shard.
 
     Args:
-      name: of the argument that `rows`, of all shards, was passed as.
-      count: of shards, if not all of them are meant.
+      name: the argument of the user's call that `rows` was, for errors.
+      examples: the number of examples.
+      rows: rows of all shards; by default as few as hold the examples.
+      count: the number of shards that have these rows; all by default.
 
     Raises:
-      TypeError, ValueError: `rows` are too few, far too many, or cannot be divided.
+      TypeError: `rows` is no int.
+      ValueError: `rows` is less than `examples`, far more, or no multiple of `count`.
     """
     count = shards.count if count is None else count
     if rows is None:

@@ -2,9 +2,9 @@
 """The budget of specs that a model has: each is a program to compile.
 
 For each number of rows of the results, and their shards, the specs in use form a chain:
-each holds all that the one before it holds, and a batch takes the first that holds it.
-A reserved spec stays in its chain; if the last one is not reserved, it is replaced when
-a batch outgrows it.
+each holds all batches that the spec before it holds, and a batch takes the first spec
+that holds it. A reserved spec stays in its chain. If the last spec is not reserved, a
+larger one replaces it as soon as a batch does not fit.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from jfold.scheduling.tiles import (
     without_unused,
 )
 
-Batches: TypeAlias = tuple[int, Shards | None]  # rows of the results, and shards
+Batches: TypeAlias = tuple[int, Shards | None]  # a shard's rows of results, and shards
 LOG = logging.getLogger('jfold')
 FEW = 8  # programs; a user is warned of more
-LATE = 32  # recent batches, by whose needs capacities grow
+LATE = 32  # most recent batches, by whose needs capacities grow
 
 
 @dataclass(eq=False)
@@ -44,8 +44,9 @@ class Chain:
     """The specs of batches of one size, from small to large.
 
     Attributes:
-      late: the needs of the last batches.
-      outgrown: how often a batch did not fit.
+      specs: each holds all batches that the spec before it holds.
+      late: the least capacities of the `LATE` batches that were scheduled last.
+      outgrown: the number of times that a batch did not fit the largest spec.
     """
 
     specs: tuple[Spec, ...] = ()
@@ -53,7 +54,7 @@ class Chain:
     outgrown: int = 0
 
     def holding(self, need: Capacity) -> Spec | None:
-        """Return the smallest spec that holds a capacity: it costs least to run."""
+        """Return the smallest spec that holds a capacity; `None` if none does."""
         for spec in self.specs:
             if spec.capacity.holds(need):
                 return spec
@@ -61,23 +62,24 @@ class Chain:
 
     @property
     def largest(self) -> Capacity | None:
-        """The largest capacity, which holds all others; `None` if there is none."""
+        """The largest capacity, which holds all others; `None` without specs."""
         return self.specs[-1].capacity if self.specs else None
 
 
 @dataclass(eq=False)
 class Budget:
-    """The specs of a model's schedules.
+    """The specs of a model's schedules, which grows as batches need more room.
+
+    `program`, `residuals`, `strategy` and `reproducible` are those of every spec.
 
     Attributes:
-      limit: the most specs; `None`: any number, with a warning if there are many.
-      strategy: of every spec, as are `program`, `residuals` and `reproducible`; `None`:
-        as suits the backend.
-      chains: the specs in use.
-      reserved: those of them that are never replaced; and whether a user said so.
-      specs: all there were, in order, and whether they count against the limit.
-      is_hard: whether the limit is enforced; see `without_limit`.
-      has_warned: whether the user was warned that there are many.
+      limit: the most specs; `None` for any number, with a warning beyond `FEW`.
+      strategy: one of `STRATEGIES`; `None` for the one that suits the backend.
+      chains: the specs in use, by rows and shards of the results.
+      reserved: the specs that are never replaced; the value is whether a user asked.
+      specs: all specs so far, in order; the value is whether it counts against `limit`.
+      is_hard: whether more specs than `limit` are an error; see `without_limit`.
+      has_warned: whether the user was warned that there are more than `FEW` specs.
     """
 
     program: Program
@@ -93,7 +95,7 @@ class Budget:
 
     @cached_property
     def has_profiles(self) -> bool:
-        """Return whether capacities have profiles: how many rows each level has."""
+        """Return whether capacities have profiles, the rows of each level."""
         return self._strategy.fixed
 
     @cached_property
@@ -105,17 +107,21 @@ class Budget:
         return strategy_for(self.program, self.strategy, self.reproducible)
 
     def without_limit(self) -> Budget:
-        """Return a budget that shares the specs and may add any number to them.
+        """Return a budget that shares the specs, and may add any number of specs.
 
-        Added ones do not count against the limit.
+        Added specs do not count against the limit. Without a limit it is `self`.
         """
         return self if self.limit is None else replace(self, is_hard=False)
 
     def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
-        """Return the spec for a batch, which is in use from now on.
+        """Return a spec that holds a batch: the smallest in use, else a new one.
+
+        Args:
+          need: the least capacity that holds the batch.
+          chance: as of `grow`; called only if a new spec is made.
 
         Raises:
-          ProgramBudgetError: it would be one too many; nothing has changed then.
+          ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
         """
         need = without_unused(self.program, need)
         chain = self.chains.get(_batches(need)) or Chain()
@@ -126,14 +132,18 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, chance: Callable[[], Headroom]
     ) -> Spec:
-        """Add a spec for a batch, with room for others like the last ones."""
+        """Add and return a spec with room for a batch and others like the last.
+
+        Raises:
+          ProgramBudgetError: as of `reserve`.
+        """
         old, stage = chain.largest, Stage.GROWING if chain.outgrown else Stage.OUTGROWN
-        # A user who reserved thought it enough, so outgrowing it is a warning.
+        # A user who reserved the largest spec expected no larger batch: so warn.
         was_enough = old is not None and self.reserved.get(chain.specs[-1])
         level = logging.WARNING if was_enough else logging.INFO
-        # Now one operation is frequent, now another: room for the maximum of the last
-        # batches is not outgrown by each of them in turn.
-        late = [*chain.late]  # a copy: other threads may schedule meanwhile
+        # One batch has more of one operation, the next of another. Room for the maximum
+        # of the last batches is not outgrown by each of them in turn.
+        late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
         new = grow(old, most, chance, self._sizes, stage)
         spec = self._append(need, new, chain)
@@ -145,8 +155,9 @@ class Budget:
         """Reserve a spec for several batches, before the first of them is scheduled.
 
         Args:
-          is_known: whether no batch needs more.
-          whose: the name of the batches in messages.
+          need: a capacity that holds each of the batches at hand.
+          is_known: whether no later batch needs more; else there is spare room.
+          whose: the name of the batches in log messages.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -155,7 +166,7 @@ class Budget:
         chain = self.chains.get(_batches(need)) or Chain()
         spec = chain.holding(need)
         if spec is None:
-            # Grown as a first capacity: earlier batches tell nothing about these.
+            # Grown as a first capacity, since earlier batches tell nothing about these.
             chance = functools.partial(no_headroom, need) if is_known else dict
             new = grow(None, need, chance, self._sizes)
             spec = self._append(need, _union(chain.largest, new), chain)
@@ -163,10 +174,11 @@ class Budget:
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
-        """Reserve a spec for all batches that fit a user's capacity.
+        """Return a spec, reserved for all batches that fit a user's capacity.
 
         Raises:
-          TypeError: `capacity` is none; ValueError: it is of another program.
+          TypeError: `capacity` is no `Capacity`.
+          ValueError: `capacity` is of another program.
           ProgramBudgetError: as of `reserve`.
         """
         self._check(capacity)
@@ -214,14 +226,21 @@ class Budget:
             )
 
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
-        """Append a spec of a new capacity to a chain, that of `need`."""
+        """Append a spec of capacity `new` to a chain, and return the spec.
+
+        Args:
+          need: the capacity of the batch that asks, for its size and for errors.
+
+        Raises:
+          ProgramBudgetError: the spec is new, and would exceed the limit.
+        """
         spec, limit = self._spec(new), self.limit
-        # A spec that was in use before is no new program: JAX still has it compiled.
+        # A spec that was in use before is no new program: JAX has it compiled already.
         is_new = self.is_hard and spec not in self.specs
         if is_new and limit is not None and sum(self.specs.values()) >= limit:
             raise ProgramBudgetError(_over_limit(limit, chain.largest, need))
-        # An outgrown spec is dropped, since its successor holds all that it held: of
-        # those that nobody reserved a chain has one at a time.
+        # An outgrown spec is dropped unless it is reserved, since its successor holds
+        # all that it held. So a chain has one spec at a time that is not reserved.
         stays = not chain.specs or chain.specs[-1] in self.reserved
         chain.specs = *(chain.specs if stays else chain.specs[:-1]), spec
         self.chains[_batches(need)] = chain
@@ -229,17 +248,17 @@ class Budget:
         return spec
 
     def _latest(self, need: Capacity) -> str:
-        """Return text: the number of the last program, and the size of its batches."""
+        """Return a phrase: the number of the newest program, and its batches' size."""
         return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
 
     def named(self, number: int) -> str:
-        """Return text that names a program by its number."""
+        """Return a phrase that names a program: 'program 2 of at most 3'."""
         # Predictions may add programs beyond the limit.
         most = '' if number > (self.limit or 0) else f' of at most {self.limit}'
         return f'program {number}{most}'
 
     def _log(self, text: str, level: int = logging.INFO) -> None:
-        """Log a new program; warn once if there are more than a few."""
+        """Log a text about a new program; beyond `FEW` programs once with advice."""
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
             self.has_warned, level = True, logging.WARNING
             text += _advice(self.chains)
@@ -251,21 +270,23 @@ class FixedBudget:
     """The specs of a model whose programs were compiled before it was saved.
 
     Attributes:
-      specs: from small to large.
+      specs: all specs, from small to large; at least one.
     """
 
     specs: tuple[Spec, ...]
 
     @property
     def has_profiles(self) -> bool:
-        """Return whether capacities have profiles, as in `Budget`."""
+        """Return whether capacities have profiles, the rows of each level."""
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds a batch; results may have more rows.
+        """Return the smallest spec that holds a batch; its results may have more rows.
+
+        `chance` is not used, since no spec is ever added.
 
         Raises:
-          ValueError: none does.
+          ValueError: no spec holds the batch, or the batch is split over shards.
         """
         need = without_unused(self.specs[0].program, need)
         for spec in self.specs:
@@ -274,35 +295,31 @@ class FixedBudget:
         raise ValueError(_outgrown(self.specs[-1].capacity, need))
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Do nothing: all specs are there already."""
+        """Do nothing, since all specs are there already."""
 
     def without_limit(self) -> FixedBudget:
-        """Return itself: it never has more specs."""
+        """Return `self`, which never gets more specs."""
         return self
 
 
 class NoBudget:
-    """The budget of examples that were traced without a model: it refuses all."""
+    """The budget of a corpus without a model: it raises TypeError for all requests."""
 
     @property
     def has_profiles(self) -> bool:
-        """Refuse to answer: a model decides.
-
-        Raises:
-          TypeError: always.
-        """
+        """Raise TypeError, always: only a model knows."""
         _refuse_without_model()
 
     def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
-        """Refuse to make room."""
+        """Raise TypeError, always."""
         _refuse_without_model()
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Refuse to make room."""
+        """Raise TypeError, always."""
         _refuse_without_model()
 
     def without_limit(self) -> NoBudget:
-        """Return itself."""
+        """Return `self`."""
         return self
 
 
@@ -332,19 +349,19 @@ def _batches(need: Capacity) -> Batches:
 
 
 def _union(old: Capacity | None, new: Capacity) -> Capacity:
-    """Return a capacity that holds a new one and the largest before, if any."""
+    """Return the least capacity that holds `new`, and `old` unless it is `None`."""
     return new if old is None else old | new
 
 
 def _size(spec: Spec) -> str:
-    """Return text: how much there is room for."""
+    """Return a phrase about a spec's room: '1,024 nodes in 32 levels'."""
     capacity = spec.capacity
     levels = f' in {capacity.levels} levels' if capacity.levels else ''
     return f'{sum(capacity.rows):,} nodes{levels}'
 
 
 def _advice(chains: Mapping[Batches, Chain]) -> str:
-    """Return advice for a user whose model has many programs."""
+    """Return sentences of advice, to append to a log line about many programs."""
     sizes = sorted({examples for examples, _ in chains})
     if len(sizes) > FEW // 2:
         shown = ', '.join(map(str, sizes))

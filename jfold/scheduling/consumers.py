@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumers: the edge rows that the reverse pass sums for each value row.
 
-An edge row is where a use of a value leaves its cotangent. Each value row has its
-*consumers*, a few edge rows; values with many uses get sums in between.
+An edge row is where a use of a value leaves its cotangent. Each row of a value buffer
+has *consumers*, at most `fan` edge rows. For values with more uses, groups of edge rows
+are summed before, into edge rows of their own. `t` is the number of a tensor type, and
+rows [rows] are those of its value buffer behind the constants, the *computed* rows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from jfold.scheduling.sum_trees import (
 
 
 def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
-    """Write the edge rows to sum for each computed value of a type [fan, rows]."""
+    """Write the consumers of all values of a type into the index array.
+
+    They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
+    need go to the sections `sums[t]` and `steps[t]`.
+
+    Args:
+      uses: all uses of values of the type, by rows of the whole value buffer.
+    """
     places, computed = batch.places, batch.spec.capacity.constants[t]
     zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
     # Constants lie first in the buffer of values, and have no cotangents.
@@ -41,7 +50,10 @@ def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
 
 
 def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
-    """Write the sums of a type, and return the uses that remain."""
+    """Write the sums of a type into the index array, and return the uses left.
+
+    A sum counts as one use in place of those that it adds up.
+    """
     most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
     if batch.spec.capacity.sums[t]:
         base = batch.places.edge_sums[t]
@@ -49,8 +61,8 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
         rounds = _rounds(batch, t, tree)
         tree = sorted_by_round(tree, rounds, base)
         uses = tree.left
-    # Outputs of sums have one use left: its edge row holds their total cotangent, which
-    # is that of all their operands, too.
+    # The output of a sum operation has one use left, whose edge row holds its total
+    # cotangent. That is also the cotangent of each operand, so operands read this row.
     is_total = (most < SUM_ARITY)[uses.rows]
     totals = total_cotangent_rows(uses.chosen(is_total), len(most), zero)
     uses = uses.chosen(~is_total)
@@ -61,10 +73,10 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
 
 
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
-    """Write a table of the uses of values [most, rows].
+    """Write the edge rows of the uses of each value into a table [fan, rows].
 
     One column of the table takes a use of each value, whichever is written last; the
-    next column the uses that are not in it, and so on:
+    next column takes from the uses that are left, and so on. Free places get `zero`:
 
         value   uses         column 0   1   2   3
           0     4 9 12             12   9   4   -
@@ -72,27 +84,33 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
           2     6 13               13   6   -   -
 
     Args:
-      unique: whether no two uses have one edge row.
+      table: the array to write into; each `table[f]` [rows] is one column of the above.
+      zero: the edge row that stays zero.
+      unique: whether no two uses have the same edge row.
     """
     table[...] = zero
     rows, edges = uses
     for f, column in enumerate(table):
         if f + 1 == len(table):
-            column[rows] = edges  # all others are in the columns before
+            column[rows] = edges  # all other uses are in the columns before
             return
-        # A sum may use a value twice with one edge row: so uses are compared by number.
+        # A sum may use a value twice, with the same edge row, and both uses count. So
+        # uses are told apart by their numbers.
         numbers = edges if unique else np.arange(len(rows), dtype=np.int32)
         column[rows] = numbers
         written = column[rows]
         if not unique:
             column[rows] = edges[written]
-        # Of several writes to a row the last one stays: the others are left.
+        # Of several writes to a row NumPy keeps the last: the other uses are left.
         left = (written != numbers).nonzero()[0]
         rows, edges = rows[left], edges[left]
 
 
 def _most_uses(batch: Batch, t: int) -> Array:
-    """Return the most uses that may be left of each computed row's value [rows]."""
+    """Return the most uses that each computed value may have after sums [rows] int8.
+
+    1 for outputs of sum operations, `SUM_ARITY` for others.
+    """
     places, computed = batch.places, batch.spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
     for o in adding(batch.spec.program, t):
@@ -102,16 +120,20 @@ def _most_uses(batch: Batch, t: int) -> Array:
 
 
 def _rounds(batch: Batch, t: int, tree: SumTree) -> Array:
-    """Return the round of the reverse pass in which each sum is taken [sums]."""
+    """Return the reverse pass's round of each sum [sums]: step * stages + stage."""
     stages = batch.spec.capacity.stages
-    # All uses of a level's values are in later levels or components, so the reverse
-    # pass has their cotangents when it comes to the level, and takes its sums then.
+    # All uses of a level's values are in later levels or components. So the reverse
+    # pass has all their cotangents when it comes to the level, and sums them there.
     steps: Array = _row_steps(batch, t)[tree.values]
     return steps * stages + tree.stages
 
 
 def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
-    """Write the sums of a type, in the order of their rounds [sums]."""
+    """Write the sums of a type, sorted by round, into sections `sums` and `steps`.
+
+    Args:
+      rounds: [sums] the round of each sum, ascending.
+    """
     places, sections = batch.places, batch.places.sections
     steps = sections.steps[t].of(batch.indices)
     steps[...] = 0
@@ -125,10 +147,10 @@ def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
 
 
 def _row_steps(batch: Batch, t: int) -> Array:
-    """Return the last step of each computed row's level [rows], over all components."""
+    """Return the last step of each computed row's level, over all components [rows]."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
-    # A level may take several steps; in reverse it begins with the last of them.
+    # A level may take several steps. The reverse pass comes first to the last of them.
     begin = 0
     for c, component in enumerate(running_components(batch.spec)):
         for o in component.operations:
@@ -142,7 +164,7 @@ def _row_steps(batch: Batch, t: int) -> Array:
 
 
 def _last_steps(batch: Batch, c: int, o: int) -> Array:
-    """Return the last step of the level of each row of an operation [nodes]."""
+    """Return the last step, in component `c`, of each row of operation `o` [nodes]."""
     if c in batch.levels.last_steps:
         counts = batch.levels.counts[o]
         steps: Array = batch.levels.last_steps[c][: len(counts)].repeat(counts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demands: the numbers of rows, levels and sums that each example needs.
 
-A batch's capacity is made of its examples' demands by sums and maxima, so the graphs of
-examples that were traced before need not be read again:
+A batch's capacity follows from its examples' demands by sums and maxima, so the graphs
+of examples that were traced before need not be read again:
 
     example  constants  nodes  sums   levels  uses at once  rounds of sums
        0         3        5      0       3         1               0
@@ -33,16 +33,17 @@ from jfold.scheduling.sum_trees import adding, most_uses, sum_room
 from jfold.scheduling.summands import slot_needs
 
 ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
-FEW = 16  # examples; the spread of fewer tells nothing of others
+FEW = 16  # examples; the spread of fewer examples tells nothing about later ones
 
 
 def capacity(
     program: Operations, demanded: Demands, size: int, shards: Shards | None = None
 ) -> Capacity:
-    """Return the least capacity for all examples in one batch, or in each shard.
+    """Return the least capacity for a batch, or for each shard, of all given examples.
 
     Args:
-      size: rows of the results, those of one shard.
+      demanded: the demands of the examples.
+      size: the number of rows of the results of one shard.
     """
     types, active = len(program.types), active_types(program)
     added, highest = demanded.added, demanded.highest
@@ -58,7 +59,7 @@ def capacity(
         levels=levels,
         constants=tuple(map(operator.add, shared_counts(program), constants)),
         rows=rows,
-        # At least one in a batch without examples: gradients flow there, too.
+        # At least one, even without examples: the device cannot sum over no rows.
         fans=tuple([max(fan, int(t in active)) for t, fan in enumerate(fans)]),
         sums=sums,
         stages=stages,
@@ -71,9 +72,10 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Return how much more other examples may need by chance, in fields that add up.
+    """Return, by field of `ADDED`, how much more other batches may need by chance.
 
-    Six standard deviations of a sum over `count` examples; empty if there are too few.
+    A tuple of ints for each field: six standard deviations of a sum over `count`
+    examples. Empty if fewer than `FEW` examples are given.
     """
     if len(demanded.added) < FEW:
         return {}
@@ -90,14 +92,14 @@ def row_columns(program: Operations) -> slice:
 
 
 def node_counts(program: Operations, demanded: Demands) -> Array:
-    """Return the number of operations that each example runs [examples] int64."""
+    """Return the number of nodes (applied operations) per example [examples] int64."""
     rows = demanded.added[:, row_columns(program)]
     return np.asarray(rows.sum(axis=1, dtype=np.int64))
 
 
 def fits(program: Operations, demanded: Demands) -> bool:
-    """Return whether demands are of a program, by their widths."""
-    # Those for the same graphs differ between programs with loops and without.
+    """Return whether the columns of demands are as many as those of a program."""
+    # Programs with loops have other columns than programs without, on the same graphs.
     highest = 2 + len(program.types)  # levels, fans and stages
     highest += len(slots(program)) + 1 if program.unrolled else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
@@ -106,14 +108,14 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return the bounds of the columns of each field of `ADDED`."""
+    """Return the bounds [fields + 1] of the fields of `ADDED` in `Demands.added`."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Return numbers split by the fields of `ADDED`."""
+    """Return numbers, one per column of `Demands.added`, as a tuple per field."""
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 
@@ -122,7 +124,7 @@ def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
 
 @memoized
 def demands(selection: Selection) -> Demands:
-    """Return the demands of each example of a selection."""
+    """Return the demands of each example of a selection, from its graph if unknown."""
     if selection.known is not None:
         return selection.known
     program, numbers = selection.program, selection.numbers
@@ -130,7 +132,7 @@ def demands(selection: Selection) -> Demands:
     sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
     read = use_counts(selection)
     fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
-    # At least one, even if no value is used: the device cannot sum over no rows.
+    # At least one, even if no value is read: the device cannot sum over no rows.
     fans = np.maximum(fans, 1) * _is_active(program)
     if _adds_up(program) or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
         for t in active_types(program):
@@ -154,20 +156,20 @@ def demands(selection: Selection) -> Demands:
 
 @memoized
 def _is_active(program: Operations) -> Array:
-    """Return whether gradients flow through each type [types, 1] int."""
+    """Return 1 for types through which gradients flow, else 0 [types, 1] int."""
     active = active_types(program)
     return np.array([[t in active] for t in range(len(program.types))], int)
 
 
 @memoized
 def _adds_up(program: Operations) -> bool:
-    """Return whether an operation is a sum of values that gradients flow through."""
+    """Return whether an operation sums values of a type that has gradients."""
     return any(adding(program, t) for t in active_types(program))
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Return arrays [numbers, examples] as one array [examples, all numbers]."""
-    # Copied, so that the numbers of an example lie together: batches pick rows.
+    """Return arrays, each [n, examples], as one array [examples, sum of n] int32."""
+    # Copied, so that the numbers of an example are contiguous: batches pick rows.
     return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
 
@@ -179,6 +181,7 @@ def _depth(selection: Selection) -> Array:
         if recurrent:
             begin = selection.before[types + o]
             np.maximum(depth, _largest(selection.levels(o), begin), out=depth)
+    # Examples without nodes in a recurrence have one level, if they have any node.
     if not depth.all():
         tables = selection.counts[types : types + len(program.operations)]
         np.maximum(depth, tables.any(0), out=depth)
@@ -186,14 +189,15 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return the largest value of each example [examples], 0 for none.
+    """Return the largest value of each example [examples]; 0 without values.
 
     Args:
-      begin: [examples] the place of each example's first value in `values`.
+      values: [n], those of one example after those of another.
+      begin: [examples] the index in `values` of each example's first value.
     """
     if len(begin) == 1:
         return np.array([np.maximum.reduce(values, initial=0)], np.int64)
-    # `reduceat` would give an example without values the first value of the next.
+    # `reduceat` would give an example without values the first value of the next one.
     result, lengths = np.zeros((2, len(begin)), np.int64)
     lengths[:-1], lengths[-1:] = begin[1:] - begin[:-1], len(values) - begin[-1:]
     filled = lengths.nonzero()[0]
@@ -203,7 +207,7 @@ def _largest(values: Array, begin: Array) -> Array:
 
 
 def join_demands(parts: Sequence[Demands]) -> Demands:
-    """Return the demands of the examples of several parts."""
+    """Return the demands of the examples of several collections, one after another."""
     if len(parts) == 1:
         return parts[0]
     return Demands(

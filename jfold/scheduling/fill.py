@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filling the arrays of a schedule from a selection of examples.
+"""The filling of a schedule's arrays from a selection of examples.
 
-All numbers of values become rows of buffers at once, with loops and without:
+A node is one application of an operation. A selection numbers the values of each tensor
+type; all numbers become rows of value buffers at once, with loops and without:
 
     selection    numbers in columns, merged      rows of the buffers of their types
     of examples  0 0 3 | 1 2 4 | ...        ->   12 12 40 | 13 14 41 | ...
@@ -46,15 +47,16 @@ def fill(
     """Return the index array [size] int32 and the constants, per type [capacity, ...].
 
     Args:
-      spec: of a capacity that holds the selection.
-      devices: the number that run such schedules at a time, on this process's cores.
+      selection: the examples of the batch, or of one shard.
+      spec: one without shards, whose capacity holds the selection.
+      devices: the number of devices that share this process's cores.
     """
     if not spec.has_loops:
         graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
     places = layout(spec)
-    # Not cleared before, as all of every section is written.
+    # Not cleared before, since every section is written as a whole.
     indices = np.empty(places.sections.size, np.int32)
     levels = levels_of(selection, spec)
     batch = Batch(selection, spec, places, levels, indices)
@@ -68,7 +70,7 @@ def fill(
 
 
 def _write_counts(batch: Batch, devices: int) -> None:
-    """Write the header: levels, nodes and rows; and the tiles of each component."""
+    """Write the header (levels, nodes, rows) and each component's table of tiles."""
     spec, indices, places = batch.spec, batch.indices, batch.places
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
@@ -93,7 +95,11 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return components, numbers and tile places of one-step operations, each [n]."""
+    """Return component, number and index of first row of one-step operations, all [n].
+
+    The index is that in the index array, of the first row of the operation's tiles;
+    the end of the tiles comes next.
+    """
     places = layout(spec)
     triples = [
         (c, o, places.sections.tiles[c].start + places.column[o])
@@ -106,17 +112,17 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
 
 
 def _write_owners(batch: Batch) -> None:
-    """Write the examples of the rows of results that have sections for them."""
+    """Write the example of each row of results that have a section `owners`."""
     sections, tables = batch.places.sections.owners, batch.selection.behind
     for r, section in enumerate(sections, tables - len(sections)):
         if section.shape != (0,):
-            # Spare rows belong to an example behind the last.
+            # Spare rows get the index behind the last example's.
             owners = batch.selection.owners(r)
             section.fill(batch.indices, owners, batch.spec.capacity.examples)
 
 
 def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
-    """Return the constants of each type [capacity, *shape], the program's first."""
+    """Return the constants per type [capacity, *shape]: first those of the program."""
     arrays, ends = [], [0 for _ in spec.program.types]
     for table, rows in zip(
         selection.graph.constants, spec.capacity.constants, strict=True
@@ -131,7 +137,8 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
             continue
         values, counts = selection.column(t, 0), selection.counts[t]
         part = arrays[t][ends[t] : ends[t] + len(values)]
-        if isinstance(spec.program.types[t], KeyType):  # example, number in it
+        # A random key is given as the index of its example and its number in it.
+        if isinstance(spec.program.types[t], KeyType):
             part[:, 0] = selection.owners(t)
             part[:, 1] = ranges(np.zeros_like(counts), counts)
         else:
@@ -144,11 +151,15 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return the first row of each part of the values [parts, 1]."""
+    """Return the first row in the value buffer of each part of `parts_of` [parts, 1].
+
+    A part is the program's constants of a type, the examples' constants of a type, or
+    an output of an operation.
+    """
     program, bases = spec.program, layout(spec).value_base
     types, shared = len(program.types), shared_counts(program)
     behind = types + len(program.operations) + len(program.results)
-    # Those of the program's constants, the examples' own, and outputs of operations.
+    # Of the program's constants, the examples' own, and outputs of operations.
     first = [
         0
         if table >= behind
@@ -161,18 +172,18 @@ def _first_rows(spec: Spec) -> Array:
 
 
 def _value_rows(batch: Batch) -> Array:
-    """Return the row of each value in the buffer of its type [values]."""
+    """Return the row of each value in the value buffer of its type [values]."""
     selection, spec = batch.selection, batch.spec
     numbers, types = selection.numbers, len(spec.program.types)
     before = selection.before
     if numbers.parts.has_shared:
-        # Every example numbers the program's constants; a batch holds them once.
+        # Every example numbers the program's constants; a buffer holds them once.
         zero = np.zeros((types, len(selection)), before.dtype)
         before = np.concatenate([before[: selection.behind], zero])
     begin = before[numbers.parts.tables] + _first_rows(spec)
     rows = ranges(numbers.parts.by_example(begin), numbers.cells, numbers.places)
     for o, nodes in batch.levels.nodes.items():
-        # Values are numbered in the order of recording, rows go by level.
+        # Values are numbered in the order of recording, rows are sorted by level.
         place, counts = np.empty(len(nodes), np.intp), selection.counts[types + o]
         place[nodes] = np.arange(len(nodes))
         for k, base in enumerate(batch.places.value_base[o]):
@@ -185,13 +196,15 @@ def _value_rows(batch: Batch) -> Array:
 
 
 class _Target(NamedTuple):
-    """The place where the rows of a column are written.
+    """The section into which the rows of a column of reads are written.
 
     Attributes:
+      section: the section of the index array.
       before: a number that is subtracted from each row.
-      spare: the number to fill spare places with; -1 for the last row.
-      operation: that reads them; -1 for results and sums.
-      edge, step: the edge row of the first, and the distance to that of the next.
+      spare: the number that fills the section's end; -1 to repeat the last row.
+      operation: the operation whose nodes read the rows; -1 for results and sums.
+      edge: the edge row, where a use leaves its cotangent, of the first use.
+      step: the distance from the edge row of a use to that of the next.
     """
 
     section: Section
@@ -207,9 +220,10 @@ class _Reads:
     """The columns of reads that a schedule contains, and where each is written.
 
     Attributes:
-      columns: of the graph, and of its tables of sums.
-      targets: the place of each.
-      edges, steps: [columns] int32 of the targets.
+      columns: columns of the graph, its tables of summands included.
+      targets: per column, where it is written.
+      edges: [columns] int32, `edge` of each target.
+      steps: [columns] int32, `step` of each target.
     """
 
     columns: Columns
@@ -220,7 +234,7 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return the columns of reads that schedules of a spec contain."""
+    """Return the columns that schedules of a spec contain, and where they go."""
     pairs = _in_graph(spec) if spec.has_loops else _of_slots(spec)
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
@@ -232,7 +246,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield the inputs of operations and the tensors of results."""
+    """Yield columns and targets with loops: operations' inputs, results' tensors."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
@@ -248,7 +262,12 @@ def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield the columns of slots that are not read in place, and of summands."""
+    """Yield columns and targets without loops: of indexed slots, and of summands.
+
+    A slot is an input of an operation or a tensor of a result. A slot that is read in
+    place has no column. Where values are added up, one column has the summands, another
+    the row that each is added to.
+    """
     program, sections = spec.program, layout(spec).sections
     types, operations = len(program.types), len(program.operations)
     reads = sections.inputs + sections.results
@@ -258,7 +277,8 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     for slot, mode in zip(slots(program), read_modes(spec), strict=True):
         table, target = types + slot.table, _Target(reads[slot.table][slot.column])
         if mode is ReadMode.INDEXED:
-            number = slot.column + (slot.table < operations)  # behind the levels
+            # Column 0 of an operation has levels.
+            number = slot.column + (slot.table < operations)
             yield Column(slot.type, table, number), target
         elif mode is ReadMode.SUMMED:
             yield Column(slot.type, behind, 0), target
@@ -277,7 +297,10 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write the rows that are read; with loops the consumers of values, too."""
+    """Write the rows that are read; with loops also the consumers of values.
+
+    The consumers of a value are the edge rows that its cotangent sums.
+    """
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection
@@ -285,7 +308,8 @@ def _write_rows(batch: Batch) -> None:
     merged = selection.values if spec.has_loops else selection.merge(reads.columns)
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
-    # Numbers of values become rows of buffers; behind them are rows of tables already.
+    # Numbers of values become rows of buffers. Behind them are numbers that are rows
+    # already, which summands are added to.
     values = _value_rows(batch).take(rows[:of_values])
     has_tables = of_values < len(rows)
     rows = np.concatenate([values, rows[of_values:]]) if has_tables else values

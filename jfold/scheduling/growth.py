@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The growth of capacities, such that a stream of batches needs few of them.
 
-Each new capacity is a program to compile, of seconds; room that a batch does not fill
-costs memory alone.
+Each new capacity is a program, which takes seconds to compile; room that a batch does
+not fill costs memory alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.staircase import Profile, larger, run_length_encode, steps
 
+# By field of `Capacity`, how much more each of its numbers may need by chance.
 Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 
-COARSE = 8  # sizes an octave, so that models share few shapes
-FINE = 64  # where each row of room is computed
+COARSE = 8  # sizes per octave, so that models share few shapes
+FINE = 64  # sizes per octave where every row of room is computed, used or not
 
 
 class Stage(enum.IntEnum):
-    """The number of times that a capacity was outgrown.
+    """The growth so far of a stream's capacity: new, outgrown once, or more often.
 
     The value `n` tells how much spare room is added: 1/n of what is needed.
     """
@@ -45,17 +46,18 @@ def grow(
     """Return a capacity that holds `need`: `old` if it does, else one with spare room.
 
     Spare room costs memory and its clearing but no arithmetic. All dimensions step up
-    together, by half of what is needed, and by as much again if the stream has outgrown
-    its capacity more than once: so data that grow need a number of programs that is
-    logarithmic in their size.
+    together, by half of what is needed, or by all of it if the stream of batches has
+    outgrown its capacity more than once: so data that grow need a number of programs
+    that is logarithmic in their size.
 
     Args:
+      old: the largest capacity in use; `None` if there is none.
       need: the maximum of the last batches, in each dimension.
       chance: returns, for dimensions that add up over examples, how much more another
         batch may need by chance: a first capacity has no more spare room than that, and
         a quarter at most; the next has no less, up to twice what is needed.
-      sizes: how many sizes there are per octave, `COARSE` or `FINE`.
-      stage: of a stream that has a capacity; without `old` it is the first.
+      sizes: the number of sizes per octave, `COARSE` or `FINE`.
+      stage: how often the stream has outgrown `old`; not used if `old` is `None`.
     """
     if old is not None and old.holds(need):
         return old
@@ -69,11 +71,11 @@ def grow(
         numbers = zip(had, wanted, more.get(name, unknown), strict=True)
         return tuple(_room(*n, sizes, stage) for n in numbers)
 
-    # Once one slot has to be indexed, others are likely to follow: all are indexed at
-    # once, so that this costs one more program at most.
+    # Once one slot (a place where operations read) has to be indexed, others are likely
+    # to follow: all are indexed at once, which costs one more program at most.
     more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
     indexed = [1 if more_indexed else number for number in need.indexed]
-    # A spare level costs no more than a row of a table.
+    # A spare level costs no more than a row of the table of tiles.
     levels = max(need.levels + need.levels // stage, 32)
     fans = _fans(need, stage)
     return Capacity(
@@ -94,7 +96,7 @@ def grow(
 
 
 def no_headroom(need: Capacity) -> Headroom:
-    """Return a headroom of zero, for `grow` where all that is needed is known."""
+    """Return a headroom of zeros, for `grow` where no later batch needs more."""
     names = 'constants', 'rows', 'sums', 'metrics', 'summands'
     rows: dict[str, tuple[Any, ...]] = {
         name: (0,) * len(getattr(need, name)) for name in names
@@ -109,7 +111,7 @@ def no_headroom(need: Capacity) -> Headroom:
 def _profiles(
     old: Capacity | None, need: Capacity, more: Headroom, stage: Stage
 ) -> tuple[Profile, ...]:
-    """Return the levels of a grown capacity: wider ones, and some behind the last."""
+    """Return the profiles of a grown capacity: with wider levels, and spare ones."""
     wanted = need.profiles
     margins = more.get('profiles', (None,) * len(wanted))
     raised = [_widened(*pair, stage) for pair in zip(wanted, margins, strict=True)]
@@ -118,18 +120,22 @@ def _profiles(
 
 
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
-    """Return the levels of a component, each with a margin, and spare levels.
+    """Return the profile of a component, with wider levels, and spare ones at the end.
 
-    A level that is wider than its step, or behind all others, takes a spare one; where
-    examples differ much, that happens more often. In a stream that grows each level
-    comes twice, which is room for twice as many, or for some of twice the width.
+    A level of a batch that is wider than its step, or behind the last, takes a spare
+    one, more often so where examples differ much. With `Stage.GROWING` each level comes
+    twice, which is room for twice as many levels, or for some of twice the width.
+
+    Args:
+      profile: the rows of each level.
+      margin: the rows that each level may have more by chance; `None` if unknown.
     """
     if not profile:
         return ()
     operations = len(profile[0][1])
     levels = steps(profile, operations)
     spare = -(-levels // 4)
-    if margin is not None:  # it may have fewer levels than the profile
+    if margin is not None:  # a margin may have fewer levels than the profile
         by_chance = steps(margin, operations)[: len(levels)]
         part = spare[: len(by_chance)]
         part[:] = by_chance if stage == Stage.FIRST else np.maximum(part, by_chance)
@@ -142,26 +148,33 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _fans(need: Capacity, stage: Stage) -> tuple[int, ...]:
-    """Return uses at once [types] as powers of two, for few shapes; 0 stays 0."""
-    # A stream that grows will soon need the most, where it needs several.
+    """Return `Capacity.fans` rounded up to powers of two, for few shapes; 0 stays 0."""
+    # Where values have several uses in a stream that grows, they soon have the most.
     least = SUM_ARITY if stage == Stage.GROWING else 0
     return tuple(power_of_two(max(x, least)) if x > 1 else x for x in need.fans)
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return room in one dimension, where `chance` more than `wanted` may be needed."""
-    if not had and not wanted:  # operations that no batch has had so far cost nothing
+    """Return the room in one dimension, at least `had` and `wanted`.
+
+    Args:
+      had: the room of the old capacity.
+      wanted: what is needed now; `chance` more may be needed by chance.
+      sizes: the number of sizes per octave.
+    """
+    # An operation that no batch has used so far costs nothing.
+    if not had and not wanted:
         return 0
     spare = wanted // stage
     if stage == Stage.FIRST:
         spare = min(spare, chance)
-    else:  # such a stream may grow by more than chance tells
+    else:  # a stream that has outgrown a capacity may grow by more than chance
         spare = max(spare, min(chance, 2 * wanted))
     return max(had, _step(max(wanted + spare, 128), sizes))
 
 
 def _step(number: int, sizes: int) -> int:
-    """Return a number rounded up to one of so many sizes per octave."""
+    """Return a number rounded up to a size, of which each octave has `sizes`."""
     unit = max(power_of_two(number + 1) // (2 * sizes), 1)
     return -(-number // unit) * unit
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Layout`: the places of rows and sections, by arithmetic on a `Spec`.
+"""`Layout`: the places of rows in buffers and of sections in the index array.
 
 On the device each tensor type has one *value buffer*,
 
@@ -10,8 +10,9 @@ of a value leaves a cotangent:
 
     | rows of operation 0, input 0 | input 1 | ... | results | sums | a row of zeros |
 
-or, where each write starts a kernel, the rows of all inputs of the type interleaved.
-All indices of a batch are one array, whose sections are laid out in `sections`.
+or, where each write starts a kernel, the rows of all inputs of the type interleaved. A
+row is called by its number in its buffer. All indices of a batch are one array, whose
+sections `sections.py` lays out. All places follow from a `Spec` alone.
 """
 
 from __future__ import annotations
@@ -34,15 +35,19 @@ from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
 
 
 def has_gradient(operation: Operation) -> bool:
-    """Return whether an operation has parameters of floats, which may be trained."""
+    """Return whether an operation has floating-point parameters, to be trained."""
     leaves, _ = operation.layer.leaves
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 
 @memoized
 def active_types(program: Operations) -> frozenset[int]:
-    """Return the types through which gradients flow: somewhere made from parameters."""
-    # To a fixed point, as in a recurrence later operations feed earlier ones.
+    """Return the numbers of the types through which gradients flow.
+
+    These are differentiable types of which an operation makes values from parameters,
+    or from values of such types.
+    """
+    # To a fixed point, since in a recurrence later operations feed earlier ones.
     active: set[int] = set()
     while True:
         before = len(active)
@@ -57,8 +62,8 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running_components(spec: Spec) -> tuple[Component, ...]:
-    """Return the components, without operations that there is no room for."""
-    # So an operation that no batch has had so far costs nothing.
+    """Return the components, without operations of which the capacity has no rows."""
+    # So an operation that no batch has used so far costs nothing.
     rows = spec.capacity.rows
     return tuple(
         replace(part, operations=tuple(o for o in part.operations if rows[o]))
@@ -69,7 +74,7 @@ def running_components(spec: Spec) -> tuple[Component, ...]:
 # ---- layout --------------------------------------------------------------------------
 
 Numbers: TypeAlias = tuple[int, ...]
-Steps: TypeAlias = tuple[tuple[int, int], ...]  # first rows, and distances to the next
+Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,29 +82,29 @@ class Layout:
     """The places of rows in buffers and of sections in the index array.
 
     Attributes:
-      region: [operations] rows of each in a buffer: its capacity, and room for a tile
-        that overruns it and for full chunks.
-      results: [results] rows of each.
+      region: [operations] rows of each operation in a buffer: its capacity, and room
+        for a tile (rows that run at once) that passes its end, and for whole chunks.
+      results: [results] rows of each result.
       chunk: [operations] rows per step of the deferred parameter gradients.
       widths: per operation, rows per tile: widest first, or in the order of loops.
       component: [operations] the number of its component.
       column: [operations] the column of its first row in its component's table of
-        tiles; the next column has its end.
+        tiles; the next column has the end of its rows.
       tables: per component, rows and columns of its table of tiles: one row per level,
-        or per step if their number is fixed.
+        or per step if the number of steps is fixed.
       trips: per component, the rows of that table that each of its loops takes.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: [types] rows of each value buffer.
-      together: per operation, its inputs in groups of one type, each read at once, as
-        its cotangents are written.
+      together: per operation, groups of inputs of one type; the inputs of a group are
+        read at once, and their cotangents written at once.
       edges: per operation and input, the edge row of the first node, and the distance
-        to that of the next; for sums `~row` of the first computed row of their output;
-        -1 where no gradient flows.
+        to that of the next; -1 as edge row where no gradient flows. A sum has no edge
+        rows: it has `~row` of the first computed row of its output, and -1.
       edge_results: per result and tensor, the edge row of the first row, or -1.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
-      sum_width: [types] sums that are taken at once.
-      sections: of the index array.
+      sum_width: [types] sums over edge rows that are taken at once.
+      sections: the sections of the index array.
     """
 
     region: Numbers
@@ -123,7 +128,7 @@ class Layout:
 
 @memoized
 def layout(spec: Spec) -> Layout:
-    """Return the layout of a spec."""
+    """Return the places of rows and sections for schedules of a spec."""
     program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
     chunk = chunk_rows(spec)
     region = _regions(spec, widths, chunk)
@@ -140,7 +145,7 @@ def layout(spec: Spec) -> Layout:
 
 
 def _regions(spec: Spec, tiles: Sequence[Numbers], chunk: Numbers) -> Numbers:
-    """Return `Layout.region`: chunks begin at multiples of their size."""
+    """Return `Layout.region`: room for all tiles, and a multiple of the chunk."""
     region, parts = strategy_of(spec).region, components(spec.program)
     numbers = zip(component_of(spec.program), spec.capacity.rows, strict=True)
     return tuple(
@@ -159,7 +164,7 @@ def _result_rows(spec: Spec) -> Numbers:
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     """Return `Layout.value_base` and `Layout.value_rows`."""
     allocators = [Allocator() for _ in spec.program.types]
-    # Constants first: a row's number alone tells whether it has a cotangent.
+    # Constants first, so that a row's number alone tells whether it has a cotangent.
     for allocator, rows in zip(allocators, spec.capacity.constants, strict=True):
         allocator.take(rows)
     base = tuple(
@@ -194,13 +199,16 @@ def _edges(
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
 
+    # Allocates `rows` edge rows for each of the types, and returns the first row of
+    # each; -1 if no gradient flows.
     def take(types: Sequence[int], rows: int) -> Numbers:
         return tuple(allocators[t].take(rows) if t in active else -1 for t in types)
 
     def of_inputs(o: int, rows: int) -> Steps:
         operation = program.operations[o]
         if operation.is_sum:
-            # The operands of a sum have its cotangent, so its edge rows are theirs.
+            # The cotangent of a sum is that of each operand. So operands read the edge
+            # row of the sum's own use: `consumers` replaces `~row` by that row.
             (t,), (first,) = operation.outputs, values[o]
             step = ~(first - spec.capacity.constants[t]), -1
             return (step,) * len(operation.inputs)
@@ -220,7 +228,7 @@ def _edges(
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
         sums += take([t], rows + sum_width[t] if rows else 0)
-    # Nothing is ever written to the last row, so it stays zero, as buffers begin.
+    # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = tuple(allocator.take(1) + 1 for allocator in allocators)
     return of_rows, of_results, tuple(sums), ends
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of the nodes of a batch, and the steps at which they run.
 
-Rows of an operation in a recurrence are sorted by level and dense; those of others are
-as in the graph, and run in one step, or in as many as there is room for.
+A node is one application of an operation, and has one row. Rows of an operation in a
+recurrence are sorted by level, without gaps; rows of other operations are in the order
+of the graph, and run in one step, or in as many steps as the capacity has.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from jfold.scheduling.tiles import in_loops
 class Levels:
     """The order of nodes in loops over levels, and the steps at which they run.
 
+    Only of components that may take several steps.
+
     Attributes:
-      counts: by operation, the number of nodes of each level [levels].
-      nodes: by operation, its nodes in the order of their rows [nodes]; only of those
-        whose order differs from that in the graph.
+      counts: by operation, the number of nodes on each level [levels].
+      nodes: by operation, the node of each row [nodes], numbered as in the graph; only
+        of operations whose rows are in another order than the graph.
       last_steps: by component, the step at which each level ends [levels], from 0.
     """
 
@@ -38,13 +41,13 @@ class Levels:
 
 @memoized
 def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
-    """Return the components that may take several steps, by their numbers."""
+    """Return pairs of number and component, of those that may take several steps."""
     pairs = zip(running_components(spec), layout(spec).tables, strict=True)
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 
 
 def levels_of(selection: Selection, spec: Spec) -> Levels:
-    """Return the levels of all loops."""
+    """Return the order of nodes and the steps, of all components in loops."""
     result, places = Levels({}, {}, {}), layout(spec)
     for c, component in in_steps(spec):
         for o in component.operations:
@@ -52,7 +55,7 @@ def levels_of(selection: Selection, spec: Spec) -> Levels:
                 levels = selection.levels(o)
                 counts = np.bincount(levels, minlength=1)[1:]
                 if len(counts) > 1:
-                    # Sixteen bits are sorted by radix.
+                    # NumPy sorts 16 bits by radix, which is faster.
                     short = levels.astype(np.int16) if len(counts) < 1 << 15 else levels
                     result.nodes[o] = short.argsort(kind='stable')
             else:
@@ -68,11 +71,12 @@ def levels_of(selection: Selection, spec: Spec) -> Levels:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A selection and the arrays to write it into.
+    """A selection of examples, and the index array that it is written into.
 
     Attributes:
-      selection: of examples; for a program without loops with tables of sums.
-      spec: of a capacity that holds it.
+      selection: the examples; for a program without loops its graph has the tables of
+        summands that `with_pair_tables` appends.
+      spec: of a capacity that holds the selection.
       places: the layout of the spec.
       levels: the order of nodes in loops.
       indices: [size] int32, the index array.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: the rows of each level of a batch, with headroom for other batches.
 
-Components that are not recurrent have none, as they have one level.
+A profile is of a component, the operations of one recurrence; it has the rows of each
+operation on each level. It is () for components that are not recurrent, with one level.
 """
 
 from __future__ import annotations
@@ -19,28 +20,29 @@ from jfold.scheduling.selections import Selection
 from jfold.scheduling.staircase import Profile, larger, run_length_encode
 
 Profiles: TypeAlias = tuple[Profile, ...]
-# Takes the level and the example of each of an operation's nodes [nodes], and returns
-# the rows of each level [levels].
+# Takes the level and the example index of each node of an operation, both [nodes], and
+# returns a number of rows for each level [levels].
 Count: TypeAlias = Callable[[Array, Array], Array]
-DEVIATIONS = 3  # of the number of rows of a level, as headroom
+DEVIATIONS = 3  # standard deviations of a level's number of rows, as headroom
 
 
 def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
-    """Return the most rows of each level that any selection has, per component."""
+    """Return, per component, the most rows that any selection has on each level."""
     nothing: Profiles = ((),) * len(components(program))
     parts = (_profiles(selection, _rows) for selection in selections)
     return functools.reduce(lambda a, b: tuple(map(larger, a, b)), parts, nothing)
 
 
 def largest_profiles(selection: Selection, examples: int) -> Profiles:
-    """Return the most rows of each level that some examples have, per component.
+    """Return, per component, the most rows that `examples` examples have on each level.
 
     Args:
-      examples: how many different ones, of those of the selection.
+      selection: all examples; the batch may have any of them, each once.
+      examples: the number of examples in the batch.
     """
 
     def counted(levels: Array, owner: Array) -> Array:
-        """Return the most rows of each level [levels]."""
+        """Return the most rows on each level [levels]."""
         level, count = _by_example(levels, owner, len(selection))
         order = np.lexsort((-count, level))
         level, count = level[order], count[order]
@@ -54,19 +56,18 @@ def largest_profiles(selection: Selection, examples: int) -> Profiles:
 
 
 def margins(selection: Selection, examples: int) -> Profiles:
-    """Return how many more rows each level may have by chance, per component.
+    """Return, per component, how many more rows each level may have by chance.
 
-    Three standard deviations of a sum over so many examples, estimated from those of
-    the selection. A level that has even more takes one of the spare steps.
+    Three standard deviations of a sum over `examples` examples, estimated from those of
+    the selection. A level that has even more rows takes one of the spare steps.
     """
 
     def counted(levels: Array, owner: Array) -> Array:
-        """Return how many more rows each level may have [levels]."""
         level, count = _by_example(levels, owner, len(selection))
         mean = np.bincount(level, count) / max(len(selection), 1)
         square = np.bincount(level, count * count) / max(len(selection), 1)
         deviation = np.sqrt(examples * np.maximum(square - mean * mean, 0))
-        # A whole number with a rounding error is not rounded up to the next.
+        # A whole number with a rounding error shall not be rounded up to the next.
         margin: Array = np.ceil(DEVIATIONS * deviation - 1e-6).astype(np.int64)
         return margin[1:]
 
@@ -74,14 +75,22 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _by_example(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Return the level and the row count [n] of all levels of all examples."""
+    """Return the level and the number of rows, both [n], of each example's levels.
+
+    Sorted by level, then by example; only of levels on which an example has rows.
+
+    Args:
+      levels: [nodes] the level of each node.
+      owner: [nodes] the example index of each node.
+      examples: the number of examples.
+    """
     keys = levels.astype(np.int64) * max(examples, 1) + owner
     keys, count = np.unique(keys, return_counts=True)
     return keys // max(examples, 1), count
 
 
 def _rows(levels: Array, owner: Array) -> Array:
-    """Return the rows of each level of an operation [levels]."""
+    """Return the number of rows on each level [levels]; the owners are not needed."""
     return np.bincount(levels, minlength=1)[1:]
 
 
@@ -98,7 +107,11 @@ def _profiles(selection: Selection, counted: Count) -> Profiles:
 
 
 def _profile(counts: Sequence[Array]) -> Profile:
-    """Return the profile of operations with some rows per level [levels or fewer]."""
+    """Return the profile of a component from each operation's rows on each level.
+
+    Args:
+      counts: an array per operation [levels or fewer]; missing levels have no rows.
+    """
     levels = np.zeros((max(map(len, counts)), len(counts)), np.int64)
     for column, rows in zip(levels.T, counts, strict=True):
         column[: len(rows)] = rows

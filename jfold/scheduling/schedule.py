@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Schedule`: a batch as arrays, all that the device sees of it.
 
-One array of indices, and the constants of each type. Trip counts are among the indices,
-so compiled programs depend on the `Spec` alone.
+They are one array of indices, and the constants of each tensor type. Trip counts of
+loops are among the indices, so compiled programs depend on the `Spec` alone.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Schedule:
 
     Attributes:
       indices: [size] int32, all indices and counts, in `sections`; [shards, size] if
-        its examples are split over shards.
-      constants: per type [capacity, *shape], or [shards, capacity, *shape].
+        examples are split over shards.
+      constants: per tensor type [capacity, *shape], or [shards, capacity, *shape].
       spec: all that a compiled program depends on.
       seconds: the time that building took; `None` after a pytree transformation.
-      labels: by name of a `Metric` with labels, those of its real rows in order [rows]
-        object; of the shards that this process holds. `None` after a pytree
-        transformation: they are no part of what is compiled.
+      labels: by name of a `Metric` with labels, the labels of its real rows in order,
+        [rows] object; of the shards that this process holds. `None` after a pytree
+        transformation, since labels are no part of what is compiled.
     """
 
     indices: Array | jax.Array
@@ -57,12 +57,12 @@ class Schedule:
     labels: Mapping[str, Array] | None = None
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
-        """Return the arrays and the static part, for JAX."""
+        """Return the arrays, and the key of the spec as the static part, for JAX."""
         return (self.indices, self.constants), self.spec.key
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:
-        """Return a schedule of arrays and static part, for JAX."""
+        """Return a schedule made of the static part and the arrays, for JAX."""
         indices, constants = children
         return cls(indices, constants, key.spec)
 
@@ -71,12 +71,12 @@ class Schedule:
     def stack(schedules: Sequence[Schedule]) -> Schedule:
         """Stack schedules of one capacity on a leading axis, for `lax.scan` or `vmap`.
 
-        `Model.schedules` makes such; others are of one capacity if their model has
-        `precompile`d it. Works under `jit`, too.
+        `Model.schedules` makes schedules of one capacity; so does `Model.schedule` if
+        the model has `precompile`d the capacity. `stack` also works under `jit`.
 
         Raises:
           TypeError: `schedules` is no list of schedules.
-          ValueError: it is empty, or their capacities, or models, differ.
+          ValueError: the list is empty, or capacities or models differ.
 
         >>> import jax, jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -101,7 +101,7 @@ class Schedule:
 
     @property
     def sections(self) -> Sections:
-        """The sections of `indices`."""
+        """The place and shape of each section of `indices`."""
         return layout(self.spec).sections
 
     @property
@@ -111,15 +111,15 @@ class Schedule:
 
     @property
     def examples(self) -> int:
-        """The number of rows of the results: examples, and spare rows if asked for."""
+        """The number of rows of the results: examples, and spare ones if asked for."""
         return self.spec.capacity.results
 
     @functools.cached_property
     def parts(self) -> tuple[Schedule, ...]:
-        """The schedules of the shards that this process holds; itself without shards.
+        """The schedules of this process's shards; without shards, the schedule alone.
 
-        Their arrays are of the host, to look at, and number the examples of each shard
-        from 0.
+        With shards, arrays are NumPy's, to look at, and number the examples of each
+        shard from 0. Raises ValueError if the schedule is stacked.
         """
         check_not_stacked(self)
         if self.spec.shards is None:
@@ -131,25 +131,27 @@ class Schedule:
     @property
     @api_boundary
     def mask(self) -> jax.Array:
-        """A mask [examples] bool of the rows of the results that are examples.
+        """A mask [examples] bool of the rows of the results that are real examples.
 
-        Other rows repeat the last example, without its gradient; see `mean`.
+        Spare rows repeat the last example, without its gradient; see `mean`. Raises
+        ValueError if the schedule is stacked.
         """
         return shard_mapped(_mask, self)
 
     @api_boundary
     def mean(self, losses: object) -> Any:
-        """Return the mean over the real examples alone, under `jit` and `grad` too.
+        """Return the mean over the real examples alone, also under `jit` and `grad`.
 
         Args:
-          losses: [examples, ...], or a pytree of such arrays, with a row for each of
-            the results.
+          losses: [examples, ...], or a pytree of such arrays; a row for each row of the
+            results.
 
         Returns:
-          The mean over the first axis [...]; zero if there is no example.
+          The mean over the first axis [...], or a pytree of means; zero if there is no
+          example.
 
         Raises:
-          ValueError: the number of rows is another.
+          ValueError: the number of rows differs, or the schedule is stacked.
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Scalar())
@@ -166,23 +168,24 @@ class Schedule:
     ) -> Ragged:
         """Lay out targets for the items of a result that is a sequence.
 
-        As targets are no part of examples, a model that learns to label sequences can
-        be applied to some without labels.
+        Targets are no part of examples, so a model that learns to label sequences can
+        be applied to sequences without labels.
 
         Args:
-          lists: for each example the targets of its items, lists of lists where items
-            are sequences; for all rows, or without spare rows. With batches,
+          lists: for each example the list of targets of its items, lists of lists where
+            items are sequences; for all rows, or without spare rows. With batches,
             `[tags[i] for i in batch.indices]`.
-          type: of a target; inferred if left out, float32 if there are no targets.
+          type: the type of a target; inferred if left out, float32 without targets.
 
         Returns:
-          Arrays of NumPy with rows as those of the result, spare ones included. Where
-          the result has several sequences, as those of the first that has such lengths.
+          NumPy arrays whose rows match those of the result, spare ones included. Where
+          the result has several sequences, they match the first with such lengths.
 
         Raises:
-          TypeError: items are no numbers of one shape, or the result has no sequence.
-          ValueError: there are other numbers of lists or of items; or other processes
-            have a part of the batch.
+          TypeError: items are no numbers of one shape, `type` is no tensor's, the
+            result has no sequence, or the schedule is traced by JAX.
+          ValueError: the numbers of lists or of items differ from those of the result,
+            or other processes have a part of the batch.
 
         >>> import jax, jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.square)))
@@ -206,7 +209,10 @@ class Schedule:
         return lay_out_targets(of_one_shard(spec), parts, lists, type)
 
     def owners(self, result: int) -> jax.Array:
-        """Return the example of each row of a result [rows]; `examples` if spare."""
+        """Return the index of the example of each row of a result [rows] int32.
+
+        Spare rows have the index `examples`. Only for results of any number of rows.
+        """
         shards = self.spec.shards
 
         def of_one(one: Schedule) -> jax.Array:
@@ -220,25 +226,32 @@ class Schedule:
 
     @property
     def depth(self) -> int:
-        """The number of levels of all components, which run one after another."""
+        """The number of levels, or steps, of all components, which run in turn."""
         return int(self.depths.sum())
 
     @property
     def depths(self) -> Array:
-        """The most levels or steps of each component in a shard [components]."""
+        """The number of levels or steps of each component [components] int32.
+
+        Over shards it is the maximum.
+        """
         of_parts = [x.sections.header.depths.of(x.indices) for x in self.parts]
         return np.asarray(np.max(of_parts, axis=0))
 
     @property
     def counts(self) -> Array:
-        """The nodes per operation [operations], in the shards that this process has."""
+        """The number of nodes of each operation, in this process's shards.
+
+        [operations] int; a node is one application of an operation.
+        """
         of_parts = [x.sections.header.counts.of(x.indices) for x in self.parts]
         return np.asarray(np.sum(of_parts, axis=0))
 
     def tiles(self, operation: int) -> Array:
-        """Return the tiles of an operation per level [depth, 2 + widths].
+        """Return the rows and tiles of an operation on each level.
 
-        First row, end, then tiles of each width; of a schedule without shards.
+        [depth, 2 + widths] int: first row, end row, number of tiles of each width;
+        no rows if the capacity has none of the operation. Only without shards.
         """
         places = layout(self.spec)
         widths, c = places.widths[operation], places.component[operation]
@@ -253,7 +266,7 @@ class Schedule:
 
     @property
     def stacked(self) -> tuple[int, ...]:
-        """The leading axes that `stack` has added."""
+        """The shape of the leading axes that `stack` has added; () if none."""
         axes = 1 if self.spec.shards is None else 2
         return np.shape(self.indices)[:-axes]
 
@@ -262,7 +275,7 @@ class Schedule:
         return f'Schedule({self.examples} examples{shards}, {self._summary()})'
 
     def _summary(self) -> str:
-        """Return text about the arrays, to print."""
+        """Return a phrase for `repr`: nodes and depth, 'traced', or 'stacked ...'."""
         if self.stacked:
             return f'stacked {list(self.stacked)}'
         try:
@@ -272,11 +285,7 @@ class Schedule:
 
 
 def check_not_stacked(schedule: Schedule) -> None:
-    """Check that a schedule is of one batch, and not stacked.
-
-    Raises:
-      ValueError: it is stacked.
-    """
+    """Raise ValueError if a schedule has leading axes that `stack` has added."""
     if schedule.stacked:
         got = f'{list(schedule.stacked)} of them stacked'
         raise ValueError(
@@ -286,7 +295,10 @@ def check_not_stacked(schedule: Schedule) -> None:
 
 
 def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
-    """Return the mean of losses [examples, ...] over rows in a mask [examples]."""
+    """Return the mean [...] of losses [examples, ...] over rows in a mask [examples].
+
+    Raises ValueError if the numbers of rows differ; the mean over no rows is 0.
+    """
     if losses.shape[:1] != mask.shape:
         raise ValueError(
             f'expected losses [{len(mask)}, ...], one for each row of the results, got '
@@ -302,8 +314,8 @@ def _mask(schedule: Schedule) -> jax.Array:
 
 
 def on_device(schedule: Schedule) -> Schedule:
-    """Return a schedule with its arrays on the device, except those of 64 bits."""
-    # JAX may allow 64 bits in the caller's thread alone.
+    """Return a schedule whose arrays are on its devices, but for types of 64 bits."""
+    # JAX may allow 64 bits in the caller's thread alone, and this may be another.
     shards = schedule.spec.shards
     where = None if shards is None else shards.sharding
 
@@ -320,7 +332,7 @@ def on_device(schedule: Schedule) -> Schedule:
 
 
 def _parts(x: Array | jax.Array) -> list[Array]:
-    """Return the shards of an array [shards, ...] that this process holds."""
+    """Return the rows of an array [shards, ...] that this process holds, in order."""
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
         return list(np.asarray(x))
     parts = {part.index[0].start or 0: part.data for part in x.addressable_shards}
@@ -328,13 +340,18 @@ def _parts(x: Array | jax.Array) -> list[Array]:
 
 
 def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
-    """Apply a function to the schedule of each shard, on the devices of the shard.
+    """Apply a function to the schedule of each shard, on the devices of that shard.
 
     Args:
-      fn: takes a schedule, and the others as they are; returns arrays [rows, ...].
+      fn: called as `fn(schedule of one shard, *others)`; returns a pytree of arrays,
+        each [rows, ...].
+      others: arguments that all shards get whole.
 
     Returns:
-      Its results [shards * rows, ...], those of one shard after those of another.
+      The results of `fn`, each [shards * rows, ...], shard after shard.
+
+    Raises:
+      ValueError: the schedule is stacked.
     """
     check_not_stacked(schedule)
     shards, spec = schedule.spec.shards, schedule.spec
@@ -361,7 +378,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
     """Call `fn` replicated over the explicit axes of the current mesh, if any."""
-    # With explicit axes in its type JAX would not let rows be written into a buffer.
+    # JAX refuses to write rows into a buffer whose type has explicit axes of a mesh.
     mesh = jax.sharding.get_abstract_mesh()
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     axes = {axis for axis, type_ in pairs if type_ == AxisType.Explicit}
@@ -374,7 +391,7 @@ def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
 
 
 def abstract(spec: Spec) -> Schedule:
-    """Return a schedule of shapes and types alone, for compiling ahead of time."""
+    """Return a schedule of `jax.ShapeDtypeStruct`s, for compiling ahead of time."""
     struct: Any = jax.ShapeDtypeStruct
     shards = spec.shards
     if shards is not None:
@@ -389,7 +406,7 @@ def abstract(spec: Spec) -> Schedule:
 
 
 def _diff(specs: list[Spec]) -> str:
-    """Return text: in what the first two of several specs differ."""
+    """Return a phrase for an error: how the first two specs differ, 'none' if empty."""
     if not specs:
         return 'none'
     first, other = specs[:2]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of the index array: where each begins, and its shape.
 
-All data of a batch but constants is one int32 array, so that it is sent at once. Its
+All data of a batch but constants are one int32 array, so that it is sent at once. Its
 sections are declared here, each once with its shape, and laid out; the host writes and
-the device reads each through its `Section`.
+the device reads each section through its `Section`. *Rows* are rows of buffers, of
+which each node (an applied operation) has one.
 
     | depths | counts | rows | empty |         header, depends on the program alone
     | tiles of each component |                the order in which rows are computed
@@ -30,8 +31,8 @@ from jfold.program.operations import Operations
 from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, sums_have_rows
 from jfold.scheduling.spec import Spec
 
-Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device
-SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
+Indices = TypeVar('Indices', bound=Array | jax.Array)  # on the host or the device
+SUM_ARITY = 4  # edge rows that one gather adds up; more are summed in a tree
 NOWHERE = 1 << 30  # a row that no buffer has
 
 
@@ -40,8 +41,8 @@ class Section:
     """A part of the index array.
 
     Attributes:
-      start: the place of its first number.
-      shape: of its numbers, in row-major order.
+      start: the index of its first number in the index array.
+      shape: the shape of its numbers, which are in row-major order.
     """
 
     start: int
@@ -49,31 +50,37 @@ class Section:
 
     @functools.cached_property
     def stop(self) -> int:
-        """The place behind its last number."""
+        """The index behind its last number in the index array."""
         return self.start + math.prod(self.shape)
 
     def __getitem__(self, row: int) -> Section:
-        """Return one row of the first axis."""
+        """Return the section of one row of the first axis."""
         _, *shape = self.shape
         return Section(self.start + row * math.prod(shape), tuple(shape))
 
     @property
     def rows(self) -> list[Section]:
-        """All rows of the first axis."""
+        """The sections of all rows of the first axis."""
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
-        """Return the section [*shape] of an index array [size]; for NumPy a view."""
+        """Return this section's numbers [*shape] in an index array; in NumPy a view."""
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def write(self, indices: Array, values: Array) -> None:
-        """Write values [*shape] into an index array [size]."""
+        """Write values [*shape] into this section of an index array [size].
+
+        Raises AssertionError if the shape differs.
+        """
         _require(values.shape == self.shape, self, values)
         self.of(indices)[...] = values
 
     def fill(self, indices: Array, values: Array, spare: int) -> None:
-        """Write values [n or fewer] into a section [n], and `spare` behind them."""
+        """Write values [n or fewer] into this section [n], and `spare` behind them.
+
+        Raises AssertionError if there are more values, or more axes.
+        """
         fits = values.ndim == len(self.shape) == 1 and len(values) <= self.shape[0]
         _require(fits, self, values)
         end = self.start + len(values)
@@ -94,12 +101,12 @@ class Header:
     """The sections that every schedule of a program has at the same place.
 
     Attributes:
-      depths: [components] levels of each; steps, if their number is fixed.
-      counts: [operations] nodes of each.
-      rows: [results] rows of each.
-      empty: [1] `n`, where up to 1/n of a wide tile may be empty.
-      whole: all of these, one after another.
-      examples: [] the number of examples, which is that of rows of the value itself.
+      depths: [components] levels of each component; steps, if their number is fixed.
+      counts: [operations] nodes of each operation.
+      rows: [results] real rows of each result.
+      empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
+      whole: [size] the four sections above, one after another.
+      examples: [] the number of examples, an element of `rows`: the rows of the value.
     """
 
     depths: Section
@@ -118,12 +125,12 @@ class Room:
     """The numbers that decide the shapes of sections.
 
     Attributes:
-      spec: of the schedule.
+      spec: the spec of the schedule.
       tables: per component, rows and columns of its table of tiles.
-      regions: [operations] rows of each in a buffer.
-      results: [results] rows of each.
+      regions: [operations] rows of each operation in a buffer.
+      results: [results] rows of each result.
       computed: [types] rows of the value buffer that are not constants.
-      sum_width: [types] sums that are taken at once.
+      sum_width: [types] sums over edge rows that are taken at once.
     """
 
     spec: Spec
@@ -135,7 +142,7 @@ class Room:
 
     @property
     def levels(self) -> int:
-        """The number of levels of all components."""
+        """The number of levels, or steps, of all components that there is room for."""
         return sum(rows for rows, _ in self.tables)
 
 
@@ -144,14 +151,15 @@ PART = 'part'
 
 
 class Part(NamedTuple):
-    """A declaration of the sections of one name.
+    """A declaration of the sections in one field of `Sections`.
 
-    Declarations next to each other with the same owners are laid out owner by owner.
+    Neighbouring fields with the same owners are laid out owner by owner.
 
     Attributes:
-      owners: takes a room, returns one item for each component, operation, ...
-      shapes: takes a room and the number of an owner, returns the shape of its section,
-        or those of several.
+      owners: takes a `Room`; returns a collection as long as there are owners, which
+        are components, operations, results or types.
+      shapes: takes a `Room` and the number of an owner; returns the shape of the
+        owner's section, or a list of shapes if it has several sections.
     """
 
     owners: Callable[[Room], Sized]
@@ -168,7 +176,7 @@ def _per(
     owners: Callable[[Room], Sized],
     shapes: Callable[[Room, int], Shape | list[Shape]],
 ) -> Any:
-    """Declare a section, or several, of each component, operation, result or type."""
+    """Return a dataclass field that declares sections; arguments as of `Part`."""
     return field(metadata={PART: Part(owners, shapes)})
 
 
@@ -176,7 +184,11 @@ def _per(
 
 
 def summed_at_once(spec: Spec, c: int) -> bool:
-    """Return whether a component is sums of sums, taken at once from their leaves."""
+    """Return whether component `c` is segment sums: sums of sums, taken from leaves.
+
+    Without loops it is so if the component is recurrent, as no others are; with loops
+    never.
+    """
     component = components(spec.program)[c]
     return not spec.has_loops and component.recurrent
 
@@ -206,7 +218,13 @@ def _results(room: Room, r: int) -> list[Shape]:
 
 
 def _slots(room: Room, table: int, count: int, rows: int) -> list[Shape]:
-    """Return the shape of the section of each column of a table."""
+    """Return the section shape of each input of an operation or tensor of a result.
+
+    Args:
+      table: the number of the operation, or behind all operations that of the result.
+      count: the number of inputs, or of tensors in the result.
+      rows: the length of a section with an index for each row.
+    """
     numbers, summands = slot_numbers(room.spec.program), room.spec.capacity.summands
     modes = column_modes(room.spec, table, count)
     room_of = {ReadMode.IN_PLACE: 0, ReadMode.INDEXED: rows}
@@ -254,27 +272,29 @@ def _sums(room: Room, t: int) -> Shape:
 class Sections:
     """The sections of an index array, in their order; each is declared with its shape.
 
+    An edge row is where a use of a value leaves its cotangent.
+
     Attributes:
-      header: the counts of levels, nodes and rows.
-      size: of the index array.
+      header: the numbers of levels, nodes and rows.
+      size: the length of the index array.
       tiles: per component [levels, columns], first row and end of each of its
-        operations; a row for each step, if their number is fixed.
-      summands: per component [summands], rows of the value buffer, if it is sums of
-        sums, which have rows; else [0].
+        operations; a row for each step, if the number of steps is fixed.
+      summands: per component [summands], the rows of the value buffer to add up, if the
+        component is sums of sums and sums have rows; else [0].
       sums_of: likewise, the row of the component that each summand is added to.
-      inputs: per operation and input [region], rows of the value buffer; [summands] if
-        its slot is summed; [0] if it is read in place, or the operation is a sum of
-        sums.
-      input_sums: likewise [summands], the row of the slot that each is added to, if it
-        is summed; else [0].
+      inputs: per operation and input [region], the row of the value buffer that each
+        node reads; [summands], the rows to add up, if the input is read as sums without
+        rows; [0] if it is read in place, or the operation is a sum of sums.
+      input_sums: per operation and input [summands], the node that each summand is
+        added to, if the input is read as sums without rows; else [0].
       owners: per result [rows], the example of each row; [0] if each example has one.
       results: per result and tensor [rows], as `inputs`.
       result_sums: per result and tensor, as `input_sums`.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
-      steps: per type [levels of all components, stages, 2], first row and number of
-        tiles of the sums that a level takes; [0, ...] where there are none.
+      steps: per type [levels of all components, stages, 2], first sum and number of
+        tiles of the sums that each round of a level takes; [0, ...] without sums.
       sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
-        where there are none.
+        without sums.
     """
 
     header: Header
@@ -296,29 +316,29 @@ class Sections:
 
 
 class Allocator:
-    """An allocator of consecutive places."""
+    """An allocator of consecutive ranges of numbers; `next` is the first free one."""
 
     def __init__(self) -> None:
         self.next = 0
 
     def take(self, size: int) -> int:
-        """Allocate places, and return the first."""
+        """Allocate `size` numbers, and return the first of them."""
         first, self.next = self.next, self.next + size
         return first
 
     def section(self, *shape: int) -> Section:
-        """Allocate a section of a shape."""
+        """Allocate and return a section of a shape."""
         return Section(self.take(math.prod(shape)), shape)
 
     def sections(self, shapes: Shape | list[Shape]) -> object:
-        """Allocate a section of a shape, or one of each."""
+        """Allocate a section of one shape, or a tuple of sections for a list."""
         if isinstance(shapes, list):
             return tuple(self.section(*shape) for shape in shapes)
         return self.section(*shapes)
 
 
 def allocate_sections(room: Room) -> Sections:
-    """Return the sections of an index array."""
+    """Return the sections of an index array, one behind another without gaps."""
     allocator = Allocator()
     header = _header(room.spec.program, allocator)
     parts = {x.name: x.metadata[PART] for x in fields(Sections) if PART in x.metadata}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Selection`: examples chosen from a graph, and their values, merged.
 
-A graph numbers the values of each example from 0 in each type. Merged, the values of a
-selection are numbered through, so the place where those of a type and example begin is
-added to their numbers:
+A graph numbers the values of each example from 0 in each tensor type. Merged, the
+values of a selection are numbered through: the number of the first value of a type and
+example is added to the numbers there. A *part* is the values of one producer, which are
+constants of the type or an output of an operation. A *cell* is a part in one example:
 
     type             float32                              int32
     example          0             1                      0      1
@@ -12,7 +13,8 @@ added to their numbers:
     merged           0 1 2 3 4 5   6 7 8 9                10 11  12
 
 All columns of all tables are renumbered at once, so that the time of a merge hardly
-depends on the number of operations.
+depends on the number of operations. Tables are those of the graph: constants per type,
+nodes (applied operations) per operation, rows per result, and tables of summands.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """A column of numbers in a table.
+    """A column of a table that holds numbers of values or of rows.
 
     Attributes:
-      space: what is numbered: values, by the number of their type; or rows of a table,
-        by the number of the table, where that is above those of all types.
+      space: what its numbers refer to: below the number of types, values of that type;
+        else rows of the table of that number.
       table: the number of the table: constants per type, operations, results.
-      number: of the column in the table.
+      number: the number of the column in the table.
     """
 
     space: int
@@ -59,12 +61,13 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns that are merged at once, in the order of their spaces.
+    """Columns that are merged at once, sorted by space.
 
     Attributes:
       every: the columns.
-      spaces, tables: [columns] of each.
-      ends: [spaces + 1] where the columns of each space begin.
+      spaces: [columns] the `space` of each.
+      tables: [columns] the `table` of each.
+      ends: [spaces + 1] the index in `every` where the columns of each space begin.
     """
 
     every: tuple[Column, ...]
@@ -74,7 +77,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Return columns that are sorted by space, among `count` spaces."""
+    """Return `Columns` of columns sorted by space; spaces are 0 to `count - 1`."""
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))
@@ -82,7 +85,7 @@ def make_columns(columns: Sequence[Column], count: int) -> Columns:
 
 @memoized
 def value_columns(program: Operations) -> Columns:
-    """Return all columns of values: inputs of operations and tensors of results."""
+    """Return the columns of all reads: inputs of operations, tensors of results."""
     types, columns = len(program.types), []
     for o, operation in enumerate(program.operations, types):
         # Column 0 of an operation has levels.
@@ -97,10 +100,10 @@ class Merged:
     """The merged numbers in columns.
 
     Attributes:
-      columns: by space.
+      columns: the columns, sorted by space.
       numbers: [rows of all columns] int64, one column behind another.
-      lengths: [columns] rows of each.
-      ends: [columns + 1] where each column begins, and the last ends.
+      lengths: [columns] the number of rows of each column.
+      ends: [columns + 1] where in `numbers` each column begins, and the last ends.
     """
 
     columns: Columns
@@ -110,11 +113,11 @@ class Merged:
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
-        """The place of each column, by its table and number."""
+        """The index of each column in `columns.every`, by its table and number."""
         return {x[1:]: c for c, x in enumerate(self.columns.every)}
 
     def column(self, table: int, number: int) -> Array:
-        """Return the numbers in a column [rows]."""
+        """Return the merged numbers in a column [rows]."""
         c = self.places[table, number]
         return self.numbers[self.ends[c] : self.ends[c + 1]]
 
@@ -126,14 +129,15 @@ class Merged:
 class Parts:
     """The parts of the values of an example, type by type.
 
-    Of each type: the program's constants if there are any, the example's own, and the
-    outputs of each operation.
+    The parts of a type are the program's constants if there are any, the example's own
+    constants, and each output of an operation.
 
     Attributes:
-      keys: of each part its table, and the number of the output.
-      tables: [parts] of each; those of the program's constants are behind all others.
-      ends: [types + 1] where the parts of each type begin.
-      bounds: `ends` as an array.
+      keys: per part the number of its table, and the number of the output, 0 for
+        constants. The program's constants have table numbers behind all tables.
+      tables: [parts] the number of each part's table.
+      ends: [types + 1] where in `keys` the parts of each type begin.
+      bounds: [types + 1] int, `ends` as an array.
       has_shared: whether the program has constants.
     """
 
@@ -144,9 +148,9 @@ class Parts:
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
-        """Return numbers [parts, examples] in the order of values [cells].
+        """Return numbers [parts, examples] in the order of merged values [cells].
 
-        That is type by type, and within a type example by example.
+        The order is type by type, in a type example by example, then part by part.
         """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
@@ -174,9 +178,9 @@ class Numbers:
     """The numbers of merged values.
 
     Attributes:
-      parts: of the values.
-      cells: [cells] values of each part of each example, as `Parts.by_example`.
-      places: [cells + 1] the number of the first value of each.
+      parts: the parts of each example's values.
+      cells: [cells] how many values each cell has, in the order of `Parts.by_example`.
+      places: [cells + 1] the number of the first value of each cell.
       examples: the number of examples.
     """
 
@@ -197,19 +201,25 @@ class Numbers:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The number of the first value of each type [types + 1]."""
+        """The number of each type's first value, then the total number [types + 1]."""
         ends: list[int] = self.places[self.parts.bounds * self.examples].tolist()
         return ends
 
     def begin(self, table: int, output: int) -> Array:
-        """Return the number of the first value of a part [examples]."""
+        """Return the number of the first value of a part in each example [examples].
+
+        Raises ValueError if no part is output `output` of the table.
+        """
         p = self.parts.keys.index((table, output))
         t = next(t for t, end in enumerate(self.parts.ends[1:]) if p < end)
         a, b = self.parts.ends[t : t + 2]
         return self._of_cells(a, b, p - a)
 
     def _of_cells(self, a: int, b: int, part: int = 0) -> Array:
-        """Return the first numbers [examples] of a part of a type, of `a` to `b`."""
+        """Return the first number of a part in each example [examples].
+
+        The parts of its type are `a` to `b - 1`; `part` counts from `a`.
+        """
         return self.places[a * self.examples + part : b * self.examples : b - a]
 
 
@@ -217,19 +227,22 @@ class Numbers:
 class Demands:
     """The numbers of rows, levels and sums that each example needs.
 
+    The fields of `Capacity` explain the numbers.
+
     Attributes:
-      added: [examples, numbers], of which a batch needs the sum: constants per type,
-        nodes per operation, rows of sums per type, values per metric, summands per
-        slot.
-      highest: [examples, numbers], of which a batch needs the maximum: levels, fans per
-        type, stages; for each slot whether it is indexed, and whether sums have rows.
+      added: [examples, numbers] int32, of which a batch needs the sum: constants per
+        type, nodes per operation, rows of sums per type, rows per result with any
+        number of rows, summands per slot.
+      highest: [examples, numbers] int32, of which a batch needs the maximum: levels,
+        fans per type, stages; without loops whether each slot is indexed, and whether
+        sums have rows.
     """
 
     added: Array
     highest: Array
 
     def pick(self, examples: Array) -> Demands:
-        """Return the demands of some examples [n]."""
+        """Return the demands of examples by index [n], in that order."""
         return Demands(self.added[examples], self.highest[examples])
 
 
@@ -238,14 +251,15 @@ class Demands:
 
 @dataclass(frozen=True, eq=False)
 class Selection(Memoized):
-    """Examples of a graph, in some order; one may be there several times.
+    """Examples of a graph, in some order; an example may occur several times.
 
     Attributes:
-      program: that they were recorded for.
-      graph: that they are chosen from, known to fit the program.
-      examples: [n] numbers in the graph; `None` for all of them in order.
-      known: the demands of each, if they are known.
-      origin: the selection of all examples, which memos are stored on.
+      program: the operations that the graph was recorded for.
+      graph: the graph that examples are chosen from, known to fit the program.
+      examples: [n] indices of examples in the graph; `None` for all in order.
+      known: the demands of each chosen example; `None` if not yet computed.
+      origin: the selection of all examples, on which memos are stored; `None` if this
+        is that selection.
     """
 
     program: Operations
@@ -263,14 +277,14 @@ class Selection(Memoized):
         return self.origin or self
 
     def pick(self, which: Array) -> Selection:
-        """Return some of them [n], in that order."""
+        """Return the selection of examples by their index in this one [n], in order."""
         examples = which if self.examples is None else self.examples[which]
         known = None if self.known is None else self.known.pick(which)
         return Selection(self.program, self.graph, examples, known, self.every)
 
     @property
     def labels(self) -> tuple[Table, ...]:
-        """The labels of rows of metrics, of these examples alone."""
+        """The tables of labels of metrics' rows, of the chosen examples alone."""
         tables, examples = self.graph.labels, self.examples
         if examples is None:
             return tables
@@ -278,7 +292,7 @@ class Selection(Memoized):
 
     @cached_property
     def _begin(self) -> Array:
-        """The first row of each example in each table of the graph [tables, n]."""
+        """The first row in the graph of each example, in each table [tables, n]."""
         first, examples = self.graph.first, self.examples
         return first[:, :-1] if examples is None else first.take(examples, 1)
 
@@ -292,18 +306,18 @@ class Selection(Memoized):
 
     @cached_property
     def totals(self) -> Array:
-        """The number of rows of all examples in each table [tables]."""
+        """The number of rows of all chosen examples, in each table [tables]."""
         return self.counts[:, 0] if len(self) == 1 else self.counts.sum(1)
 
     @cached_property
     def _rows(self) -> list[Array]:
-        """The rows of the chosen examples in each table of the graph."""
+        """The numbers of the chosen examples' rows, an array [rows] for each table."""
         rows = ranges(self._begin.ravel(), self.counts.ravel())
         ends = first_of(self.totals).tolist()
         return [rows[a:b] for a, b in itertools.pairwise(ends)]
 
     def column(self, table: int, number: int) -> Array:
-        """Return a column of a table [rows, ...], of these examples alone."""
+        """Return a column of a table [rows, ...], of the chosen examples alone."""
         column = self.graph.tables[table].columns[number]
         return column if self.examples is None else column.take(self._rows[table], 0)
 
@@ -313,14 +327,14 @@ class Selection(Memoized):
 
     @memoized
     def owners(self, table: int) -> Array:
-        """Return the example of each row of a table [rows]."""
+        """Return the index in this selection of each row's example [rows]."""
         return np.arange(len(self)).repeat(self.counts[table])
 
     # ---- merged ----------------------------------------------------------------------
 
     @cached_property
     def numbers(self) -> Numbers:
-        """The numbers of merged values."""
+        """The numbers that merging gives to the values of the chosen examples."""
         parts, counts = parts_of(self.program), self.counts
         if parts.has_shared:
             shared = np.array(shared_counts(self.program))[:, None].repeat(len(self), 1)
@@ -330,20 +344,20 @@ class Selection(Memoized):
 
     @property
     def behind(self) -> int:
-        """The number of tables of a program's graph."""
+        """The number of tables of a program's graph, without tables of summands."""
         program = self.program
         return len(program.types) + len(program.operations) + len(program.results)
 
     @cached_property
     def before(self) -> Array:
-        """The number of rows of the examples before each, per table [tables, n]."""
+        """The number of rows of the examples before each one, per table [tables, n]."""
         result = np.zeros(self.counts.shape, np.intp)
         if len(self) > 1:
             np.cumsum(self.counts[:, :-1], axis=1, out=result[:, 1:])
         return result
 
     def merge(self, columns: Columns) -> Merged:
-        """Return the merged numbers in columns."""
+        """Return the merged numbers in columns, which are sorted by space."""
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])
@@ -357,22 +371,22 @@ class Selection(Memoized):
 
     @cached_property
     def values(self) -> Merged:
-        """The merged numbers of all values that are read."""
+        """The merged numbers of the values that operations and results read."""
         return self.merge(value_columns(self.program))
 
     def made(self, o: int) -> Array:
-        """Return the numbers of the results of an operation of one output [nodes]."""
+        """Return the merged numbers of an operation's only output, per node [nodes]."""
         table = len(self.program.types) + o
         return ranges(self.numbers.begin(table, 0), self.counts[table])
 
 
 def select(program: Operations, graph: Graph) -> Selection:
-    """Return all examples of a graph, which is checked unless it is known to fit.
+    """Return the selection of all examples of a graph, checked unless known to fit.
 
     The check takes about 0.1 us a node.
 
     Raises:
-      ValueError: it does not fit the program.
+      ValueError: the graph does not fit the program.
     """
     return Selection(program, checked(program, graph))
 
@@ -382,7 +396,10 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 @memoized
 def use_counts(selection: Selection) -> Array:
-    """Return how often each value is read [values]; 0 for constants of active types."""
+    """Return how often each merged value is read [values] int.
+
+    It is 0 for constants of types through which gradients flow.
+    """
     numbers, shared = selection.numbers, shared_counts(selection.program)
     counts = np.bincount(selection.values.numbers, minlength=numbers.ends[-1])
     for t in active_types(selection.program):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Shards`: the devices of a mesh that share the examples of a batch."""
+"""`Shards`: the devices of a mesh that share the examples of a batch.
+
+Axes of a mesh are explicit, automatic or manual, as in `jax.sharding.AxisType`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ EVERYWHERE = PartitionSpec()  # type: ignore[no-untyped-call]
 class Shards:
     """The devices that share the examples of a batch.
 
-    Each shard is scheduled by itself, with the capacity of all, and runs on the devices
-    that share its place on the axes.
+    A shard is a part of the examples. It is scheduled by itself, with a capacity that
+    all shards have, and runs on the devices at one place along `axes`.
 
     Attributes:
-      mesh: of the devices.
-      axes: the names of its axes over which examples are split.
+      mesh: the mesh of the devices.
+      axes: the names of the mesh axes over which examples are split.
     """
 
     mesh: Mesh
@@ -41,41 +44,41 @@ class Shards:
 
     @functools.cached_property
     def split(self) -> PartitionSpec:
-        """The partition of arrays with a leading axis over the shards."""
+        """The partition spec of arrays [shards, ...]."""
         return PartitionSpec(self.axes)  # type: ignore[no-untyped-call]
 
     @functools.cached_property
     def sharding(self) -> NamedSharding:
-        """The sharding of arrays with a leading axis over the shards."""
+        """The sharding of arrays [shards, ...] on the mesh."""
         return NamedSharding(self.mesh, self.split)
 
     @functools.cached_property
     def own(self) -> tuple[int, ...]:
-        """The numbers of the shards that this process has devices of."""
+        """The numbers of the shards that run on devices of this process, ascending."""
         places = self.sharding.addressable_devices_indices_map((self.count,))
         return tuple(sorted({_start(where) for where in places.values()}))
 
     @functools.cached_property
     def processes(self) -> tuple[int, ...]:
-        """The numbers of processes that have devices of the mesh, in order."""
+        """The indices of the processes that have devices of the mesh, ascending."""
         return tuple(sorted({x.process_index for x in self.mesh.devices.flat}))
 
     @functools.cached_property
     def own_devices(self) -> int:
-        """The number of devices of this process that shards run on."""
+        """The number of this process's devices in the mesh."""
         return len(self.sharding.addressable_devices)
 
     @property
     def is_local(self) -> bool:
-        """Return whether this process has all shards."""
+        """Return whether this process has a device of every shard."""
         return len(self.own) == self.count
 
     def gathered(self, parts: Array) -> Array | jax.Array:
-        """Return the array [shards, ...] of which this process has parts [own, ...].
+        """Return the global array [shards, ...] from this process's rows [own, ...].
 
-        If no other process has devices of the mesh, `parts` are returned as they are.
-        Where others have devices of the same shards, `jax.device_put` would compare
-        their values by a collective; see `agreement` about those.
+        If no other process has devices of the mesh, `parts` is returned as it is. Where
+        other processes have devices of the same shard, `jax.device_put` would compare
+        their values by a collective; see `agreement` about collectives.
         """
         if self.sharding.is_fully_addressable:
             return parts
@@ -90,40 +93,49 @@ class Shards:
 
     @property
     def is_explicit(self) -> bool:
-        """Return whether one of the axes is explicit: in the types of arrays."""
+        """Return whether one of `axes` is explicit, so that array types name it."""
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
     def whole(self, x: object) -> Any:
-        """Return `x` [*shape], replicated over the shards in its type, too."""
+        """Return `x` [*shape], resharded to be replicated over explicit `axes`.
+
+        Unchanged if no axis is explicit.
+        """
         if not self.is_explicit:
             return x
         spec = PartitionSpec(*map(self._without, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
-        """Constrain `x` and its cotangent to be replicated along all automatic axes.
+        """Return `x`, constrained to be replicated along automatic axes of the mesh.
+
+        Its cotangent is constrained likewise. Unchanged if only `axes` are automatic.
 
         Args:
-          spec: the axes along which `x` may be split.
+          x: an array.
+          spec: the axes along which `x` may be split; none by default.
         """
-        # Else XLA might split loops over axes that are not those of the shards, and so
-        # put collectives of all shards into loops whose lengths differ.
+        # Else XLA might split loops over axes that are not those of the shards. So it
+        # would put collectives of all shards into loops whose lengths differ.
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         if not any(t == AxisType.Auto for axis, t in types if axis not in self.axes):
             return x
-        # A constraint may not name explicit axes, which are in the type.
+        # JAX refuses constraints that name explicit axes, which are in the type.
         where = NamedSharding(self.mesh, EVERYWHERE if self.is_explicit else spec)
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def _without(self, axes: object) -> object:
-        """Return the axes of an array's sharding, without those of the shards."""
+        """Return an entry of a partition spec without `self.axes`; `None` if empty."""
         names = axes if isinstance(axes, tuple) else (axes,)
         kept = tuple(x for x in names if x is not None and x not in self.axes)
         return kept or None
 
     def parted(self, x: object) -> Any:
-        """Return `x` [shards, ...], split over the shards in its type, too."""
+        """Return `x` [shards, ...], resharded to be split over explicit `axes`.
+
+        Unchanged if no axis is explicit.
+        """
         if not self.is_explicit:
             return x
         return jax.sharding.reshard(x, self.sharding)  # type: ignore[no-untyped-call]
@@ -133,20 +145,22 @@ class Shards:
 
 
 def _start(where: Any) -> int:
-    """Return the first row of a part of an array, by its slices."""
+    """Return the first row of a part of an array, given by slices."""
     rows: slice = where[0]
     return rows.start or 0
 
 
 def make_shards(sharding: Sharding) -> Shards:
-    """Return the shards that a sharding of examples stands for.
+    """Return the shards into which a sharding splits examples.
 
     Args:
-      sharding: how an array [examples] would lie; without a mesh, on that of
-        `jax.set_mesh`.
+      sharding: the sharding of an array [examples]; a `PartitionSpec` refers to the
+        mesh of `jax.set_mesh`.
 
     Raises:
-      TypeError: it is none; ValueError: it names no axis, or there is no mesh.
+      TypeError: `sharding` is neither a `NamedSharding` nor a `PartitionSpec`.
+      ValueError: there is no mesh, or the first axis is split over no axis of the mesh,
+        or further axes are split.
     """
     if isinstance(sharding, NamedSharding):
         mesh, spec = sharding.mesh, sharding.spec
@@ -166,7 +180,10 @@ def make_shards(sharding: Sharding) -> Shards:
 
 
 def _axes(mesh: Mesh, spec: PartitionSpec) -> tuple[str, ...]:
-    """Return the axes of a spec of arrays [examples]."""
+    """Return the mesh axes over which a partition spec splits arrays [examples].
+
+    Raises ValueError if there are none, unknown ones, or some for further axes.
+    """
     first, *others = *spec, None
     axes = first if isinstance(first, tuple) else (first,)
     known = all(axis in mesh.axis_names for axis in axes)

@@ -4,12 +4,12 @@
 An input of an operation, or a tensor of a result, is a *slot*. Without recurrence few
 slots need an index for each of their rows:
 
-    in place   row i is row i of the output of one operation, or of the constants
-    summed     row i is the sum of all values that are paired with i: a sum that nobody
-               else reads has no row of its own
-    indexed    row i is any value
+    in place   row i reads row i of the output of one operation, or of the constants
+    summed     row i reads the sum of all values that are paired with i: a sum that is
+               read once has no row of its own
+    indexed    row i reads any value, by an index
 
-Which of these it is depends on the data, and is part of the capacity: a slot that was
+The mode of a slot depends on the data, and is part of the capacity: a slot that was
 read in place in all batches so far may be indexed from some batch on.
 """
 
@@ -39,12 +39,13 @@ class Slot:
     """An input of an operation or a tensor of a result.
 
     Attributes:
-      table: the number of its operation, or that of its result behind all operations.
+      table: the number of its operation; or of its result, behind all operations.
       column: the number of the input or tensor.
-      type: of the values.
-      part: the part of the values that it may read in place, as a number in
-        `value_parts`; `None` if it may read several, or sums.
-      sums: whether it may read a sum.
+      type: the number of the type of the values.
+      part: the producer that it may read in place, constants or one output of an
+        operation, as an index in `value_parts`; `None` if it may read the outputs of
+        several operations, or sums.
+      sums: whether it may read a sum of `sum_operations`.
     """
 
     table: int
@@ -56,20 +57,26 @@ class Slot:
 
 @memoized
 def sum_operations(program: Operations) -> frozenset[int]:
-    """Return the sums of sums of a program without loops, which are taken at once."""
+    """Return the numbers of the operations of segment sums; none with loops.
+
+    A segment sum is recorded as a tree of sums of sums, and added up from its leaves.
+    """
     sums = (x.operations for x in components(program) if x.recurrent)
     return frozenset(itertools.chain(*sums)) if program.unrolled else frozenset()
 
 
 @memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
-    """Return the slots of operations, except sums, then of results; none with loops."""
+    """Return the slots of operations, except `sum_operations`, then of results.
+
+    Empty for programs with loops.
+    """
     return tuple(_slots(program)) if program.unrolled else ()
 
 
 @memoized
 def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
-    """Return the number of each slot, by its table and column."""
+    """Return the index in `slots` of each slot, by its table and column."""
     return {(x.table, x.column): s for s, x in enumerate(slots(program))}
 
 
@@ -91,18 +98,25 @@ def _slots(program: Operations) -> Iterator[Slot]:
 def _only_part(
     program: Operations, t: int, producers: ProducerSet, sums: ProducerSet
 ) -> int | None:
-    """Return the only part that a slot may read, if there is one."""
-    # Parts are the constants of each type, then the results in their order. Results of
-    # sums may have no rows.
+    """Return `Slot.part` of a slot of type `t`, or `None`.
+
+    Args:
+      producers: the outputs of operations that the slot may read, as bits; if none, it
+        reads constants.
+      sums: the outputs of `sum_operations`, as bits.
+    """
+    # `value_parts` has the constants of each type, then outputs of operations in order.
+    # Outputs of sums may have no rows, so they cannot be read in place.
     if producers & sums or producers.bit_count() > 1:
         return None
     return len(program.types) + next(results_in(producers)) if producers else t
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Return a capacity with numbers for the slots of a program, and for no others.
+    """Return a capacity with `indexed` and `summands` for the slots of a program.
 
-    Slots are indexed if the capacity had no such numbers, or if they have no `part`.
+    If the capacity has numbers for another count of slots, all slots are indexed. Slots
+    without a `part` always are.
     """
     places, indexed, summands = slots(program), capacity.indexed, capacity.summands
     none, sums_have_rows = (0,) * len(places), capacity.sum_rows
@@ -120,7 +134,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
-    """Return the mode in which each slot is read."""
+    """Return the mode in which each slot is read, per slot of `slots`."""
     program, capacity = spec.program, spec.capacity
     if spec.has_loops or not capacity.indexed:
         return tuple(ReadMode.INDEXED for _ in slots(program))
@@ -135,12 +149,19 @@ def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
 
 
 def sums_have_rows(spec: Spec) -> bool:
-    """Return whether sums have rows of their own, and are not added up in slots."""
+    """Return whether sums have rows in buffers, and no slot adds up summands."""
     return ReadMode.SUMMED not in read_modes(spec)
 
 
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """Return the mode in which each column of a table is read; indexed with loops."""
+    """Return the modes of an operation's inputs, or of a result's tensors.
+
+    Those that are no slots, as with loops, are indexed.
+
+    Args:
+      table: the number of the operation; or of the result, behind all operations.
+      count: the number of inputs or tensors.
+    """
     numbers, modes = slot_numbers(spec.program), read_modes(spec)
     columns = [numbers.get((table, a)) for a in range(count)]
     return [ReadMode.INDEXED if s is None else modes[s] for s in columns]

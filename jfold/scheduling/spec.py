@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Spec`: all that a compiled program depends on, a program and a `Capacity`.
+"""`Spec`: the static key of a compiled program: operations, a `Capacity`, options.
 
-A capacity holds shapes only. How much of it a batch fills is data, so batches share
-compiled programs.
+A capacity gives array shapes alone. The rows and levels that a batch fills are data, so
+all batches that fit one capacity share a compiled program.
 """
 
 from __future__ import annotations
@@ -29,23 +29,28 @@ STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
 class Capacity:
     """The numbers of rows, levels and sums that fit into a schedule.
 
+    All are of one shard. In the reverse pass each use of a value leaves its cotangent
+    in an edge row. A slot is an input of an operation, or a tensor of a result.
+
     Attributes:
-      examples: rows of the results, exactly; those of one shard, as all numbers are.
-      levels: the most that a component runs.
+      examples: rows of the results, exactly.
+      levels: the most levels of a component, the operations of one recurrence.
       constants: [types] rows of constants, the program's own included.
-      rows: [operations] nodes of each.
-      fans: [types] how many uses of a value are gathered at once; 0 where no gradient
+      rows: [operations] the most nodes (applications) of each operation.
+      fans: [types] edge rows of a value that are gathered at once; 0 where no gradient
         flows.
-      sums: [types] rows for sums over the uses of values with more of them.
-      stages: how many rounds such sums take.
-      metrics: rows of the results that have any number of them: those of metrics,
-        then the items of sequences.
-      indexed: per slot, 1 if it has an index for each row, 0 if it is read in place;
+      sums: [types] rows for sums of edge rows, for values with more uses than one
+        gather adds up.
+      stages: rounds of such sums: each adds up edge rows and sums of earlier rounds.
+      metrics: rows of each result whose number of rows varies: those of metrics, then
+        the items of sequences.
+      indexed: [slots] 1 if a slot has an index for each row, 0 if it is read in place;
         empty for programs with loops.
-      summands: per slot, how many values are added up in it, if sums have no rows.
-      sum_rows: 1 if sums have rows, since some are read more than once, else 0.
+      summands: [slots] values that are added up in each slot, if sums have no rows.
+      sum_rows: 1 if results of sums have rows in the value buffer, since some are read
+        more than once, else 0.
       profiles: per component the rows of its levels, if it has several, or of the steps
-        that they must fit in; empty where steps do not depend on that.
+        that they must fit in; empty where the number of steps does not depend on them.
       shards: the devices that share the examples; `None` for one device.
     """
 
@@ -65,16 +70,18 @@ class Capacity:
 
     @property
     def results(self) -> int:
-        """The number of rows of the results, those of all shards."""
+        """The number of rows of the results, over all shards together."""
         return self.examples * (self.shards.count if self.shards else 1)
 
     def holds(self, other: Capacity) -> bool:
-        """Return whether all batches that the other capacity holds fit."""
+        """Return whether every batch that fits `other` fits this capacity."""
         is_larger = all(map(operator.ge, self._room, other.numbers))
         return is_larger and all(map(fits, other.profiles, self.profiles))
 
     def __or__(self, other: Capacity) -> Capacity:
-        """Return the least capacity that holds all that either holds.
+        """Return the least capacity that holds all batches that fit either operand.
+
+        Raises ValueError if the shards of the operands differ.
 
         >>> one = Capacity(8, 5, (0,), (70,), (1,), (0,), 0, ())
         >>> either = one | Capacity(8, 9, (0,), (60,), (1,), (0,), 0, ())
@@ -101,7 +108,7 @@ class Capacity:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """All numbers one after another, without profiles."""
+        """All fields but `profiles` and `shards`, flattened in one fixed order."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
         of_slots = *self.indexed, *self.summands, self.sum_rows
@@ -109,14 +116,17 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """The upper bounds of `numbers`; none on summands if sums have rows."""
+        """The upper bounds of `other.numbers` in `holds`, in the same order.
+
+        Infinite for `summands` if sums have rows, since slots then add up nothing.
+        """
         if not self.sum_rows:
             return self.numbers
         first = len(self.numbers) - 1 - len(self.summands)
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Yield all numbers with the names of what they count, without profiles."""
+        """Yield pairs of a name, as `rows[2]`, and a number; no profiles or shards."""
         for name in (x.name for x in fields(self)):
             value = getattr(self, name)
             if name in ('profiles', 'shards'):
@@ -129,12 +139,12 @@ class Capacity:
 
 
 def _larger(x: Any, y: Any) -> Any:
-    """Return the larger number, or those of each pair."""
+    """Return the larger of two numbers, or the elementwise maximum of two tuples."""
     return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
 
 
 class Spec(Memoized, Stays):
-    """All that a compiled program depends on; static, hashable and immutable.
+    """The static key of a compiled program: hashable and immutable.
 
     No dataclass: Flax's `tabulate` would print its fields, the entire program, wherever
     a module is called with a schedule.
@@ -142,9 +152,9 @@ class Spec(Memoized, Stays):
     Args:
       residuals: what the forward pass stores for the reverse; one of `RESIDUALS`.
       strategy: how often loops run, if the program has any; one of `STRATEGIES`.
-        'counted': as often as the batch says, level by level, with tiles of several
-        widths. 'fixed': as often as the capacity says, with one tile of each operation
-        a step, whose widths follow its profiles.
+        'counted': as often as the batch says, level by level, with tiles (blocks of
+        rows) of several widths. 'fixed': as often as the capacity says, with one tile
+        of each operation a step, whose widths follow the capacity's profiles.
       reproducible: whether the order of sums depends neither on the capacity nor on the
         number of threads; then each operation has tiles of one width.
     """
@@ -177,7 +187,7 @@ class Spec(Memoized, Stays):
         return f'Spec({", ".join(map(repr, self._all))})'
 
     def replaced(self, **changes: Any) -> Spec:
-        """Return a copy with some arguments replaced, by name."""
+        """Return a copy with some arguments of the constructor replaced, by name."""
         names = 'program', 'capacity', 'residuals', 'strategy', 'reproducible'
         return Spec(**{**dict(zip(names, self._all, strict=True)), **changes})
 
@@ -188,27 +198,27 @@ class Spec(Memoized, Stays):
 
     @property
     def has_loops(self) -> bool:
-        """Whether levels and tiles run in loops; if not, the program is plain JAX."""
+        """Return whether levels and tiles run in loops; else all is plain JAX."""
         return not self.program.unrolled
 
     @property
     def key(self) -> SpecKey:
-        """The key that stands for the spec in the tree of a schedule."""
+        """The static part of a schedule's pytree, which stands for this spec."""
         return key_of(self)
 
 
 @memoized
 def of_one_shard(spec: Spec) -> Spec:
-    """Return the spec of each shard alone."""
+    """Return the spec by which each shard runs alone: without `shards`."""
     return spec.replaced(capacity=replace(spec.capacity, shards=None))
 
 
 @dataclass(frozen=True)
 class SpecKey:
-    """A key for a spec in the tree of a schedule, equal where specs are.
+    """A stand-in for a spec in a schedule's pytree; equal where specs are equal.
 
-    It holds no program: JAX has caches of trees that outlive every function, and they
-    would keep all data of the program alive.
+    The key has a weak reference to the program: JAX has caches of pytrees that outlive
+    every function, and they would keep all data of the program alive.
     """
 
     program: weakref.ref[Operations]
@@ -227,8 +237,8 @@ class SpecKey:
 
     def __repr__(self) -> str:
         # JAX prints this four times in its error about schedules that do not stack, so
-        # it is one line however large the program is. The checksum tells apart keys
-        # that look alike in the other numbers.
+        # the text is one line however large the program is. The checksum tells apart
+        # keys whose other numbers are the same.
         capacity, program = self.capacity, self.program()
         operations = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
@@ -246,7 +256,7 @@ class SpecKey:
         """The spec that the key stands for.
 
         Raises:
-          ReferenceError: the model and its schedules have been deleted.
+          ReferenceError: the program was deleted, with its model and schedules.
         """
         program = self.program()
         if program is None:
@@ -259,7 +269,7 @@ class SpecKey:
 
 @memoized
 def key_of(spec: Spec) -> SpecKey:
-    """Return the key of a spec, and remember the spec by it."""
+    """Return the key of a spec, and store the spec for `SpecKey.spec`."""
     program = weakref.ref(spec.program)
     options = spec.residuals, spec.strategy, spec.reproducible
     key = SpecKey(program, spec.capacity, *options)
@@ -269,5 +279,5 @@ def key_of(spec: Spec) -> SpecKey:
 
 @memoized
 def _specs(program: Operations) -> dict[SpecKey, Spec]:
-    """Return the specs of a program, by their keys; the memo is filled by `key_of`."""
+    """Return the dict of a program's specs by key: one object, filled by `key_of`."""
     return {}

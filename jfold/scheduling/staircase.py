@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staircases: the steps of a recurrence, fixed beforehand, with a few tile widths.
 
-Trees are wide at their leaves and narrow at their roots, so one width cannot fit all
-levels. The *profile* of a batch is how many rows of each operation every level has;
-that of a capacity is a staircase: segments of steps, each of one width an operation:
+In a step each operation runs one tile, a block of rows. Trees are wide at their leaves
+and narrow at their roots, so one width cannot fit all levels. The *profile* of a batch
+is how many rows of each operation every level has; that of a capacity is a staircase,
+which has segments of steps, with one width per operation in each segment:
 
     rows of levels   340 170 110  80  60  40 30 20 10  6  3  2  1  1
     staircase        |384|192|128 128| 64 64 64 64 64 64 64 64 64 64 |
 
 A batch takes the steps one after another. A level takes as many as its widest operation
 needs, and the next level begins with the next step. So whatever the levels of a batch
-are, it fits if the last of them ends in time: where one is wider than its step, it
-takes a second one, of those that are spare.
+are, the batch fits if its last level ends within the steps: a level that is wider than
+its step takes a second step, of which the staircase has some to spare.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from jfold.graph import Array
 Segment: TypeAlias = tuple[int, tuple[int, ...]]  # steps; rows of each operation
 Profile: TypeAlias = tuple[Segment, ...]  # of the operations of one component
 
-NARROW = 64  # rows; of fewer, products share matrices that are transposed once
-SEGMENTS = 4
-BLOCKS = 48  # of levels, between which segments are cut
-HALVINGS = 5  # of the widest level, that are tried as a segment's width
+NARROW = 64  # rows, the least width; products of fewer rows share transposed matrices
+SEGMENTS = 4  # the most segments of a staircase
+BLOCKS = 48  # the most blocks of levels, between which segments are cut
+HALVINGS = 5  # widths that are tried for a segment: its widest level, halved repeatedly
 
 
 def run_length_encode(levels: Array) -> Profile:
-    """Return the profile of levels [levels, operations]: equal ones are one segment."""
+    """Return the profile of rows per level [levels, operations].
+
+    Equal neighbouring levels are one segment.
+    """
     if not len(levels):
         return ()
     changes = (levels[1:] != levels[:-1]).any(1).nonzero()[0] + 1
@@ -44,14 +48,18 @@ def run_length_encode(levels: Array) -> Profile:
 
 
 def steps(profile: Profile, operations: int) -> Array:
-    """Return the rows of each step [steps, operations], decoding a profile."""
+    """Return the rows of each step of a profile [steps, operations].
+
+    Args:
+      operations: their number, which an empty profile does not tell.
+    """
     counts = [count for count, _ in profile]
     rows = np.array([x for _, x in profile], np.int64)
     return rows.reshape(len(profile), operations).repeat(counts, 0)
 
 
 def larger(one: Profile, two: Profile) -> Profile:
-    """Return the least profile that holds two: at each step the larger rows."""
+    """Return the least profile that holds two: the larger rows at each step."""
     count = max((len(rows) for _, rows in one + two), default=0)
     both = sorted((steps(x, count) for x in (one, two)), key=len)
     short, long = both
@@ -61,22 +69,26 @@ def larger(one: Profile, two: Profile) -> Profile:
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """Return the step at which each level ends [levels], from 0; `None` if too few.
+    """Return the step at which each level ends [levels]; `None` if steps are too few.
+
+    Steps are counted from 0.
 
     Args:
-      levels: rows of each [levels, operations].
+      levels: [levels, operations] the rows of each level.
+      profile: the steps, with the width of each operation's tile.
     """
     left, before, result = levels, 0, [np.zeros(0, np.int64)]
     for trips, rows in profile:
         if not len(left):
             break
-        # The steps that each level would take here; those that end in time are done.
+        # The steps that each level would take in this segment. Levels that end within
+        # it are done.
         taken = np.maximum(_tiles(left, np.array(rows)).max(1, initial=0), 1)
         ends = taken.cumsum()
         done = int(np.searchsorted(ends, trips, side='right'))
         result.append(before + ends[:done] - 1)
-        # The remaining steps of the segment take a part of the next level, so later
-        # segments have less of it to take.
+        # The remaining steps of the segment run a part of the next level, so that later
+        # segments have fewer of its rows to run.
         remaining = trips - int(ends[done - 1] if done else 0)
         left = left[done:]
         if remaining and len(left):
@@ -87,13 +99,13 @@ def last_steps(levels: Array, profile: Profile) -> Array | None:
 
 
 def _tiles(rows: Array, widths: Array) -> Array:
-    """Return the tiles that rows take; a huge number if widths are zero."""
+    """Return the number of tiles that hold the rows; a huge number for width 0."""
     tiles = -(-rows // np.maximum(widths, 1))
     return np.where((widths == 0) & (rows > 0), np.iinfo(np.int32).max, tiles)
 
 
 def fits(levels: Profile, profile: Profile) -> bool:
-    """Return whether levels with such rows fit into the steps of a profile."""
+    """Return whether levels, given as a profile, fit into the steps of a profile."""
     if not levels:
         return True
     operations = len(levels[0][1])
@@ -104,19 +116,19 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Return whether a profile is a staircase already."""
+    """Return whether a profile has few segments, and widths that tiles may have."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """Return the cheapest staircase of a few segments that holds some levels.
+    """Return the cheapest staircase of at most `SEGMENTS` segments that holds levels.
 
     Args:
-      levels: rows of each [levels, operations].
+      levels: [levels, operations] the rows of each level.
       step: the cost of a step, whatever its rows.
-      row: [operations] the cost of a row of each.
-      most: [operations] the widest tile of each that memory allows.
+      row: [operations] the cost of a row of each operation.
+      most: [operations] the rows of a tile that memory allows; `NARROW` are allowed.
     """
     if not len(levels):
         return ()
@@ -145,7 +157,12 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
 
 
 def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Join neighbours to blocks: levels of each, and most rows [blocks, operations]."""
+    """Return neighbouring levels joined to at most `BLOCKS` blocks.
+
+    Returns:
+      The number of levels in each block [blocks], and the most rows of a level in it
+      [blocks, operations].
+    """
     size = -(-len(levels) // BLOCKS)
     first = np.arange(0, len(levels), size)
     counts = np.diff(first, append=len(levels))
@@ -155,9 +172,17 @@ def _blocks(levels: Array) -> tuple[Array, Array]:
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
-    """Return price, steps and widths of the segment from each block to each other.
+    """Return price, steps and widths of the cheapest segment from block i to block j.
 
-    All are [blocks, blocks]; widths have a further axis, [operations].
+    All are [blocks, blocks], by i and j, which are both in the segment; widths have a
+    further axis, [operations]. For j < i the price is infinite.
+
+    Args:
+      counts: [blocks] the number of levels in each block.
+      blocks: [blocks, operations] the most rows of a level in each block.
+      step: the cost of a step, whatever its rows.
+      row: [operations] the cost of a row of each operation.
+      limit: [operations] the widest tile of each operation.
     """
     number, operations = blocks.shape
     price = np.full((number, number), np.inf)
@@ -181,7 +206,10 @@ def _prices(
 
 
 def _rounded(rows: Array) -> Array:
-    """Round rows up to widths of tiles: multiples of `NARROW`, four per octave."""
+    """Return rows rounded up to widths of tiles: multiples of `NARROW`.
+
+    There are at most four widths per octave.
+    """
     rows = np.maximum(rows, 1)
     unit = np.maximum(1 << np.maximum(np.int64(np.log2(rows)) - 2, 0), NARROW)
     widths: Array = -(-rows // unit) * unit

@@ -2,8 +2,11 @@
 """Sums over the uses of values that have many.
 
 In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
-row*, and the producer of the value gathers them: nothing is scattered, and sums have a
-fixed order. So the host computes where each value is used, and how often.
+row*, and the producer of the value gathers these rows: nothing is scattered, and sums
+have a fixed order. So the host computes where each value is used, and how often.
+
+Two kinds of sums occur here. *Sum operations* add up values in the forward pass, such
+as a node that adds its children. *Sums* in trees add up edge rows in the reverse pass.
 """
 
 from __future__ import annotations
@@ -22,16 +25,17 @@ from jfold.scheduling.selections import Selection
 
 @memoized
 def adding(program: Operations, t: int) -> tuple[int, ...]:
-    """Return the operations that add up values of a type to another of it."""
+    """Return the numbers of the sum operations on values of type `t`."""
     pairs = enumerate(program.operations)
     return tuple(o for o, x in pairs if x.is_sum and x.outputs == (t,))
 
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """Return the most edge rows that each value of a type may have [values], int8.
+    """Return the most edge rows that may be gathered for each value [values] int8.
 
-    The output of a sum has one, as its operands point to it instead of an own edge row.
+    The output of a sum operation has one at most, since operands have no edge rows of
+    their own and read this one. Values are those of type `t`.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -41,12 +45,14 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Return the rows and the rounds of the sums of each example, both [examples].
+    """Return the numbers of sums and of rounds of each example, two arrays [examples].
+
+    `sum_tree` makes as many sums and stages.
 
     Args:
-      counts: [values] uses of each.
-      most: [values] the most uses that may be left of each.
-      begin: [examples] the number of each example's first value.
+      counts: [values] the number of uses of each value.
+      most: [values] the most uses of each value that may be left after sums.
+      begin: [examples] the index of each example's first value.
     """
     # All uses of a value are in its own example, and so are its sums: so the rows of a
     # batch are the sum of those of its examples, and its rounds the maximum.
@@ -62,7 +68,7 @@ def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
 
 
 def _sum_counts(counts: Array) -> Array:
-    """Return the number of sums over uses [n], each of `SUM_ARITY` at most."""
+    """Return the number of sums [n] over numbers of uses [n], `SUM_ARITY` uses each."""
     return -(-counts // SUM_ARITY)
 
 
@@ -73,21 +79,21 @@ class RowUses(NamedTuple):
     """The uses of computed values of a type.
 
     Attributes:
-      rows: [uses] rows of values, once for each use.
-      edges: [uses] int32, the edge row of each; `~row` where a sum uses the value, for
-        the edge row of the sum's output, which is in value row `row`.
+      rows: [uses] the row of the value that is used.
+      edges: [uses] int32, the edge row of the use. Where a sum operation uses the value
+        it is `~row`: the cotangent is that of the operation's output in row `row`.
     """
 
     rows: Array
     edges: Array
 
     def chosen(self, which: Array) -> RowUses:
-        """Return some of the uses, by a mask [uses] or numbers [n]."""
+        """Return some of the uses, by a mask [uses] or indices [n]."""
         return RowUses(self.rows[which], self.edges[which])
 
 
 def resolve_edges(edges: Array, totals: Array) -> Array:
-    """Return edge rows [n], where `~row` is replaced by that of `totals` [rows]."""
+    """Return a copy of edge rows [..., n] where `~row` is replaced by `totals[row]`."""
     result = edges.copy()
     waiting = edges < 0
     result[waiting] = totals[~edges[waiting]]
@@ -95,14 +101,17 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return the edge row of each value's total cotangent [rows]; `zero` without a use.
+    """Return the edge row of each value's total cotangent [rows]; `zero` if unused.
 
     Args:
-      uses: of values that have one use at most.
+      uses: the uses of values that have at most one use each.
+      rows: the number of rows.
+      zero: an edge row of zeros.
     """
     totals = np.full(rows, zero, np.int32)
     totals[uses.rows] = uses.edges
-    # A sum may be used by a sum, and so on: each round follows twice as many links.
+    # A sum operation may be used by another, and so on: by pointer jumping, each round
+    # follows twice as many links.
     while len(waiting := np.flatnonzero(totals < 0)):
         totals[waiting] = totals[~totals[waiting]]
     return totals
@@ -110,13 +119,13 @@ def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SumTree:
-    """Sums over the uses of values that have more than they may have.
+    """Sums over the uses of values that have more uses than may be left.
 
     Attributes:
-      table: [sums, SUM_ARITY] int32, the edge rows that each adds up.
-      values: [sums] the row of the value whose uses it adds up.
-      stages: [sums] its depth: the number of rounds before it.
-      left: the uses that remain, plain ones and sums that no other sum adds up.
+      table: [sums, SUM_ARITY] int32, the edge rows that each sum adds up.
+      values: [sums] the row of the value whose uses the sum adds up.
+      stages: [sums] the depth of the sum: the number of rounds before it.
+      left: the uses that remain: those in no sum, and sums that no other sum adds up.
     """
 
     table: Array
@@ -126,7 +135,7 @@ class SumTree:
 
 
 def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
-    """Sum uses in groups of `SUM_ARITY`, until no value has more than it may have.
+    """Return sums over groups of `SUM_ARITY` uses, until each value has few left.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
 
@@ -137,26 +146,26 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
                           55                     56   stage 1
 
     55 and 56 are left. One gather adds up 4 edge rows, so a tree has few rounds, and it
-    is the same in every run, which sums by scattering are not. A value with 4 uses
-    or fewer costs no sum, unless it may have one alone.
+    is the same in every run, which sums by scattering are not. A value with 4 uses or
+    fewer costs no sum, unless only one may be left.
 
     Args:
-      most: [rows] the most uses that may be left of the value of each row.
+      most: [rows] the most uses that may be left of the value in each row.
       base: the edge row of the first sum; the others come behind it.
-      zero: an edge row of zeros, which fills sums of fewer.
+      zero: an edge row of zeros, which fills sums of fewer uses.
     """
     is_wide = np.bincount(uses.rows, minlength=len(most)) > most
     wide = is_wide[uses.rows]
     left = [uses.chosen(~wide)]
     rows, edges = uses.chosen(wide)
-    # Begun with empty parts, as no value of the type may have many uses.
+    # Begun with empty arrays, since maybe no value of the type has many uses.
     tables, values, stages = (
         [np.zeros((0, SUM_ARITY), np.int32)],
         [rows[:0]],
         [rows[:0]],
     )
     while len(rows):
-        # A sum is a use of its value like any other, in place of those that it adds up.
+        # A sum counts as one use of its value, in place of the uses that it adds up.
         table, targets, groups = _groups(rows, edges, zero)
         sums = RowUses(targets, np.arange(base, base + len(table), dtype=np.int32))
         stages.append(np.full(len(table), len(tables) - 1))
@@ -171,9 +180,11 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Return uses in groups of one value: edge rows [groups, SUM_ARITY].
+    """Return uses in groups, each of uses of one value.
 
-    And of each group, the row of its value, and the number of groups of that, [groups].
+    Returns:
+      The edge rows of each group [groups, SUM_ARITY], filled up with `zero`; the row of
+      its value [groups]; the number of groups of that value [groups].
     """
     # Stable, so that uses are added up in a fixed order.
     order = np.argsort(rows, kind='stable')
@@ -190,10 +201,10 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 
 
 def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
-    """Return a tree with its sums sorted by round, and edge rows renumbered.
+    """Return a tree with its sums sorted by round, and their edge rows renumbered.
 
     Args:
-      rounds: [sums] the round of the reverse pass in which each is taken.
+      rounds: [sums] the round of the reverse pass in which each sum is taken.
       base: the edge row of the first sum.
     """
     # The device takes the sums of a round as one run of rows.
@@ -202,7 +213,7 @@ def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
     moved[order] = np.arange(base, base + len(order))
 
     def placed(edges: Array) -> Array:
-        """Return edge rows [n], those of sums moved."""
+        """Return edge rows, where those of sums are replaced by their new ones."""
         # Other edge rows, of plain uses and the row of zeros, stay where they are.
         is_sum = (edges >= base) & (edges < base + len(order))
         return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)

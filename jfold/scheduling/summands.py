@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of summands, and other needs of programs without loops.
 
-A slot that is read in place needs no numbers. One whose sums have no rows needs the
-leaves of its sums, as a table of pairs of a value and the row that it is added to. Such
-tables are appended to those of a graph, so that selections pick from all tables alike.
+A slot is an input of an operation, or a tensor of a result. A slot that is read in
+place needs no indices. A slot that reads sums which have no rows in buffers needs the
+leaves of these sums, as a table of pairs: a value, and the row of the slot that it is
+added to. Such tables are appended to those of a graph, so that selections pick from all
+tables alike. *Sums* are results of `sum_operations`: a segment sum, recorded as a tree
+of sums of sums, whose inner sums nothing else reads.
 All functions take the selection of all examples of a graph, which keeps their memos.
 """
 
@@ -32,10 +35,10 @@ class Needs:
     """The needs of each example of a graph for its slots.
 
     Attributes:
-      summands: [slots, examples] values that are added up in each slot, if sums have no
-        rows.
-      highest: [slots + 1, examples] whether each slot is indexed; then whether sums
-        have rows, since one is read more than once.
+      summands: [slots, examples] int64, the number of values that are added up in each
+        slot, if sums have no rows.
+      highest: [slots + 1, examples] bool, whether each slot needs indices; then whether
+        sums need rows, since the example reads a sum more than once.
     """
 
     summands: Array
@@ -44,7 +47,7 @@ class Needs:
 
 @memoized
 def slot_needs(selection: Selection) -> Needs:
-    """Return the needs of all examples of a graph."""
+    """Return the needs of all examples of a graph for its slots."""
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
     highest = np.zeros((len(places) + 1, len(selection)), bool)
@@ -57,7 +60,7 @@ def slot_needs(selection: Selection) -> Needs:
 
 
 def _is_indexed(selection: Selection, slot: Slot) -> Array:
-    """Return whether a slot is not read in place, per example [examples] bool."""
+    """Return whether a slot cannot be read in place, per example [examples] bool."""
     if slot.part is None:
         return np.ones(len(selection), bool)
     table = _table(selection, slot)
@@ -84,12 +87,12 @@ def _have_rows(selection: Selection) -> Array:
 
 
 class Pairs(NamedTuple):
-    """Values and the rows that they are added to.
+    """Values and the rows or sums that they are added to.
 
     Attributes:
-      values: [pairs] numbers of values.
-      rows: [pairs] the row of a slot that each is added to, in order; or the number of
-        a sum.
+      values: [pairs] the merged number of each value.
+      rows: [pairs] the row of a slot that each value is added to, ascending; or the
+        merged number of the sum.
     """
 
     values: Array
@@ -101,7 +104,10 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return the pairs of each slot that reads sums, if sums have no rows."""
+    """Return, per slot, the values that are added up in its rows; none without sums.
+
+    For examples in which sums need no rows; the pairs of others are of no use.
+    """
     places = slots(selection.program)
     if not any(slot.sums for slot in places):
         return (NO_PAIRS,) * len(places)
@@ -117,15 +123,24 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
 
 
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
-    """Return the leaves of sums with their roots, where sums have no rows."""
-    # Without the zeros that fill up groups.
+    """Return pairs of leaf and root of sums, of examples whose sums need no rows.
+
+    Constants that are neutral in sums are left out, such as zeros that fill up groups.
+    """
     values, roots = _leaf_pairs(selection, sums, ~_have_rows(selection))
     counted = ~_is_neutral(selection)[values]
     return Pairs(values[counted], roots[counted])
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return the leaves of sums with their roots, of chosen examples [examples]."""
+    """Return pairs of leaf and root of the trees of sums.
+
+    A root is a sum that no other sum reads.
+
+    Args:
+      sums: the numbers of the sum operations.
+      chosen: [examples] bool, whose sums are wanted.
+    """
     columns, types = [NO_PAIRS], len(selection.program.types)
     for o in sums:
         results, rows = selection.made(o), chosen[selection.owners(types + o)]
@@ -136,7 +151,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
 
 
 def _is_neutral(selection: Selection) -> Array:
-    """Return whether each value is a neutral constant of the program [values] bool."""
+    """Return a mask of merged values that are constants neutral in sums [values]."""
     result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
     for t, value in selection.program.constants:
@@ -147,7 +162,7 @@ def _is_neutral(selection: Selection) -> Array:
 
 
 def _is_identity(value: Array) -> bool:
-    """Return whether a constant is the additive identity: for floats it is -0.0."""
+    """Return whether a constant is zero, so neutral in sums; for floats -0.0 alone."""
     if (value != 0).any():
         return False
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
@@ -158,9 +173,9 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
     """Return the pairs of a slot: the values it reads, with sums replaced by leaves.
 
     Args:
-      read: [rows] the value that each row reads.
-      is_sum: [values] whether each is a result of a sum.
-      leaves: of sums, with their roots; a sum may have none, as all are neutral.
+      read: [rows] the merged number of the value that each row reads.
+      is_sum: [values] bool, whether each value is a sum.
+      leaves: pairs of leaf and root; a sum whose summands are all neutral has none.
     """
     of_sums = is_sum[read]
     plain, reader = np.flatnonzero(~of_sums), np.full(len(is_sum), -1)
@@ -174,7 +189,7 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
 
 
 def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
-    """Return the leaves of trees of sums, and the root that each gets into.
+    """Return the leaves of trees of sums, and the root of each leaf, both [leaves].
 
         parent   read
              8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5
@@ -182,8 +197,8 @@ def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
             10   8 9
 
     Args:
-      read, parent: [reads] the value that is read, and the sum that reads it. A sum
-        that others read has one parent.
+      read: [reads] the number of the value that a sum reads.
+      parent: [reads] the number of that sum. At most one sum reads a sum.
     """
     if not len(read) or not ((read >= parent.min()) & (read <= parent.max())).any():
         return read, parent  # no sum is read
@@ -192,6 +207,7 @@ def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
     inner = reader[read] >= 0
     reader[read[inner]] = parent[inner]
     sums = parent[~inner]
+    # `reader` maps an inner sum to its parent and a root to itself: follow it to roots.
     while (reader[sums] != sums).any():  # trees are not deep
         sums = reader[sums]
     return read[~inner], sums
@@ -202,10 +218,14 @@ def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
 
 @memoized
 def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
-    """Return the graph with tables of pairs appended.
+    """Return the graph with tables of pairs appended to its results.
 
-    One for each slot that is summed, of values and rows; or, if sums have rows, one for
-    each component of sums, of values and sums.
+    There is one for each slot that reads sums without rows, with columns of values and
+    rows; or, if sums have rows, one for each component of sums, with columns of leaves
+    and roots.
+
+    Args:
+      modes: the mode of each slot.
     """
     places = zip(slots(selection.program), modes, slot_pairs(selection), strict=True)
     tables = [
@@ -222,7 +242,7 @@ def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
 
 
 def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Return the table of the pairs of a slot, by numbers in their example."""
+    """Return the table of the pairs of a slot, numbered within each example."""
     table = _table(selection, slot)
     owner = selection.owners(table)[pairs.rows]
     rows = pairs.rows - selection.before[table][owner]
@@ -231,7 +251,10 @@ def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
 
 
 def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
-    """Return the table of the leaves of a component of sums, and their roots."""
+    """Return the table of leaves and roots of a component of sums.
+
+    Values are numbered within each example.
+    """
     pairs = _leaf_pairs(selection, [*operations], np.ones(len(selection), bool))
     order = pairs.rows.argsort(kind='stable')
     values, sums = pairs.values[order], pairs.rows[order]
@@ -243,17 +266,21 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
 
 
 def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Return a table of columns [rows], sorted by the examples of rows [rows]."""
+    """Return a table of columns, each [rows], converted to int32.
+
+    Args:
+      owner: [rows] the example index of each row, ascending.
+    """
     first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
 
 
 def _table(selection: Selection, slot: Slot) -> int:
-    """Return the number of the table of a slot."""
+    """Return the number in the graph of the table that has a slot's column."""
     return len(selection.program.types) + slot.table
 
 
 def _read(selection: Selection, slot: Slot) -> Array:
-    """Return the values that a slot reads [rows]."""
+    """Return the merged numbers of the values that a slot reads [rows]."""
     is_operation = slot.table < len(selection.program.operations)
     return selection.values.column(_table(selection, slot), slot.column + is_operation)

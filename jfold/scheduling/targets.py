@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets for the items of sequences, laid out as these are in results."""
+"""The layout of targets for items of sequences, in rows as those of results.
+
+Items of a result that is a sequence have a result of their own, with any number of
+rows; items of these, if they are sequences, have another, and so on.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,13 @@ def lay_out_targets(
     """Lay out a value for each item of a result, for `Schedule.ragged`.
 
     Args:
-      spec: of the schedule of each shard.
-      parts: the index array [size] of each.
+      spec: the spec of each shard's schedule.
+      parts: the index array [size] of each shard.
+      lists: for each example the list of its targets, with or without spare rows.
+      type_: the type of a target; inferred if `None`.
+
+    Raises:
+      TypeError, ValueError: as of `Schedule.ragged`.
     """
     item = None
     if type_ is not None:
@@ -53,7 +62,10 @@ def _as_list(items: Iterable[Any]) -> Sequence[Any]:
 def _lists_by_row(
     spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[Sequence[Any]]:
-    """Return a list for each row of the results, empty ones for spare rows."""
+    """Return a list for each row of the results, with empty ones for spare rows.
+
+    Raises ValueError unless there is a list for each row, or for each real row.
+    """
     header, rows = layout(spec).sections.header, spec.capacity.examples
     real = np.concatenate([np.arange(rows) < header.examples.of(x) for x in parts])
     if len(lists) == real.sum():
@@ -69,12 +81,14 @@ def _lists_by_row(
 def _rows_of_levels(
     spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[int]:
-    """Return the rows of items of the first sequence in the result with such lengths.
+    """Return how many rows of items fit, per level of nesting, the outermost first.
 
-    And of the items of its items, as long as these are sequences and `lists` nest.
+    Counted are those of the first sequence in the result with as many items as `lists`,
+    then those of its items, as long as these are sequences and `lists` nest.
 
     Raises:
-      TypeError: there is no sequence; ValueError: none has such lengths.
+      TypeError: there is no sequence.
+      ValueError: no sequence has such lengths.
     """
     results = value_numbers(spec.program.results)
     types = [spec.program.results[r].type for r in results]
@@ -101,7 +115,16 @@ def _are_lists(items: list[Any]) -> bool:
 def _find_result(
     spec: Spec, parts: Sequence[Array], results: list[int], lengths: Array
 ) -> int:
-    """Return the first of some results whose items have such lengths [examples]."""
+    """Return the number of the first result with such numbers of items.
+
+    Args:
+      results: the numbers of results with items of sequences, to choose from.
+      lengths: [examples] the number of items of each row of the batch.
+
+    Raises:
+      TypeError: `results` is empty.
+      ValueError: no result has such numbers of items.
+    """
     if not results:
         raise TypeError(
             'expected a schedule of a model whose result is, or holds, a sequence, got '
@@ -119,7 +142,7 @@ def _find_result(
 
 
 def _lengths(spec: Spec, parts: Sequence[Array], result: int) -> Array:
-    """Return the number of items of each row of the results [examples]."""
+    """Return how many items each row of the batch has in a result [examples] int."""
     owners, rows = layout(spec).sections.owners[result], spec.capacity.examples
     counts = [np.bincount(owners.of(x), minlength=rows + 1)[:rows] for x in parts]
     lengths: Array = np.concatenate(counts)

@@ -36,17 +36,17 @@ from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
 from jfold.scheduling.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
 from jfold.scheduling.widths import Widths, tiles
 
-Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
-Groups: TypeAlias = tuple[tuple[int, ...], ...]  # of inputs
+Trips: TypeAlias = tuple[int, ...]  # trip counts of loops that run one after another
+Groups: TypeAlias = tuple[tuple[int, ...], ...]  # groups of numbers of inputs
 
 CACHE = 1 << 20  # bytes that fit into the cache of most cores
-SUM_WIDTH = 64  # sums that are taken at once
+SUM_WIDTH = 64  # sums over edge rows that are taken at once
 MEMORY = 1 << 27  # bytes of an accelerator for the inputs and outputs of a tile
-START = 1 << 28  # bytes that it moves in the time in which a step's kernels start
+START = 1 << 28  # bytes that it moves in the time that a step's kernels take to start
 
 
 def best_strategy() -> str:
-    """Return the strategy that suits the backend."""
+    """Return the name of the strategy that suits JAX's default backend."""
     # On an accelerator the host would ask after every round of a counted loop whether
     # there is another, which takes longer than the round.
     return COUNTED if jax.default_backend() == 'cpu' else FIXED
@@ -54,7 +54,7 @@ def best_strategy() -> str:
 
 def cores(devices: int) -> int:
     """Return the number of cores that this process may use for each of its devices."""
-    if hasattr(os, 'sched_getaffinity'):  # of the process, whichever thread asks
+    if hasattr(os, 'sched_getaffinity'):  # asked of the process, not of the thread
         count = len(os.sched_getaffinity(os.getpid()))
     else:
         count = os.cpu_count() or 1
@@ -66,7 +66,7 @@ def cores(devices: int) -> int:
 
 @memoized
 def chunk_rows(spec: Spec) -> tuple[int, ...]:
-    """Return per operation how many rows' parameter gradients are taken at once."""
+    """Return, per operation, the rows whose parameter gradients are taken at once."""
     pairs = zip(spec.program.operations, spec.capacity.rows, strict=True)
     chunk = strategy_of(spec).chunk
     return tuple(chunk(spec.program, operation, rows) for operation, rows in pairs)
@@ -74,7 +74,7 @@ def chunk_rows(spec: Spec) -> tuple[int, ...]:
 
 @memoized
 def tile_widths(spec: Spec) -> tuple[Widths, ...]:
-    """Return the widths of each operation's tiles."""
+    """Return, per operation, the widths of its tiles in rows."""
     strategy, parts = strategy_of(spec), components(spec.program)
     numbers = enumerate(component_of(spec.program))
     return tuple(strategy.widths(spec, o, parts[c]) for o, c in numbers)
@@ -85,16 +85,17 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 
 # Each strategy has eight methods, and those with loops two more:
 #
-#   fitted      returns the capacity of a spec: without fields that it does not use
+#   fitted      returns the capacity of a spec: without fields that it does not use, and
+#               with staircases in place of other profiles
 #   widths      returns the widths of the tiles of an operation
 #   chunk       returns how many rows' parameter gradients are taken at once
 #   region      returns the rows of a buffer that the tiles of an operation reach
 #   sum_width   returns how many sums are taken at once, from the number of rows of sums
 #               and the bytes of each
 #   together    takes the types of inputs, returns the numbers of inputs in groups of
-#               one type, each read at once, as its cotangents are written
+#               one type: a group is read at once, and its cotangents written at once
 #   trips       returns the trip counts of a component's loops over steps, which run one
-#               behind another; in all the number of rows in the table of its tiles
+#               after another; their sum is the number of rows in its table of tiles
 #   tiles       returns the number of tiles of each width of a table's steps
 #               [steps, widths]. Args: first rows and ends [steps, 2], the widths, the
 #               trips, and `n`, where up to 1/n of a wide tile may be empty
@@ -106,7 +107,8 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 #               table [steps, 2] int32. Args: nodes per level [levels or fewer], the
 #               result of `last_steps`, the widths, the trips
 #
-# `fixed` tells whether the capacity fixes the number of steps.
+# `fixed` tells whether the capacity fixes the number of steps. A region is the rows of
+# an operation in a buffer. Edge rows are where uses of a value leave their cotangents.
 
 
 class Counted:
@@ -115,17 +117,17 @@ class Counted:
     fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity without profiles: levels may have any rows."""
+        """Return the capacity without profiles, since levels may have any rows."""
         return replace(capacity, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return widths by the size of an operation's parameters.
+        """Return one to three tile widths, by the size of the operation's parameters.
 
         Large weights want wide tiles, since a tile reads them once; much beyond 256
-        rows a tile no longer stays in cache. So do small ones, where a narrow tile
-        takes little more than its start. Narrow tiles serve levels near the roots. Each
-        width takes time to compile, so there are two where a third gains little, and
-        one for a cheap operation that is not recurrent.
+        rows a tile no longer stays in cache. Small weights want wide tiles, since a
+        narrow one takes little more than its start. Narrow tiles serve levels near the
+        roots. Each width takes time to compile, so there are two where a third gains
+        little, and one for a cheap operation that is not recurrent.
         """
         operation = spec.program.operations[o]
         size = parameter_bytes(operation)
@@ -142,12 +144,12 @@ class Counted:
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return rows of as many bytes as the parameters, or that stay in cache.
+        """Return the rows of a chunk: as large as the parameters, or as the cache.
 
-        Each chunk costs a pass over the parameters: so one chunk for a large embedding
-        table, several for a matrix.
+        The larger of the two, and at most `rows`. Each chunk costs a pass over the
+        parameters: so one chunk for a large embedding table, several for a matrix.
         """
-        if operation.layer.external:  # of unknown size
+        if operation.layer.external:  # parameters of unknown size
             return max(rows, 1)
         size = row_bytes(program, operation)
         balanced = parameter_bytes(operation) // size
@@ -155,43 +157,43 @@ class Counted:
         return max(min(max(in_cache, balanced), rows), 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return room for a tile that begins at the last node."""
+        """Return the rows, and room for a tile that begins at the last node."""
         return rows + widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return a few: a round takes as many tiles as it needs."""
+        """Return `SUM_WIDTH`: a round takes as many tiles of sums as it needs."""
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return each input alone: putting several together would copy them."""
+        """Return a group for each input: reading several at once would copy them."""
         return tuple((a,) for a in range(len(types)))
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return one step for each level."""
+        """Return one loop, with a step for each level."""
         return (spec.capacity.levels if component.recurrent else 1,)
 
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """Return the number of each level [levels], as it is one step."""
+        """Return the step at which each level ends [levels]: that of its own number."""
         return np.arange(max(map(len, counts), default=0))
 
     def write(
         self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Write a step per level into a table [levels or more, 2]."""
+        """Write first row and end of each level into a table [levels or more, 2]."""
         part, ends = table[: len(last)], counts.cumsum()
         part[: len(ends), 0] = ends - counts
         part[: len(ends), 1] = ends
         part[len(ends) :] = ends[-1] if len(ends) else 0
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return as many tiles as the rows of each level take."""
+        """Return the tiles that each level takes, per width [levels, widths] int32."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
 class Fixed:
-    """A strategy with the steps of the capacity: one tile of each operation a step."""
+    """A strategy with the steps of the capacity: each runs one tile per operation."""
 
     fixed: ClassVar[bool] = True
 
@@ -202,44 +204,47 @@ class Fixed:
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width for each loop over steps."""
+        """Return the tile width in each loop over steps."""
         place = component.operations.index(o)
         return tuple(rows[place] for _, rows in _stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return as many rows as memory allows; for a look-up, all."""
-        # The reverse of a look-up is a scatter, which takes no memory: in a loop it
-        # starts kernels, and on a TPU it runs row by row.
+        """Return the rows of a chunk: as many as memory allows; all for a look-up."""
+        # The reverse of a look-up is a scatter, which takes no memory. In a loop it
+        # would start kernels again and again, and on a TPU run row by row.
         if looks_up(program, operation):
             return max(rows, 1)
         return even_parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return room for a tile that begins at the last node."""
+        """Return the rows, and room for a tile that begins at the last node."""
         if component.recurrent:
             return rows + max(widths)
-        # One level, whose tiles begin at multiples of their width.
+        # There is one level, whose tiles begin at multiples of their width.
         return -(-rows // widths[0]) * widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return all sums if memory allows, as each round takes as many tiles."""
-        # Sums of other rounds are computed too: they keep their values, or get their
-        # values again before they are read.
+        """Return the number of all sums, or an even part that memory allows."""
+        # Each round runs all tiles, so few are best. Sums of other rounds keep their
+        # values, or get their values again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return all inputs of a type together: each read or write starts kernels."""
+        """Return a group for each type, since each read or write starts kernels."""
         different = dict.fromkeys(types)
         return tuple(tuple(a for a, t in enumerate(types) if t == d) for d in different)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return the steps of each segment of the staircase."""
+        """Return the number of steps of each segment of the staircase."""
         return tuple(count for count, _ in _stairs(spec, component))
 
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """Return the step [levels] where the operation with the most tiles ends."""
+        """Return the step at which the operation with the most tiles ends [levels].
+
+        Raises AssertionError if the capacity does not hold the batch.
+        """
         levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
         for column, rows in zip(levels.T, counts, strict=True):
             column[: len(rows)] = rows
@@ -251,7 +256,7 @@ class Fixed:
     def write(
         self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Write one tile per step into a table [steps, 2].
+        """Write first row and end of each step's tile into a table [steps, 2].
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.
@@ -264,7 +269,7 @@ class Fixed:
         left[: len(counts)] = counts
         end = left.cumsum()
         # `room` is the number of rows that all steps before a step can take, `within`
-        # those of them that belong to the same level.
+        # the number that steps before it in the same level can take.
         room = np.append(0, np.repeat(widths, trips).cumsum())[: len(level)]
         within = room - room[np.append(0, last[:-1] + 1)][level]
         first = (end - left)[level] + within
@@ -274,7 +279,7 @@ class Fixed:
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return one tile per step, of the width of its loop."""
+        """Return one tile per step, of its loop's width: [steps, loops] of 0 and 1."""
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
@@ -284,52 +289,58 @@ class NoLoops:
     fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity without the fields of loops and of sums over uses."""
+        """Return the capacity with zeros for loops and for sums over edge rows."""
         zero = tuple(0 for _ in program.types)
         return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width, of all rows."""
+        """Return one width: all rows of the operation in the capacity."""
         return (spec.capacity.rows[o],)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return all rows."""
+        """Return the rows of a chunk: all, or 1 if there are none."""
         return max(rows, 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return the rows, as no tile runs past their end."""
+        """Return `rows`, since no tile runs past their end."""
         return rows
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return any number, as nothing is summed in rounds."""
+        """Return `SUM_WIDTH`, which nothing uses: JAX sums cotangents here."""
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return each input alone."""
+        """Return a group for each input."""
         return tuple((a,) for a in range(len(types)))
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return one trip."""
+        """Return one loop of one step."""
         return (1,)
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return one tile per step."""
+        """Return one tile per step: ones [steps, 1]."""
         return np.ones((len(table), 1), int)
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Return the number of parts of rows that fit into memory, and their rows."""
+    """Return the number of even parts that fit into memory, and the rows of each.
+
+    Args:
+      rows: the number of all rows.
+      size: the bytes of a row.
+      memory: the bytes of a part, about, at most; a part has one row at least.
+    """
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
 
 
 def _cut(program: Operations, component: Component, profile: Profile) -> Profile:
-    """Return the cheapest staircase that holds a profile.
+    """Return the cheapest staircase that holds a profile; a staircase stays as it is.
 
     Costs are in bytes that an accelerator moves in the same time. A step costs the
     start of its kernels and a pass over the parameters; a row costs the bytes it moves,
-    and one for a hundred arithmetic operations. A step costs no more than the rows of a
-    mean level, or there would be many spare rows where rows are cheap.
+    and one byte per hundred arithmetic operations. A step is taken to cost no more than
+    the rows of a mean level, or there would be many spare rows where rows are cheap.
     """
     if not profile or is_cut(profile):
         return profile
@@ -344,7 +355,7 @@ def _cut(program: Operations, component: Component, profile: Profile) -> Profile
 
 
 def _stairs(spec: Spec, component: Component) -> Profile:
-    """Return the steps of a component, with the widths of its operations."""
+    """Return the segments of a component's steps, with the operations' tile widths."""
     operations, capacity = component.operations, spec.capacity
     if not component.recurrent:
         (o,) = operations
@@ -358,7 +369,7 @@ def _stairs(spec: Spec, component: Component) -> Profile:
 
 
 def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
-    """Return the most steps, of one width, for a capacity without profiles."""
+    """Return one segment of the most steps, for a capacity without profiles."""
     # Each level wastes less than one tile of each operation; all other tiles are full.
     levels = max(spec.capacity.levels, 1)
     rows = [spec.capacity.rows[o] for o in operations]
@@ -370,18 +381,18 @@ def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
 # ---- sums in a fixed order -----------------------------------------------------------
 
 # XLA multiplies and fuses in ways that depend on the number of rows: the last digits of
-# a row depend on how many rows its tile has, but not on its place among them. So each
-# operation has tiles of one width, and chunks of one length, for every capacity.
+# a row depend on how many rows its tile has, but not on the row's place in the tile. So
+# each operation has tiles of one width, and chunks of one length, for every capacity.
 
 SAME = 64  # rows of a tile in counted loops
 SAME_STEP = 256  # rows of a tile in fixed steps, where each starts kernels
 SAME_CHUNK = 512  # rows whose parameter gradients are taken at once
-SAME_STEP_CHUNK = 4096
+SAME_STEP_CHUNK = 4096  # the same, in fixed steps
 
 
 def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Return the rows of a chunk: all for a look-up, else as passed."""
-    # The reverse of a look-up adds up in one order, whatever the number of rows.
+    """Return the rows of a chunk: all for a look-up, else `chunk`."""
+    # The reverse of a look-up adds up in one order, however many rows there are.
     is_table = looks_up(program, operation) or operation.layer.external
     return max(rows, 1) if is_table else chunk
 
@@ -390,11 +401,11 @@ class CountedAlike(Counted):
     """The strategy `Counted` with tiles of one width, for sums in a fixed order."""
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width."""
+        """Return one width, the same for all operations and capacities."""
         return (SAME,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the same number for any capacity."""
+        """Return the rows of a chunk, the same for any capacity."""
         return same_chunk(program, operation, rows, SAME_CHUNK)
 
 
@@ -402,21 +413,22 @@ class FixedAlike(Fixed):
     """The strategy `Fixed` with tiles of one width, for sums in a fixed order."""
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity with as many steps of one width as its profiles take."""
+        """Return the capacity with profiles of as many steps of one width as needed."""
         pairs = zip(capacity.profiles, components(program), strict=False)
         stairs = (_same_width(profile, len(part.operations)) for profile, part in pairs)
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width."""
+        """Return one width, the same for all operations and capacities."""
         return (SAME_STEP,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the same number for any capacity."""
+        """Return the rows of a chunk, the same for any capacity."""
         return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return at least two trips: XLA would unroll one, and fuse it otherwise."""
+        """Return one loop, of at least two steps, since XLA would unroll one step."""
+        # Unrolled, the step would be fused differently, which changes last digits.
         operations, capacity = component.operations, spec.capacity
         if not component.recurrent:
             return (max(-(-capacity.rows[operations[0]] // SAME_STEP), 2),)
@@ -428,7 +440,7 @@ class FixedAlike(Fixed):
 
 
 def _same_width(profile: Profile, operations: int) -> Profile:
-    """Return as many steps of one width as the levels of a profile take."""
+    """Return a profile of as many steps of one width as a profile's levels take."""
     if not profile:
         return ()
     taken = -(-steps(profile, operations) // SAME_STEP)
@@ -450,7 +462,12 @@ _LOOPS: dict[tuple[str, bool], InLoops] = {
 
 
 def strategy_for(program: Operations, name: str | None, reproducible: bool) -> Strategy:
-    """Return the strategy of a program, whose loops are named or suit the backend."""
+    """Return the strategy of a program: `NoLoops` if it has no loops.
+
+    Args:
+      name: one of `STRATEGIES`; `None` for the one that suits the backend.
+      reproducible: whether sums have a fixed order.
+    """
     if program.unrolled:
         return _NO_LOOPS
     return _LOOPS[name or best_strategy(), reproducible]
@@ -462,12 +479,12 @@ def strategy_of(spec: Spec) -> Strategy:
 
 
 def in_loops(spec: Spec) -> InLoops:
-    """Return the strategy of a spec of a program with loops."""
+    """Return the strategy of a spec; raise AssertionError if it has no loops."""
     strategy = strategy_of(spec)
     assert not isinstance(strategy, NoLoops)
     return strategy
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
-    """Return the capacity without fields that no array shape depends on."""
+    """Return a capacity without fields that no array shape depends on."""
     return _NO_LOOPS.fitted(program, need) if program.unrolled else need

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The division of rows into tiles of several widths, where loops are counted.
+"""The division of rows into tiles of several widths, where batches give trip counts.
 
-Host and device use the same rule: the host to print how many tiles there are, a loop to
-know whether there is one more.
+A tile is a block of rows that run at once. Host and device use the same rule: the host
+to print how many tiles there are, a loop to know whether there is one more.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ Part = TypeVar('Part', int, jax.Array)
 
 
 def empty_fraction(cores: int) -> int:
-    """Return `n`, where up to 1/n of a wide tile may be empty.
+    """Return the divisor `n`, where up to 1/n of a wide tile may be empty.
 
-    On several cores a wide tile that is half full is faster than narrow ones, which do
-    not fill the cores. On one core a row costs the same in both, so it must be nearly
-    full. So the order of sums, and last digits, depend on the cores.
+    On several cores a wide tile that is half full is faster than narrow tiles, which
+    do not fill the cores. On one core a row costs the same in both, so a wide tile must
+    be nearly full. So the order of sums, and last digits, depend on the cores.
     """
     return 2 if cores > 1 else 6
 
 
 def reverse_widths(widths: Widths) -> Widths:
-    """Return the widths of the reverse pass: the widest and the narrowest.
+    """Return the tile widths of the reverse pass: the widest and the narrowest.
 
-    Each width takes twice as long to compile as in the forward pass.
+    A width takes twice as long to compile as in the forward pass.
     """
     return widths[:1] + widths[1:][-1:]
 
 
 def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
-    """Return the most rows that tiles of each width leave to narrower ones.
+    """Return, per width, the most rows that are left to tiles of the next widths.
+
+    The last width leaves 0.
 
     Args:
-      empty: [] as of `empty_fraction`.
+      empty: the divisor of `empty_fraction`; an array [] on the device.
     """
     left: list[Part | int] = [width - width // empty for width in widths]
     left[-1] = 0
@@ -48,7 +50,13 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 
 
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Return the tiles of each width [n, widths] int32 for numbers of rows [n]."""
+    """Return the number of tiles of each width [n, widths] int32.
+
+    Args:
+      rows: [n] numbers of rows, each divided into tiles by itself.
+      widths: rows per tile, widest first.
+      empty: the divisor of `empty_fraction`.
+    """
     counts = np.empty((len(rows), len(widths)), np.int32)
     pairs = zip(widths, max_left_over(widths, empty), strict=True)
     for column, (width, left) in enumerate(pairs):

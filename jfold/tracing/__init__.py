@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder: examples → lists of row numbers → a `Graph`."""
+"""The recorder of examples: generated source fills lists, which become a `Graph`."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values to arrays, strictly: a value that does not fit is an error."""
+"""The strict conversion of Python values to arrays: a value that does not fit raises.
+
+Shapes: [items, *shape], where `shape` is that of the tensor type.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,18 @@ Array = np.ndarray[Any, Any]
 
 
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # dtypes of Python's numbers
-_MIXED = (_FLOAT, np.dtype(np.complex128))  # dtypes of ints among floats too
+_MIXED = (_FLOAT, np.dtype(np.complex128))  # NumPy's dtypes also of ints among floats
 
 
 def to_array(items: Sequence[Any], type_: TensorType) -> Array:
-    """Return a list of values as one array [items, *shape].
+    """Return a list of values as one array [items, *shape] in the dtype of `type_`.
 
-    All are converted together. Whether a value is accepted, and what it becomes, does
-    not depend on the others.
+    NumPy converts all values together. Yet whether a value is accepted, and what it
+    becomes, does not depend on the other values.
 
     Raises:
-      BadItem: one has another shape, is no number, or would not survive the cast.
+      BadItem: a value has another shape, is no number or masked, or would change in the
+        cast by more than the rounding of a float.
     """
     try:
         stacked = _stack(items, type_)
@@ -45,17 +49,17 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
         result = _cast(stacked, type_)
     except Exception:
         return _one_by_one(items, type_, range(len(items)))
-    # NumPy made one dtype of all: items that this may have changed go one by one.
+    # NumPy chose one dtype for all: items that it may have rounded are converted alone.
     if alone := _perhaps_rounded(items, stacked, type_):
         result[alone] = _one_by_one(items, type_, alone)
     return result
 
 
 def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
-    """Return lengths [n] as an array of a type.
+    """Return lengths [n] of sequences in the dtype of `type_`.
 
     Raises:
-      BadItem: the type cannot hold one.
+      BadItem: the dtype cannot hold a length exactly.
     """
     result = _quick_cast(lengths, type_.dtype)
     if result is None:
@@ -71,11 +75,7 @@ def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
 
 
 def check_below(values: Array, below: int) -> None:
-    """Refuse ints [items, *shape] that are not in `range(below)`.
-
-    Raises:
-      BadItem: there is one.
-    """
+    """Raise BadItem if one of the ints [items, *shape] is not in `range(below)`."""
     outside = (values < 0) | (values >= below)
     if outside.any():
         index, *_ = np.argwhere(outside)[0].tolist()
@@ -85,12 +85,16 @@ def check_below(values: Array, below: int) -> None:
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
-    """Return the array in another dtype if surely no number is lost, or `None`."""
+    """Return the array cast to `target` if a cheap test proves it right, or `None`.
+
+    Numbers fit as in `to_array`: ints exactly, floats rounded.
+    """
     dtype = array.dtype
     if dtype == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
         result = array.astype(target)
         return result if result.astype(_INT).tobytes() == array.tobytes() else None
     if dtype in (_INT, _FLOAT) and target.kind == 'f':
+        # Below this bound ints are exact, even those that NumPy made floats.
         small = np.abs(array.astype(_FLOAT, copy=False)) < _exact_below(target)
         return array.astype(target) if np.count_nonzero(small) == small.size else None
     return array if dtype == target and dtype not in _MIXED else None
@@ -99,7 +103,11 @@ def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
 def _one_by_one(
     items: Sequence[Any], type_: TensorType, chosen: Iterable[int]
 ) -> Array:
-    """Return the chosen items as an array, each converted alone."""
+    """Return the items at indices `chosen` as [chosen, *shape], each converted alone.
+
+    Raises:
+      BadItem: an item does not fit the type; `index` is that of the first such item.
+    """
     arrays = []
     for index in chosen:
         try:
@@ -117,7 +125,7 @@ def _one_by_one(
 
 
 def _advice(item: Any, type_: TensorType) -> str:
-    """Return what to do about a value that is no tensor of a type."""
+    """Return a hint for users on an item that does not fit; '' if none."""
     if isinstance(item, str):
         return 'make a number of it before, as by `InputTransform(float)`'
     if isinstance(item, list | tuple) and any(x is None for x in item):
@@ -138,7 +146,10 @@ def _advice(item: Any, type_: TensorType) -> str:
 
 
 def _as_numpy(item: object) -> object:
-    """Return JAX arrays as those of NumPy, which cannot read their narrow dtypes."""
+    """Return JAX arrays, also those in lists, as arrays of NumPy.
+
+    NumPy cannot read narrow dtypes of JAX arrays in a list.
+    """
     if isinstance(item, list | tuple):
         return list(map(_as_numpy, item))
     return np.asarray(item) if isinstance(item, jax.Array) else item
@@ -147,9 +158,9 @@ def _as_numpy(item: object) -> object:
 def _perhaps_rounded(
     items: Sequence[Any], stacked: Array, type_: TensorType
 ) -> list[int]:
-    """Return the indices of items that NumPy may have rounded to floats.
+    """Return the indices of items with large ints, which NumPy may have rounded.
 
-    It does so with large ints that stand among floats. These are to be converted alone.
+    NumPy makes floats of all ints that stand among floats in `items`.
     """
     if stacked.dtype not in _MIXED:
         return []
@@ -162,7 +173,7 @@ def _perhaps_rounded(
 
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Return a bound below which `dtype` and float64 hold all integers."""
+    """Return a bound below which float64, and `dtype` if inexact, hold all integers."""
     finfo: Any = jnp.finfo
     bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
     return float(2 ** min(bits, 53))
@@ -173,7 +184,7 @@ def _is_float(item: object) -> bool:
 
 
 class _RefusedError(Exception):
-    """An error that says what is wrong with a value."""
+    """An error whose text ends a message about a value: ', which is ragged'."""
 
 
 def _stack(items: Sequence[Any], type_: TensorType) -> Array:
@@ -187,7 +198,8 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
         raise _RefusedError('')
     if array.shape != (len(items), *type_.shape):
         raise _RefusedError(f' of shape {array.shape[1:]}')
-    # NumPy reads a masked number as NaN, but a masked array as if it had no mask.
+    # NumPy reads a masked number as NaN, but a masked array as if it had no mask. So
+    # masked numbers, one list deeper than such arrays, are sought only if there is NaN.
     holds_nan = _is_inexact(array.dtype) and bool(np.isnan(array).any())
     rank = array.ndim - 1 if holds_nan else array.ndim - 2
     if has_masked(items, rank):
@@ -196,7 +208,11 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
 
 
 def _cast(array: Array, type_: TensorType) -> Array:
-    """Return the array in the dtype of a type; floats may be rounded."""
+    """Return the array in the dtype of `type_`; floats may be rounded.
+
+    Raises:
+      _RefusedError: a number would change by more, or lose its imaginary part.
+    """
     target = type_.dtype
     if array.dtype == target:
         return array
@@ -212,7 +228,7 @@ def _cast(array: Array, type_: TensorType) -> Array:
 
 
 def _wider_advice(array: Array, target: np.dtype[Any]) -> str:
-    """Return advice on integers that are too large for a float dtype."""
+    """Return a hint on integers too large for a float dtype; '' for other arrays."""
     if array.dtype.kind not in 'iu' or not _is_inexact(target):
         return ''
     fits = bool(np.all(abs(array.astype(float)) < 2**31))
@@ -221,14 +237,19 @@ def _wider_advice(array: Array, target: np.dtype[Any]) -> str:
 
 
 def _survived(array: Array, result: Array) -> Array:
-    """Return which numbers survived a cast, as casting back tells."""
+    """Return which numbers of `array` the cast `result` still holds, as bools.
+
+    Casting back must give equal numbers; from floats to floats, only overflow is loss.
+    """
     if _is_inexact(array.dtype) and _is_inexact(result.dtype):
         return np.isfinite(result) | ~np.isfinite(array)
     result = result.real if result.dtype.kind == 'c' else result
+    # Casting back undoes the wrap of -1 to an unsigned dtype, but the sign differs.
     kept = (result.astype(array.dtype) == array) & ((result < 0) == (array < 0))
     for floats, ints in ((array, result), (result, array)):
         if _is_inexact(floats.dtype) and ints.dtype.kind in 'iu':
-            # Beyond the largest int a cast is undefined, and may seem to be exact.
+            # The cast of a float beyond the largest int is undefined; it may look exact
+            # by chance.
             kept &= floats < float(np.iinfo(ints.dtype).max) + 1
     return np.asarray(kept)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions that generated source calls to read data strictly.
 
-They raise any exception if data do not fit: `jfold.language.walk` then finds the cause.
+The type and text of the errors raised here do not matter to users: the example is then
+read again by `jfold.language.walk`, which finds the cause.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from jfold.tracing.objects import (
 
 
 class Numbers(dict[Any, int]):
-    """A table whose entries are numbers of constants."""
+    """A dict from items of the data to row numbers of constants of the program."""
 
 
 def field(x: Any, key: Any) -> object:
-    """Return `x[key]`, or the attribute of an `x` without subscripts."""
+    """Return `x[key]`, or attribute `key` of an `x` without subscripts.
+
+    Raises:
+      KeyError, IndexError, AttributeError: `x` lacks this field.
+      TypeError: `x` has no fields of this kind at all.
+    """
     try:
         return x[key]
     except TypeError:
@@ -36,7 +42,7 @@ def field(x: Any, key: Any) -> object:
 
 
 def field_or(x: object, key: object, default: object) -> object:
-    """Return a field, or the default if `x` lacks it."""
+    """Return `field(x, key)`, or the default if `x` lacks this field."""
     try:
         return field(x, key)
     except ABSENT:
@@ -44,74 +50,98 @@ def field_or(x: object, key: object, default: object) -> object:
 
 
 def items(x: Any, count: int) -> list[Any]:
-    """Return the items of `x`, which has no more than `count`."""
+    """Return a list of `x[0]` to `x[count - 1]`.
+
+    Raises:
+      TypeError: `x` has more items, and is no mapping.
+      IndexError, KeyError: `x` lacks an item.
+    """
     at_most(x, count)
     return [x[k] for k in range(count)]
 
 
 def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
-    """Return the first items of all `xs`, the second ones, and so on."""
+    """Return `count` lists: the first items of all `xs`, the second items, and so on.
+
+    Raises as `items` does for each of `xs`.
+    """
     for x in xs:
         at_most(x, count)
     return [[x[k] for x in xs] for k in range(count)]
 
 
 def made_before(known: dict[Any, Any], key: object) -> Any:
-    """Return the value of a key; refuse one that is still being made."""
-    if known[key] is known:  # the mark of an entry that is being made
+    """Return a value from the memo `known`; raise ValueError if it is unfinished.
+
+    An unfinished value that is read again means that the data contain themselves.
+    """
+    if known[key] is known:  # the mark of a value that is being computed
         raise ValueError('a circle')
     return known[key]
 
 
 def at_most(x: object, count: int) -> None:
-    """Refuse more items than are read."""
+    """Raise TypeError if `x`, unless a mapping, has more than `count` items."""
     if length_of(x) > count:
         raise TypeError(f'more than {count} items')
 
 
 def at_most_items(n: int, count: int) -> None:
-    """Refuse a longer sequence."""
+    """Raise ValueError if a sequence of length `n` has more than `count` items."""
     if n > count:
         raise ValueError(f'more than {count} items')
 
 
 def sequence(x: object) -> list[Any]:
-    """Return the items of an ordered collection."""
+    """Return the items of an ordered iterable as a list.
+
+    Raises:
+      TypeError: `x` is a mapping, a set, an iterator or no iterable.
+    """
     if why_no_sequence(type(x)):
         raise TypeError('no sequence')
     return listed(x)
 
 
 def readable(x: object) -> Any:
-    """Return an argument for a user's function, if that cannot use it up."""
+    """Return `x`, or raise TypeError if `x` is an iterator: a function uses it up."""
     if why_no_value(type(x)):
         raise TypeError('can be read only once')
     return x
 
 
 def all_readable(xs: Sequence[Any]) -> Sequence[Any]:
-    """Return several arguments, if no function can use them up."""
+    """Return `xs`, or raise TypeError if one is an iterator: a function uses it up."""
     if any(map(why_no_value, set(map(type, xs)))):
         raise TypeError('can be read only once')
     return xs
 
 
 def same_length(*lengths: int) -> int:
-    """Return the length of sequences that have one length."""
+    """Return the common length of sequences; raise ValueError if lengths differ."""
     if len({*lengths}) > 1:
         raise ValueError(f'sequences of lengths {lengths}')
     return lengths[0]
 
 
 def numbers_of(x: object, count: int) -> list[int]:
-    """Return a list of ints, as indices of `count` items."""
+    """Return ints as non-negative indices of `count` items; -1 stands for the last.
+
+    Raises:
+      TypeError: `x` is no iterable of ints, or an iterator.
+      IndexError: an int is out of range.
+    """
     return [range(count)[k] for k in ints_of(x).tolist()]
 
 
 def grouped(
     values: Iterable[Any], groups: Iterable[int], count: int
 ) -> list[list[Any]]:
-    """Return values in lists, by the number of their group."""
+    """Return `count` lists: list g holds the values whose entry in `groups` is g.
+
+    Raises:
+      ValueError: there are not as many values as entries in `groups`.
+    """
     result: list[list[Any]] = [[] for _ in range(count)]
     for value, group in zip(values, groups, strict=True):
         result[group].append(value)
@@ -119,16 +149,19 @@ def grouped(
 
 
 def made_with_rest(results: list[Any], values: Sequence[Any]) -> list[Any]:
-    """Return the results of pairs, and the last item if it had no partner."""
+    """Append the last of an odd number of `values`, which no pair has, to `results`.
+
+    Return `results`, which holds what was made of the pairs of `values`.
+    """
     if len(values) % 2:
         results.append(values[-1])
     return results
 
 
 def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
-    """Return neighbours in groups of a size, and what is left.
+    """Return a list of consecutive slices of `values`, each of at most `sizes` items.
 
-    Of several sizes, each group has the largest that is left.
+    With several sizes, each slice has the largest size that the rest still fills, or 1.
     """
     if isinstance(sizes, int):
         return [values[k : k + sizes] for k in range(0, len(values), sizes)]
@@ -140,7 +173,9 @@ def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
     return result
 
 
+# Types of arguments for which generated source skips the call of `readable`.
 PLAIN = frozenset({int, float, str, bool, tuple, list, dict, type(None)})
+# The global names of all generated source.
 HELPERS: dict[str, Any] = {'PLAIN': PLAIN} | {
     fn.__name__: fn
     for fn in (

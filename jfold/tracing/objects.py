@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about the Python objects that examples are made of."""
+"""The tests and conversions of the Python objects that examples are made of."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from jfold.base.errors import MASKED, has_masked
 
-# Raised for a missing field; objects without any fields raise `TypeError`.
+# The errors of a missing field; objects without any fields raise `TypeError`.
 ABSENT = KeyError, IndexError, AttributeError
 PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
 
 
 def length_of(item: Any) -> int:
-    """Return the number of items; 0 without a length, and for a mapping."""
+    """Return `len(item)`; 0 for a mapping, or where `len` fails."""
     try:
         return 0 if isinstance(item, Mapping) else len(item)
     except Exception:
@@ -25,12 +25,12 @@ def length_of(item: Any) -> int:
 
 
 def count_of(number: int) -> str:
-    """Return a number of items in words."""
+    """Return a number of items as text, such as '1 item' or '2 items'."""
     return f'{number} item' if number == 1 else f'{number} items'
 
 
 def why_no_sequence(type_: type) -> str:
-    """Return why values of an iterable type are no sequences; '' if they are."""
+    """Return a hint on an iterable type that is no sequence; '' for a sequence."""
     if issubclass(type_, Mapping):
         return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
     if issubclass(type_, set | frozenset):
@@ -38,43 +38,39 @@ def why_no_sequence(type_: type) -> str:
     return why_no_value(type_)
 
 
-# Two blocks may read one value, and the second would find it empty.
+# Iterators are refused: two blocks may read one, and the second would find it empty.
 READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it is made'
 
 
 def why_no_value(type_: type) -> str:
-    """Return why values of a type are not passed to functions; '' if they are."""
+    """Return `READ_ONCE` for a type of iterators, which functions use up, else ''."""
     return READ_ONCE if hasattr(type_, '__next__') else ''
 
 
 def listed(item: Any) -> list[Any]:
-    """Return the items of an iterable, which may lack a length.
+    """Return the items of an iterable, with or without a length, as a list.
 
     Raises:
-      TypeError: it can be read only once.
+      TypeError: `item` is no iterable, or an iterator, which can be read only once.
     """
     iterator = iter(item)
-    if iterator is iter(item):  # of an iterator
+    if iterator is iter(item):  # an iterator is its own iterator
         raise TypeError(READ_ONCE)
     return list(iterator)
 
 
 def index_of(value: Any) -> int:
-    """Return a value as an index, as `operator.index` does, unless it is masked.
-
-    Raises:
-      TypeError: it is no index.
-    """
+    """Return `operator.index(value)`; raise TypeError if masked, or no integer."""
     if has_masked([value]):
         raise TypeError(MASKED)
     return operator.index(value)
 
 
 def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
-    """Return a list, an array or another iterable of ints as int64.
+    """Return a list, an array or another iterable of ints as an array [n] int64.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: `numbers` is something else, masked, or an iterator.
     """
     if not hasattr(type(numbers), '__len__'):
         numbers = listed(numbers)

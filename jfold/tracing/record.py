@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recording of examples: generated source → lists → a `Graph`."""
+"""The recording of examples: generated source fills lists, which become a `Graph`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from jfold.tracing import deep
 from jfold.tracing.helpers import HELPERS
 from jfold.tracing.recorder import Recording, graph_of
 
+# The result of `record`: `ends` and tapes, as `recorder.py` describes them.
 Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
 
 
@@ -28,9 +29,10 @@ class Source(Memoized):
 
     Attributes:
       text: readable Python.
-      names: the objects that it refers to: users' functions, tables.
-      recording: the layout of its tapes.
-      where: the block that wrote a line or refers to a name; prints as its path.
+      names: by name, the objects that the text refers to: users' functions, tables.
+      recording: the layout of the tapes, the lists that `record` fills.
+      where: by line of the text and by name, the use of the block that wrote the line
+        or needs the name, which prints as its path; `None` if several uses do.
     """
 
     text: str
@@ -40,8 +42,12 @@ class Source(Memoized):
 
     @functools.cached_property
     def record(self) -> Callable[[Sequence[Any]], Any]:
-        """The compiled function."""
+        """The compiled function: takes examples, returns `Tapes`.
+
+        In deep form it is a generator, to be run by `deep.run`.
+        """
         file = f'<jfold source {id(self):x}>'
+        # With an entry in `linecache`, tracebacks and debuggers show the text.
         lines = self.text.splitlines(keepends=True)
         linecache.cache[file] = len(self.text), None, lines, file
         weakref.finalize(self, linecache.cache.pop, file, None)
@@ -58,13 +64,13 @@ class Source(Memoized):
 
 
 class Expression(Protocol):
-    """The expression that a source was generated from."""
+    """The interface of a lowered expression that tracing calls after a failure."""
 
     def deep(self) -> Source:
-        """Return the source in the form whose calls are yielded."""
+        """Return the source in deep form, for data deeper than Python's stack."""
 
     def explain(self, example: object) -> InputError | None:
-        """Return what is wrong with an example, as example 0; `None` if nothing is."""
+        """Return the error of an example that does not fit, numbered 0, or `None`."""
 
 
 UNSTEADY = (
@@ -75,11 +81,11 @@ UNSTEADY = (
 
 
 def trace(program: Any, examples: Sequence[Any]) -> Graph:
-    """Record a batch.
+    """Record examples by the source of a `Program`; return their graph.
 
     Raises:
       InputError: an example does not fit the expression. No part of the batch is kept.
-      RuntimeError: an example did not fit, and did when it was read again.
+      RuntimeError: recording failed, but each example fitted when it was read again.
     """
     source: Source = program.source
     try:
@@ -91,7 +97,7 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
         return graph_of(program, source.recording, len(examples), *recorded)
     except Exception as error:
         failed = error
-    # Outside the handler, so that errors of the walk do not name it as their context.
+    # Outside the handler, so that errors raised here do not get `failed` as context.
     try:
         raise _explained(program, source, examples, failed) from getattr(
             failed, 'explained_cause', None
@@ -109,7 +115,10 @@ def _deep(program: Operations) -> Source:
 def _explained(
     program: Any, source: Source, examples: Sequence[Any], error: Exception
 ) -> Exception:
-    """Return the error that says which example is wrong, and where."""
+    """Return an InputError on the example at fault, or a RuntimeError if none is.
+
+    The cause to raise it from is stored as `error.explained_cause`.
+    """
     number = _example_of(source, error)
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])
@@ -122,7 +131,10 @@ def _explained(
 
 
 def _example_of(source: Source, error: Exception) -> int | None:
-    """Return the number of the example that was recorded when an error came."""
+    """Return the number of the example that was being recorded; `None` if unknown.
+
+    In deep form the frame of `record` waits outside of the traceback: unknown.
+    """
     if isinstance(error, BadItem):
         return error.example
     traceback: types.TracebackType | None = error.__traceback__

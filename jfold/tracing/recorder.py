@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lists that a recording function has filled → a `Graph`.
+"""The reader of tapes: makes a `Graph` of the lists that a recording function filled.
 
-This part knows no blocks. Any function of examples will do that appends rows to tapes
-and returns their lengths after each example.
+This part knows no blocks. Any function of examples will do that appends to lists, the
+tapes, and returns them with `ends`, the lengths of some tapes after each example:
 
-    ends [examples] of [tapes]    lengths of tapes after each example
-    tapes                         lists: of objects, for constants and labels; else of
-                                  numbers of rows, one or more a row
+    ends     [examples] tuples, each [ends]: an *end* is the index of such a tape here
+    tapes    lists: of objects, for constants and labels; else of row numbers, one entry
+             for each operand of a row, on one tape or on several
 
-The number of a row is `level << LEVEL | maker << ROW | index`; see
-`jfold.language.tapes`.
+A row number says which row is read: `level << Recording.level | maker << ROW | index`,
+where *maker* numbers the producer, one output of an operation or one tape of constants,
+from 1; maker 0 are the constants of the program, with indices from 1. The index counts
+from the start of the batch; see `jfold.language.tapes`. A value number of a `Graph`
+counts from the start of the example. An operand is *in step* if row i always reads row
+i of one maker: then no tape records it.
+
+Shapes: [rows] of a table, [nodes] of an operation, [entries] of all tapes of row
+numbers, [makers] with 0, [ends] as above.
 """
 
 from __future__ import annotations
@@ -30,19 +37,19 @@ from jfold.tracing.convert import check_below, to_array
 from jfold.types import KeyType, TensorType
 
 Array = np.ndarray[Any, Any]
-ROW = 30
-ENTRY = (1 << ROW) - 1
+ROW = 30  # bits of the index in a row number
+ENTRY = (1 << ROW) - 1  # their mask
 
 
 @dataclass(frozen=True)
 class Column:
-    """The place of an input of an operation, or of a tensor of a result.
+    """The place on tapes of an operation's input, or of a result's tensor.
 
     Attributes:
-      tape: the tape of its entries; -1 if it is in step, one value of a maker a row.
-      place: the index of its entry in a row of the tape.
-      width: the number of entries in a row of the tape.
-      maker: the maker, if in step.
+      tape: the index of the tape with its row numbers; -1 if it is in step.
+      place: the index of its entry among the `width` entries of a row.
+      width: the number of entries on the tape for each row.
+      maker: the maker it reads in step; else -1.
     """
 
     tape: int = -1
@@ -53,12 +60,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of the rows of an operation or a result.
+    """The place on tapes of the rows of an operation or a result.
 
     Attributes:
-      end: the index of the end that counts their entries.
-      unit: the number of entries a row.
-      columns: the place of each input.
+      end: the end of the tape whose length counts the rows.
+      unit: the number of entries on this tape for each row.
+      columns: the place of each input, or of each tensor of a result.
     """
 
     end: int
@@ -68,19 +75,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Recording:
-    """The layout of tapes.
+    """The layout of the tapes that a recording function fills.
 
     Attributes:
       tapes: the number of tapes.
-      ends: the number of tapes whose lengths are recorded after each example.
-      level: the lowest bit of the level in a number.
-      constants: per type, the tapes of constants of examples, with ends and bounds.
-      makers: per type, (number, 'constants', end, 0) or (number, 'operation',
-        operation, output) of each.
-      operations: the place of the rows of each; `None` without any.
-      results: the place of the rows of each; `None` without any.
-      labels: per result with labels, their tape; -1 without any.
-      shared: the constants of the program in the order in which they are named.
+      ends: the number of tapes whose lengths are noted after each example.
+      level: the lowest bit of the level in a row number.
+      constants: per type, (tape, end, below) of each tape of constants of examples;
+        `below` is the bound of its ints, or `None`.
+      makers: per type, (maker, 'constants', end, 0) or (maker, 'operation', operation,
+        output) of each maker of its values.
+      operations: per operation, the place of its rows; `None` if it is never applied.
+      results: per result, the place of its rows; `None` if no row is ever recorded.
+      labels: per result with labels, the tape of labels; -1 if none is ever recorded.
+      shared: the indices of the program's constants, in the order in which the source
+        names them.
     """
 
     tapes: int
@@ -101,10 +110,11 @@ def graph_of(
     ends: list[tuple[int, ...]],
     tapes: Sequence[list[Any]],
 ) -> Graph:
-    """Return the graph of what was recorded for a program.
+    """Return the graph of a number of examples from `ends` and tapes.
 
     Raises:
-      BadItem: an entry of a tape of constants is none of its type.
+      BadItem: an object on a tape of constants does not fit its type or bound; the
+        error has the number of its example.
     """
     return _reader(program, recording).graph(examples, ends, tapes)
 
@@ -115,18 +125,21 @@ def _reader(program: Operations, recording: Recording) -> Reader:
 
 
 class Reader:
-    """A reader of tapes, with what can be prepared before there are any.
+    """A reader of tapes, with all that depends on the program alone computed once.
 
     Attributes:
       program: the program whose operations are applied.
       recording: the layout of the tapes.
-      numbered: the tapes of numbers of rows, each with the place of the rows and the
-        number of entries in a row.
-      parts: per maker, the part of the values of an example that its rows are; see
-        `value_parts`. For constants also their end, if several tapes share a part.
-      levels: per operation, the inputs whose levels count.
-      masks: for inputs that may come from other recurrences too, the makers whose
-        levels count [makers].
+      numbered: by tape of row numbers, the place of its rows and the entries per row.
+      parts: by maker, (part, end). The part is the index in `value_parts` of the values
+        that its rows are; the end is given for one of several tapes of constants of a
+        type, which share a part, else `None`.
+      recurrent: per operation, whether its component is recurrent.
+      levels: per operation, the inputs that its own recurrent component may make; a
+        node is one level above the highest of these.
+      masks: by operation and input, where another recurrence may make the input too,
+        which makers are of the operation's own component [makers] bool.
+      low: the mask of the maker in a row number without its index.
     """
 
     def __init__(self, program: Operations, recording: Recording) -> None:
@@ -144,11 +157,10 @@ class Reader:
             self.levels.append([])
             if self.recurrent[o]:
                 self._find_levels(o, operation)
-        # The bits of a maker, once an index is shifted out.
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return per maker its part, and its end if tapes share the part."""
+        """Return the attribute `parts`: by maker, (part, end or `None`)."""
         p, r = self.program, self.recording
         outputs = itertools.count(len(p.types))
         number = {
@@ -167,7 +179,7 @@ class Reader:
         return result
 
     def _find_levels(self, o: int, operation: Operation) -> None:
-        """Set the inputs of a recurrent operation whose levels count."""
+        """Fill in `levels` and `masks` for operation `o`, which is recurrent."""
         p, part = self.program, component_of(self.program)
         owner = [o for o, op in enumerate(p.operations) for _ in op.outputs]
         for k, producers in enumerate(sources(p).inputs[o]):
@@ -175,7 +187,7 @@ class Reader:
             if part[o] not in {part[x] for x in owners}:
                 continue  # levels are counted within a component
             self.levels[o].append(k)
-            # Numbers from another recurrence have levels too, which are to be ignored.
+            # Row numbers from another recurrence have levels too: mask these.
             if any(self.recurrent[x] and part[x] != part[o] for x in owners):
                 mask = self.masks[o, k] = np.zeros(1 + max(self.parts), bool)
                 for number, origin, x, *_ in self.recording.makers[operation.inputs[k]]:
@@ -186,9 +198,9 @@ class Reader:
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """Return the graph of tapes; see `graph_of`."""
+        """Return the graph of a number of examples; see `graph_of`."""
         p, r, e = self.program, self.recording, examples
-        firsts = np.zeros((r.ends, e + 1), np.int64)
+        firsts = np.zeros((r.ends, e + 1), np.int64)  # lengths before each example
         if e:
             firsts[:, 1:] = np.array(ends, np.int64).reshape(e, r.ends).T
         none = np.zeros(e + 1, np.int64)
@@ -196,7 +208,7 @@ class Reader:
         begin = [_first(place, firsts, none) for place in r.operations]
         tables = [*constants, *(Table(first, ()) for first in begin)]
         numbering, begins = number_values(p, e, tables)
-        # On tapes rows are counted over the batch, in a graph over their example.
+        # Tapes count rows from the start of the batch, a graph from that of an example.
         shifts = self._shifts(tables, begins, before, firsts)
         entries = self._entries(tapes, firsts, shifts)
         operations = []
@@ -215,9 +227,15 @@ class Reader:
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Return tables of the constants of examples by type, and offsets by end.
+        """Return per type the table of examples' constants, and offsets by end.
 
-        The offsets [examples] count the constants of the type before those of the end.
+        Where several tapes hold constants of a type, an example's constants stand tape
+        by tape in the table. The offsets [examples] of the end of such a tape count the
+        example's constants on the tapes before it.
+
+        Args:
+          firsts: [ends, examples + 1] lengths of tapes before each example.
+          none: zeros [examples + 1].
         """
         result, before = list[Table](), dict[int, Array]()
         for type_, parts in zip(
@@ -236,7 +254,7 @@ class Reader:
                 counts = [np.diff(firsts[end]) for _, end, _ in parts]
                 ahead = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
                 before |= {end: x for (_, end, _), x in zip(parts, ahead, strict=False)}
-                # Tape after tape becomes example after example, tape after tape within.
+                # Reorder from tape by tape to example by example, within each by tape.
                 joined = np.concatenate(values)
                 if len(none) > 2:
                     whose = [np.arange(len(x)).repeat(x) for x in counts]
@@ -251,12 +269,17 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return offsets [makers, examples] from indices of rows to value numbers."""
+        """Return offsets [makers, examples] to add to indices to get value numbers.
+
+        Args:
+          begins: per part [examples], the number of its first value in each example.
+          before: by end, the offsets that `_constants` returns.
+        """
         types = len(self.program.types)
         shifts = np.zeros(
             (1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64
         )
-        shifts[0] = -1  # constants of the program are numbered from 1
+        shifts[0] = -1  # indices of constants of the program begin at 1
         owner = [x for _, x, _ in value_parts(self.program)]
         for maker, (part, end) in self.parts.items():
             if part >= types:
@@ -271,7 +294,7 @@ class Reader:
     def _entries(
         self, tapes: Sequence[list[Any]], firsts: Array, shifts: Array
     ) -> _Entries:
-        """Return all numbers of rows, decoded together."""
+        """Return the entries of all tapes of row numbers, decoded at once."""
         lists = [tapes[tape] for tape in self.numbered]
         sizes = list(map(len, lists))
         raw = np.fromiter(itertools.chain(*lists), np.int64, sum(sizes))
@@ -286,7 +309,7 @@ class Reader:
             which *= examples
             whose = np.tile(np.arange(examples), len(lists))
             which += whose.repeat(np.concatenate(counts))
-        rows = raw.astype(np.int32)  # keeps the lowest bits
+        rows = raw.astype(np.int32)  # keeps the lowest 32 bits, so the index
         rows &= ENTRY
         rows += shifts.astype(np.int32).ravel()[which]
         starts = dict(
@@ -295,7 +318,7 @@ class Reader:
         return _Entries(raw, rows, starts, firsts, shifts)
 
     def makers_of(self, raw: Array) -> Array:
-        """Return the makers [n] of numbers of rows [n] int64."""
+        """Return the maker [n] in each of the row numbers `raw` [n] int64."""
         makers = raw >> ROW
         makers &= self.low
         return makers
@@ -303,7 +326,7 @@ class Reader:
     def _node_columns(
         self, o: int, place: Place | None, entries: _Entries
     ) -> tuple[Array, ...]:
-        """Return the levels of nodes [rows], and one column [rows] per input."""
+        """Return the levels [nodes] of operation `o`, then value numbers per input."""
         inputs = len(self.program.operations[o].inputs)
         rows = 0 if place is None else entries.rows(place)
         if place is None or not rows:
@@ -311,7 +334,7 @@ class Reader:
         values = entries.columns(place, entries.numbers, rows)
         if not self.levels[o]:
             return np.ones(rows, np.int32), *values
-        # A row is one level above the highest of its inputs.
+        # A node is one level above the highest of its inputs from its own component.
         highest = np.zeros(rows, np.int64)
         raw = entries.columns(place, entries.raw, rows, steps=False)
         for k in self.levels[o]:
@@ -327,7 +350,7 @@ class Reader:
     def _result(
         self, n: int, place: Place | None, entries: _Entries, firsts: Array
     ) -> Table:
-        """Return the table of a result."""
+        """Return the table of result `n`, with value numbers [rows] per tensor."""
         tensors = self.program.results[n].tensors
         first = np.zeros(firsts.shape[1], np.int64)
         if n == self.program.value_results[0]:
@@ -342,14 +365,14 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """The entries of the tapes of numbers, one tape after another.
+    """The entries of all tapes of row numbers, one tape after another.
 
     Attributes:
-      raw: numbers of rows, as recorded [entries] int64.
-      numbers: numbers of values in their examples [entries] int32.
-      starts: the first entry of each tape.
-      firsts: the lengths of tapes before each example [ends, examples + 1].
-      shifts: offsets from indices of rows to value numbers [makers, examples].
+      raw: [entries] int64, row numbers as they were recorded.
+      numbers: [entries] int32, the value numbers in the example that they stand for.
+      starts: by tape, the index of its first entry.
+      firsts: [ends, examples + 1], the lengths of tapes before each example.
+      shifts: [makers, examples], what to add to an index to get a value number.
     """
 
     raw: Array
@@ -359,13 +382,18 @@ class _Entries:
     shifts: Array
 
     def rows(self, place: Place) -> int:
-        """Return the number of rows."""
+        """Return the number of rows at a place, of all examples."""
         return int(self.firsts[place.end, -1]) // place.unit
 
     def columns(
         self, place: Place, entries: Array, rows: int, steps: bool = True
     ) -> list[Any]:
-        """Return each column [rows]; `None` for one in step, unless `steps`."""
+        """Return per column at a place its entries [rows].
+
+        Args:
+          entries: `self.numbers` or `self.raw`.
+          steps: whether to compute the value numbers of columns in step, else `None`.
+        """
         result: list[Any] = []
         for column in place.columns:
             if column.tape >= 0:
@@ -379,7 +407,7 @@ class _Entries:
         return result
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """Return the numbers of the values of a maker, one a row [rows]."""
+        """Return the value numbers [rows] of a column in step with a maker."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
@@ -389,7 +417,7 @@ class _Entries:
 
 
 def _first(place: Place | None, firsts: Array, none: Array) -> Array:
-    """Return the first row of each example [examples + 1]."""
+    """Return the first row of each example [examples + 1]; `none` without a place."""
     if place is None:
         return none
     entries = firsts[place.end]
@@ -400,8 +428,15 @@ def _first(place: Place | None, firsts: Array, none: Array) -> Array:
 def _converted(
     items: list[Any], type_: TensorType, below: int | None, first: Array
 ) -> Array:
-    """Return constants as an array [items, *shape]."""
-    if isinstance(type_, KeyType):  # a random key depends on its number alone
+    """Return the objects on a tape of constants as an array [items, *shape].
+
+    Args:
+      first: [examples + 1], the index of each example's first item.
+
+    Raises:
+      BadItem: an item does not fit the type or bound; `example` is set.
+    """
+    if isinstance(type_, KeyType):  # random keys are computed later, from their numbers
         return np.zeros((len(items), *type_.shape), type_.dtype)
     try:
         values = to_array(items, type_)
