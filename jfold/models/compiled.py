@@ -72,13 +72,14 @@ class CompiledStep:
             tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
         )
         specs = iter(self.specs)
-        adopted = [
-            adopt_spec(x, next(specs).replaced(capacity=x.capacity)) or x
-            if _is_schedule(x)
-            else x
-            for x in leaves
-        ]
-        return jax.tree.unflatten(structure, adopted)
+
+        def adopted(x: Any) -> Any:
+            """Return a leaf; JAX refuses more schedules than there were."""
+            if not _is_schedule(x) or (spec := next(specs, None)) is None:
+                return x
+            return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
+
+        return jax.tree.unflatten(structure, list(map(adopted, leaves)))
 
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         """Return the step compiled for other specs, and warn of the differences."""

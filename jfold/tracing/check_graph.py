@@ -126,18 +126,18 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
             _check_table(table, types, f'{name} {n}', graph.examples)
     labelled = [graph.results[r] for r in operations.labelled]
     _require(len(graph.labels), len(labelled), 'the number of tables of labels')
-    for n, (table, result) in enumerate(zip(graph.labels, labelled, strict=True)):
+    for n, (table, rows) in enumerate(zip(graph.labels, labelled, strict=True)):
         _require(len(table.columns), 1, f'the number of columns of labels {n}')
-        _require(len(table.columns[0]), len(result), f'the number of labels {n}')
-        are_beside = np.array_equal(table.first, result.first)
+        _require(len(table.columns[0]), len(rows), f'the number of labels {n}')
+        are_beside = np.array_equal(table.first, rows.first)
         what = f'the equality of `first` of labels {n} and of their results'
         _require(are_beside, True, what)
     for r, result in enumerate(operations.results):
         counts = graph.results[r].counts
-        rows = int(counts.min(initial=1)), int(counts.max(initial=1))
+        ends = int(counts.min(initial=1)), int(counts.max(initial=1))
         if not result.kind.is_counted:
             what = f'the least and most rows of an example in results {r}'
-            _require(rows, (1, 1), what)
+            _require(ends, (1, 1), what)
 
 
 def _check_table(

@@ -198,6 +198,8 @@ def test_a_schedule_of_a_model_that_was_the_same(options: Any) -> None:
     one.reserve(corpus.capacities(3))
     same(step(params, one.schedule(DATA)), want)
     same(step(params, corpus.schedule([0, 1, 2])), want)
+    with pytest.raises(TypeError, match='does not match the input pytree'):
+        step(params, one.schedule(DATA), one.schedule(DATA))
 
 
 def test_schedules_of_a_model_without_loops() -> None:
