@@ -39,7 +39,6 @@ from jfold.device.batch import Batch
 from jfold.device.buffers import add_at, slice_rows, take
 from jfold.device.derivatives import Derived, differentiable
 from jfold.device.execution import Execution
-from jfold.device.kernel import Weights
 from jfold.device.linear import MaybeZeros, Reverse
 from jfold.graph import shared_counts, value_parts
 from jfold.program.components import (
@@ -154,7 +153,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
         real, arrays = extent.real, [_mask_spare(x, extent.count > 0) for x in weights]
 
     def run(arrays: Arrays, inputs: Arrays) -> Arrays:
-        return kernel.outputs(Weights(arrays, []), inputs, extent.rows, real)
+        return kernel.outputs(kernel.weights(arrays), inputs, extent.rows, real)
 
     if execution.spec.residuals == RECOMPUTE_ALL:
         run = jax.checkpoint(run)

@@ -302,6 +302,18 @@ def test_sums_that_sums_read() -> None:
     assert sums.tolist() == [9, 9, 6, 6, 9]
 
 
+def test_rooms_of_a_few_rows() -> None:
+    """Narrow products, as their matrices are transposed before."""
+    matrix = jf.Function(
+        lambda w, x: x @ w.T, lambda key, x: jax.random.normal(key, (2, 3)), name='w'
+    )
+    examples = [[[1.0, 2, 3], [0, 1, 2]], [[3.0, 1, 0]]]
+    model = jf.compile(jf.Map(jf.Vector(3) >> matrix) >> jf.Sum())
+    model.reserve(model.trace(examples, progress=False).capacities(2))
+    assert max(model.schedule(examples).capacity.rows) < 8
+    agree(model, model.init(KEY), examples, forward=True)
+
+
 # ---- what has loops ------------------------------------------------------------------
 
 nested = jf.ForwardDeclaration(name='nested')
