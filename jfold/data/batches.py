@@ -22,7 +22,7 @@ import numpy as np
 from jfold.base.errors import InputError, ProgramBudgetError, check_at_least
 from jfold.base.tracebacks import api_boundary
 from jfold.data.prefetch import Prefetcher
-from jfold.data.progress import Progress, progress_of, state_of
+from jfold.data.resuming import Progress, progress_of, state_of
 from jfold.data.sampler import (
     Settings,
     Shuffle,

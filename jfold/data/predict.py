@@ -19,7 +19,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.data.batches import Batch, Batches, batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
-from jfold.data.recording import progress_bar
+from jfold.data.progress import progress_bar
 from jfold.data.scheduler import Scheduler
 from jfold.data.sources import Scheduling
 from jfold.data.traced import Traced

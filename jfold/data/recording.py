@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from jfold.base.errors import InputError
 from jfold.data.corpus import Corpus
+from jfold.data.progress import progress_bar
 from jfold.data.scheduler import Scheduler
 from jfold.graph import Graph, concatenate
 from jfold.program.operations import Program
@@ -25,7 +24,6 @@ from jfold.tracing.record import trace
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # operations or numbers of a chunk: fast, and little memory
 FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; a chunk is at most twice the last
-BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
 def trace_corpus(
@@ -118,32 +116,3 @@ class Tracing:
         """Return the graph and demands of examples, and their places `source` [n]."""
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source
-
-
-@contextlib.contextmanager
-def progress_bar(
-    what: str, total: int | None, progress: bool
-) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar after `BAR_DELAY` seconds; yield a function to advance it.
-
-    Args:
-      what: the caption.
-      total: the number of examples; `None` if it is not known.
-      progress: whether to show the bar, on a terminal or in a notebook.
-    """
-    if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
-        yield lambda count: None
-        return
-    from tqdm import tqdm
-
-    # A notebook can show a bar, though it says that it is no terminal.
-    disable = False if _is_notebook() else None
-    options: dict[str, Any] = {'unit': ' examples', 'delay': BAR_DELAY, 'leave': False}
-    with tqdm(desc=what, total=total, disable=disable, **options) as bar:
-        yield bar.update
-
-
-def _is_notebook() -> bool:
-    """Return whether this code runs under IPython."""
-    ipython = sys.modules.get('IPython')
-    return getattr(ipython, 'get_ipython', lambda: None)() is not None

@@ -36,8 +36,8 @@ from jfold.scheduling.slots import ReadMode, read_modes, slots, sums_have_rows
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.sum_trees import RowUses
 from jfold.scheduling.summands import with_pair_tables
+from jfold.scheduling.tile_counts import empty_fraction
 from jfold.scheduling.tiles import cores, in_loops
-from jfold.scheduling.widths import empty_fraction
 from jfold.types import KeyType
 
 

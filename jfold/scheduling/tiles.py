@@ -34,7 +34,7 @@ from jfold.scheduling.growth import power_of_two
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
 from jfold.scheduling.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
-from jfold.scheduling.widths import Widths, tiles
+from jfold.scheduling.tile_counts import Widths, tiles
 
 Trips: TypeAlias = tuple[int, ...]  # trip counts of loops that run one after another
 Groups: TypeAlias = tuple[tuple[int, ...], ...]  # groups of numbers of inputs

@@ -19,7 +19,7 @@ from compilations import compilations
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
-from jfold.data import recording
+from jfold.data import progress
 
 RNG = np.random.default_rng(0)
 TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(11)]
@@ -210,7 +210,7 @@ def test_a_progress_bar(delay: float, shows: bool, monkeypatch: Any) -> None:
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(recording, 'BAR_DELAY', delay)
+    monkeypatch.setattr(progress, 'BAR_DELAY', delay)
     monkeypatch.setattr(sys, 'stderr', Terminal())
 
     def slow() -> Any:

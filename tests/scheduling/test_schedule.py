@@ -37,8 +37,8 @@ from jfold.scheduling.growth import COARSE, FINE, Stage, grow
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import Capacity, Spec, key_of
+from jfold.scheduling.tile_counts import empty_fraction, tiles
 from jfold.scheduling.tiles import cores
-from jfold.scheduling.widths import empty_fraction, tiles
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
