@@ -17,6 +17,7 @@ from jfold.language import (
     rules_chaining,
     rules_compose,
     rules_control,
+    rules_declarations,
     rules_functions,
     rules_inputs,
     rules_records,
@@ -48,7 +49,8 @@ __all__ = (
     'result_type',
 )
 FAMILIES = (
-    *(rules_inputs, rules_functions, rules_records, rules_control, rules_sequences),
+    *(rules_inputs, rules_functions, rules_records, rules_control),
+    *(rules_declarations, rules_sequences),
     *(rules_reductions, rules_alignment, rules_chaining, rules_compose),
 )
 

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of declarations and of sharing: types, values and source; cyclic data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from jfold import blocks as b
+from jfold.base.errors import elide
+from jfold.base.printing import callable_name
+from jfold.base.trampoline import Steps
+from jfold.language.inference import Inference, output_type
+from jfold.language.lines import Lines
+from jfold.language.paths import fail
+from jfold.language.typed import TypedUse
+from jfold.language.walk import (
+    EXAMPLE,
+    Located,
+    Misfit,
+    Path,
+    Walk,
+    path_of,
+    refuse,
+    walk,
+)
+from jfold.language.writing import as_object, write
+from jfold.tracing import deep
+from jfold.types import ObjectType, TensorType, TupleType, Type, leaf_types
+
+# ---- Reference -----------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Reference, node: TypedUse, state: Inference) -> Steps[Type]:
+    declaration = block.declaration
+    if declaration.target is None and not state.infers_input:
+        got = f'{declaration!r}, which is not'
+        fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
+    if declaration not in state.declarations:
+        input_ = _declared_type(declaration.input_type, state)
+        output = _declared_type(declaration.output_type, state)
+        body = TypedUse(b.Identity(), declaration.name, input_, output)
+        # Registered before its target is typed, which may refer to it.
+        state.declarations[declaration] = body
+        if declaration.target is not None:
+            inner = yield state.visit_inline(
+                declaration.target, input_, declaration.name
+            )
+            state.equal(inner, inner.output, output, 'to give')
+            state.nodes.append(body)
+            body.parts = (inner,)
+    body = state.declarations[declaration]
+
+    def link() -> bool:
+        input_ = state.types.resolve(node.input)
+        if not state.types.known(input_):
+            return False
+        if input_.of_objects and declaration.input_type is None:
+            input_ = ObjectType()  # a tuple of objects here may be a list elsewhere
+        state.equal(node, input_, body.input, 'an input')
+        return True
+
+    state.defaults.append((node, body.input))
+    state.when(node, link)
+    return body.output
+
+
+def _declared_type(type_: Type | None, state: Inference) -> Type:
+    """Return a declared type, or a new type variable if none is declared.
+
+    A tuple is bound to a variable, to which unification may add names of fields.
+    """
+    if type_ is None:
+        return state.types.fresh()
+    return state.types.alias(type_) if isinstance(type_, TupleType) else type_
+
+
+@walk.register
+def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
+    body = state.typing.declarations[block.declaration]
+    if isinstance(body.input, ObjectType):
+        x = state.as_object(x)
+    if block.declaration.key is not None:
+        return (yield _walk_shared(block.declaration, node, x, state))
+    # Control flow depends on objects alone, so a call on the objects of an unfinished
+    # call of the same declaration would never end.
+    call = block.declaration, *(id(object_.value) for object_ in _objects_in(x))
+    if call in state.calls:
+        _refuse_cycle(node, x, state.calls[call], state)
+    state.calls[call] = path_of(x) or EXAMPLE
+    if len(state.calls) > deep.MAX_DEPTH:
+        text = (
+            f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself?'
+        )
+        refuse(node, text, x)
+    try:
+        # With an empty memo, since the uses inside get other values in each call.
+        return (yield state.anew(body.parts[0], x))
+    finally:
+        del state.calls[call]
+
+
+@write.register
+def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
+    declaration = block.declaration
+    body = w.g.typing.declarations[declaration]
+    if isinstance(body.input, ObjectType):
+        value = as_object(value, w)
+    inner = body.parts[0]
+    assert inner is not None
+    return w.g.call(declaration, declaration.name, inner, value, w)
+
+
+# ---- Share ---------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
+    state.objects(node, 'put it before any block that gives tensors')
+    part: TypedUse = yield state.visit(block.reference, node.input, node.where)
+    node.parts = (part,)
+    state.when(node, functools.partial(_check_shared, node, part, state))
+    return part.output
+
+
+def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
+    """Raise TypeError if an output is no tensor; return whether its type is known."""
+    type_ = state.types.resolve(part.output)
+    if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
+        hint = 'put it around what each item, or the whole, becomes'
+        fail(node, 'a block that gives tensors', str(type_), hint)
+    return type_.ground
+
+
+@walk.register
+def _(block: b.Share, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
+    return (yield state.part(node.parts[0], x))
+
+
+@write.register
+def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
+    return w.part(node.parts[0], value, tail=True)
+
+
+def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
+    """Raise `Misfit` for an object that contains itself, first met at `before`."""
+    # The cycle may pass through a shared object, whose error says more.
+    for (declaration, _), (first, values) in state.shared.items():
+        if not values and str(first.path).startswith(str(before)):
+            _refuse_shared_cycle(declaration, first)
+    object_ = next(_objects_in(x), Located(None))
+    cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
+    kind = type(object_.value).__name__
+    text = f'expected data that end, got {kind} that contains itself, as {cycle}'
+    raise Misfit(text, str(node), before)
+
+
+def _objects_in(x: object) -> Iterator[Located]:
+    """Yield the objects in nested tuples and lists."""
+    if isinstance(x, Located):
+        yield x
+    elif isinstance(x, tuple | list):
+        for part in x:
+            yield from _objects_in(part)
+
+
+def _walk_shared(
+    declaration: Any, node: TypedUse, x: Located, state: Walk
+) -> Steps[Any]:
+    """Return the value of a declaration with a key, memoized by the key of `x`.
+
+    Raises:
+      Misfit: the value depends on itself, or the key cannot be hashed.
+    """
+    key: Any = id(x.value)
+    if declaration.key is not id:
+        key = state.apply(node, declaration.key, x, 'what its key takes')
+        what = 'a key that is hashable'
+        # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
+        state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
+    entry = declaration, key
+    if entry not in state.shared:
+        # The entry keeps the object alive, so that no other object gets its id.
+        state.shared[entry] = x, ()
+        body = state.typing.declarations[declaration]
+        state.shared[entry] = x, ((yield state.anew(body.parts[0], x)),)
+    first, values = state.shared[entry]
+    if not values:  # met again while its value was being computed
+        _refuse_shared_cycle(declaration, first)
+    return values[0]
+
+
+def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
+    """Raise `Misfit` for an object whose value depends on itself."""
+    kind = type(first.value).__name__
+    by = ''
+    if declaration.key is not id:
+        by = f', or to another of the same `{callable_name(declaration.key)}`'
+    text = (
+        f'expected data that end, got {kind} that leads back to itself{by}; write '
+        'a block for each round of a graph with circles, which reads the one before'
+    )
+    raise Misfit(text, declaration.name, first.path)
