@@ -57,9 +57,10 @@ def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str
     here = '' if shards is None or shards.is_local else ' of this process'
     limit = '' if max_programs is None else f' of at most {max_programs}'
     fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
+    loops = '' if schedule.spec.has_loops else ', no loops'
     return (
         f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
-        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
+        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}{loops}'
     )
 
 
