@@ -62,7 +62,7 @@ def check_program(program: Program, examples: list[Any]) -> None:
 def test_drawn_expressions(root: str) -> None:
     """In the order of evaluation, whatever stands beside it in a batch."""
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(expressions(root))
     def equal(expression: Expression) -> None:
         check(expression)
