@@ -56,7 +56,8 @@ def unroll_rounds(
         return None
     if _is_unrolled(before) and _are_apart(before):
         return before, text, chosen
-    if sum(before.applied_at.values()) > MOST:
+    # Uses in a function are those of all its calls, so they are not told apart.
+    if sum(before.applied_at.values()) > MOST or _is_shared(before, _recurrent(before)):
         return None
     # First each use gets its own operation; then those of one stage become one.
     split, _ = generate_source(tables, replace(chosen, split=True))
@@ -69,10 +70,15 @@ def unroll_rounds(
 
 def _is_unrolled(g: Generator) -> bool:
     """Return whether only segment sums are recurrent, and none may read another."""
-    parts = components(g.program(g.operations))
-    recurrent = {o for part in parts if part.recurrent for o in part.operations}
+    recurrent = _recurrent(g)
     are_sums = all(o in g.reductions and _is_sum_of_numbers(g, o) for o in recurrent)
     return are_sums and not _is_shared(g, recurrent)
+
+
+def _recurrent(g: Generator) -> set[int]:
+    """Return the operations that read their own results, maybe through others."""
+    parts = components(g.program(g.operations))
+    return {o for part in parts if part.recurrent for o in part.operations}
 
 
 def _are_apart(g: Generator) -> bool:

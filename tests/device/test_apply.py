@@ -326,6 +326,8 @@ twice = jf.ForwardDeclaration(name='twice', output_type=[])
 twice.resolve_to(jf.Function(jnp.sin))
 summed = jf.ForwardDeclaration(name='summed', output_type=[])
 summed.resolve_to(jf.Sum())
+mapped = jf.ForwardDeclaration(name='mapped')
+mapped.resolve_to(jf.Map(jnp.sin) >> jf.Sum())
 half = jf.Function(lambda w, x: w * x, lambda key, x: jnp.full((), 0.5), name='half')
 LOOPS = {
     'a recursion': (nested(), [[1, [2, 3]]]),
@@ -338,6 +340,10 @@ LOOPS = {
     'a sum of its own results': (
         jf.Map(jf.Map(jf.Scalar()) >> summed()) >> summed(),
         [[[1, 2], [3]]],
+    ),
+    'a sequence of its own results': (
+        jf.Map(jf.Map(jf.Scalar()) >> mapped()) >> mapped(),
+        [[[1, 2], [3]], [[1]]],
     ),
     'very many rounds': (jf.Pipe(jf.Scalar(), *[half] * (MOST + 1)), [1.0, 2.0]),
 }
