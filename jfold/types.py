@@ -200,7 +200,7 @@ class TensorType(Type):
 
     @property
     def differentiable(self) -> bool:
-        """Whether the dtype is floating or complex, so that gradients flow."""
+        """True if the dtype is floating or complex, so that gradients flow."""
         return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 

@@ -199,7 +199,7 @@ def differentiable(
     """
     # A rule for forward mode serves both: its tangents are of a primitive that knows
     # its own transpose.
-    differentiable = jax.custom_jvp(
+    with_rule = jax.custom_jvp(
         lambda arguments: xla.tie_batching(function(arguments), arguments)
     )
 
@@ -218,5 +218,5 @@ def differentiable(
         filled = [zero(x) if t is None else t for t, x in pairs]
         return outputs, jax.tree.unflatten(structure, filled)
 
-    differentiable.defjvp(rule, symbolic_zeros=True)
-    return differentiable
+    with_rule.defjvp(rule, symbolic_zeros=True)
+    return with_rule

@@ -167,7 +167,31 @@ class Execution:
             flows = {o: flow for o, flow in candidates if flow is not None}
             for o, flow in flows.items():
                 live |= union(flow.chosen(inputs[o]))
+            # Sums that are computed in one go have no kernel; cotangents pass through.
+            for o in self._ran.difference(self.kernels):
+                live |= union(inputs[o]) if live & self._outputs(o) else 0
         return flows
+
+    @functools.cached_property
+    def _ran(self) -> frozenset[int]:
+        """The operations that there is capacity for."""
+        return frozenset(o for part in self.components for o in part.operations)
+
+    def _outputs(self, o: int) -> ProducerSet:
+        """Return the outputs of an operation as a bit set."""
+        first = first_results(self.program)
+        return (1 << first[o + 1]) - (1 << first[o])
+
+    @functools.cached_property
+    def trainable(self) -> ProducerSet:
+        """The results of operations that depend on trained weights, as a bit set."""
+        inputs, before = sources(self.program).inputs, -1
+        result = union(self._outputs(o) for o in self._ran if self.is_trained(o))
+        while result != before:  # a fixed point, as recurrences read themselves
+            before = result
+            for o in self._ran:
+                result |= self._outputs(o) if union(inputs[o]) & result else 0
+        return result
 
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:
         """Return the inputs and outputs of an operation with cotangents, or `None`.
@@ -185,11 +209,14 @@ class Execution:
         )
         if not outputs:
             return None
-        # An input that no live output depends on has a cotangent of zero, not worth an
-        # edge; without inputs there may still be weights to train.
+        # An input that no live output depends on has a cotangent of zero, and nobody
+        # asks for that of data; without inputs there may still be weights to train.
         read = set().union(*(self.kernels[o].reads[k] for k in outputs))
-        pairs = enumerate(operation.inputs)
-        inputs = tuple(a in read and t in active for a, t in pairs)
+        pairs = zip(operation.inputs, sources(self.program).inputs[o], strict=True)
+        inputs = tuple(
+            a in read and t in active and bool(producers & self.trainable)
+            for a, (t, producers) in enumerate(pairs)
+        )
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:

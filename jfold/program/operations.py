@@ -92,7 +92,7 @@ class Operation(Memoized):
 
     @property
     def is_sum(self) -> bool:
-        """Whether the operation adds up its inputs, all of the type of its one output.
+        """True if the operation adds up its inputs, all of the type of its one output.
 
         Then the cotangent of each input is that of the output.
         """

@@ -291,6 +291,22 @@ def test_a_function_without_a_reverse_is_told_when_it_is_used() -> None:
         gradient(model, params, BATCH)
 
 
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_what_reads_data_alone_needs_no_reverse(residuals: str, strategy: Any) -> None:
+    """Though values of its type have gradients, and a sum may be in between."""
+    found = jf.Function(no_reverse), weighted
+    block = jf.Vector(H) >> jf.AllOf(*found) >> jf.Function(jnp.multiply)
+    block = jf.Map(block) >> jf.Sum()
+    model = compiled(block, residuals, strategy)
+    params = model.init(jax.random.key(0))
+    close(gradient(model, params, [BATCH]), eager_gradient(block, params, [BATCH]))
+    lost = jf.Map(jf.Vector(H) >> weighted >> found[0]) >> jf.Sum()
+    model = compiled(lost, residuals, strategy)
+    with pytest.raises(ValueError, match='Reverse-mode') as caught:
+        gradient(model, model.init(jax.random.key(0)), [BATCH])
+    assert 'expected a gradient of layer' in caught.value.__notes__[0]
+
+
 # ---- values of an enclosing transformation -------------------------------------------
 
 

@@ -145,3 +145,16 @@ def test_data_that_functions_make_end_at_a_bound(
         with pytest.raises(jf.InputError, match='nested more than 2,000 deep'):
             run([1])
     assert model.eval(1) == 1
+
+
+def test_the_bound_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call more, though circles are looked for at powers of two."""
+    bound = deep.FIRST_LOOK + 100
+    monkeypatch.setattr(deep, 'MAX_DEPTH', bound)
+
+    def calls(left: int) -> Any:
+        return (yield calls(left - 1)) if left > 1 else None
+
+    assert deep.run(calls(bound)) is None
+    with pytest.raises(deep.Endless):
+        deep.run(calls(bound + 1))
