@@ -198,7 +198,7 @@ def set_up(
     checks: list[Any],
     count: Callable[[Any], int],
     names: Any = None,
-    strategy: str | None = None,
+    compiles: Callable[[jf.Block, int], jf.Model] = jf.compile,
 ) -> Setup:
     """Compiles a model for batches of one size, and checks it.
 
@@ -210,12 +210,12 @@ def set_up(
         give what the eager twin gives.
       count: how many nodes an example has.
       names: of the layers that the perfect batch counts; all when left out.
-      strategy: as of `jf.compile`.
+      compiles: makes a model of a block, with so many programs at most.
 
     Raises:
       Disagreement: they do not.
     """
-    model = jf.compile(block, max_programs=64, strategy=strategy)
+    model = compiles(block, 64)
     size = len(batches[0])
     params = model.init(jax.random.key(0))
     corpus = model.trace([*checks, *(x for b in batches for x in b)], progress=False)

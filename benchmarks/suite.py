@@ -39,6 +39,7 @@ PARTS = (
     'iclr2017',
     'models',
     'molecules',
+    'unrolled',
     'scaling',
     'kernels',
     'search',

@@ -457,6 +457,15 @@ def test_molecules_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_programs_without_loops_are_compared(tmp_path: Path) -> None:
+    """A row of each kind of program in each mode, and a ratio."""
+    (_, *rows), _ = run('unrolled', '--quick', '--only', 'kinds', folder=tmp_path)
+    names = [row['model'] for row in rows if 'model' in row]
+    assert names == ['kinds, no loops', 'kinds, in loops'] * len(measuring.MODES)
+    assert sum('ratio' in row for row in rows) == len(measuring.MODES)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['kinds', 'depth'])
 def test_sweeps_run(name: str, tmp_path: Path) -> None:
     """Times and memory of every point, shares that add up, and a picture."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs without loops beside the same in loops, as parts of a recursion run.
+
+    python benchmarks/unrolled.py [--quick] [--only attention,kinds]
+
+Batches of a model differ in size and share one capacity, all of which is computed where
+there are no loops. `widest` is the case where that costs most: large weights, few rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from compile import FEATURES, kinds_expression
+from measuring import MODES, Setup, begin, jax_parser, set_up
+from options import among, fill, say
+from report import Row
+from turns import ratio_row, take_turns
+
+import jfold as jf
+from jfold.combinators import convert_to_block
+from jfold.lower import lower
+
+sys.path.append(str(Path(__file__).parents[1] / 'examples'))
+
+POOL = 6  # batches that take turns
+Examples = list[Any]
+Sizes = tuple[int, int, int]  # width, examples of a batch, the most items of each
+
+
+def in_loops(block: Any, max_programs: int) -> jf.Model:
+    """The model of a block, of which nothing is unrolled."""
+    root = convert_to_block(block)
+    return jf.Model(root, lower(root), max_programs)
+
+
+def lists(sizes: Sizes, item: Callable[[np.random.Generator], Any]) -> list[Examples]:
+    """Batches of lists of items, as many as `POOL`."""
+    rng, (_, count, most) = np.random.default_rng(0), sizes
+    return [
+        [[item(rng) for _ in range(rng.integers(1, most + 1))] for _ in range(count)]
+        for _ in range(POOL)
+    ]
+
+
+def attention(sizes: Sizes) -> tuple[jf.Block, list[Examples]]:
+    """A mean of the steps of sequences, weighed by scores."""
+    import attention as example
+
+    width, count, most = sizes
+    shortest = max(most // 10, 22)  # the task marks one of the first ten of them
+    draw = functools.partial(example.draw, 'add', count, shortest, max(most, shortest))
+    batches = [list(draw(seed).items) for seed in range(POOL)]
+    # Unbounded scores have a bias whose gradient is nothing but rounding.
+    return example.make_block(width, bounded=True), batches
+
+
+def kinds(sizes: Sizes) -> tuple[jf.Block, list[Examples]]:
+    """Sums of items of five kinds, each through the layer of its kind."""
+
+    def item(rng: np.random.Generator) -> Any:
+        return int(rng.integers(5)), rng.normal(size=FEATURES).astype('float32')
+
+    return kinds_expression(5, sizes[0]), lists(sizes, item)
+
+
+def words(sizes: Sizes) -> tuple[jf.Block, list[Examples]]:
+    """Means of embedded words."""
+    word = jf.Scalar('int32') >> jf.Function(nn.Embed(5000, sizes[0]))
+    block = jf.Map(word) >> jf.Mean() >> jf.Function(nn.Dense(1))
+    return block, lists(sizes, lambda rng: int(rng.integers(5000)))
+
+
+def layers(sizes: Sizes) -> tuple[jf.Block, list[Examples]]:
+    """Sums of items, each through two layers."""
+    width = sizes[0]
+    item = jf.Vector(width)
+    for _ in range(2):
+        item = item >> jf.Function(nn.Dense(width)) >> nn.relu
+    block = jf.Map(item) >> jf.Sum() >> jf.Function(nn.Dense(1))
+    return block, lists(sizes, lambda rng: rng.normal(size=width).astype('float32'))
+
+
+CASES: dict[str, tuple[Callable[[Sizes], tuple[jf.Block, list[Examples]]], Sizes]] = {
+    'attention': (attention, (100, 50, 500)),
+    'kinds': (kinds, (64, 64, 29)),
+    'words': (words, (64, 64, 39)),
+    'narrow': (layers, (64, 64, 29)),
+    'wide': (layers, (512, 64, 29)),
+    'widest': (layers, (1024, 8, 9)),
+}
+QUICK = 4, 2, 3
+
+
+def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
+    """Rows of both, then ratios of steps on the device and of compiling."""
+    make, sizes = CASES[name]
+    block, batches = make(QUICK if options.quick else sizes)
+    setups: list[Setup] = []
+    for kind, compiles in (('no loops', jf.compile), ('in loops', in_loops)):
+        say(f'{name}, {kind}: compiling and checking')
+        checks, own = [min(batches[0], key=len)], f'{name}, {kind}'
+        setups.append(set_up(own, block, batches, checks, len, compiles=compiles))
+    contenders: dict[str, Callable[[int], Any]] = {}
+    for setup in setups:
+        contenders |= setup.contenders()
+    say(f'{name}: timing')
+    times = take_turns(contenders, options.repeats, options.limit)
+    for mode in MODES:
+        yield from (setup.row(mode, times) for setup in setups)
+        one, other = (times[f'{setup.name}: {mode}'] for setup in setups)
+        yield ratio_row(f'{name}: no loops / in loops', mode, one / other)
+
+
+def main() -> None:
+    """Measures, and prints tables."""
+    parser = jax_parser(__doc__ or '')
+    default = ','.join(CASES)
+    parser.add_argument('--only', type=among(CASES), default=default, help=default)
+    options = fill(parser.parse_args(), {}, {})
+    report = begin('Programs without loops', options)
+    report.note(
+        'Width, examples of a batch, most items of each: '
+        + str({name: sizes for name, (_, sizes) in CASES.items()})
+    )
+    rows = [row for name in options.only for row in compare(name, options)]
+    report.rows += sorted(rows, key=lambda row: 'ratio' in row)
+    report.write()
+    report.close()
+
+
+if __name__ == '__main__':
+    main()
