@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from agreement import close
 from binary_trees import binary
+from looped import compiled
 from ways_in import WAYS
 
 import jfold as jf
@@ -76,10 +77,13 @@ def _lists() -> tuple[jf.Block, list[list[Any]]]:
 BLOCKS = {'trees': _trees, 'sums': _sums, 'chains': _chains, 'lists': _lists}
 
 
+DEFAULTS = {'residuals': RESIDUALS[0], 'strategy': None}
+
+
 def check(name: str, way: str, where: Any = None, **options: str) -> None:
     """Values and gradients of three batches are those of the eager twin."""
     block, batches = BLOCKS[name]()
-    model = jf.compile(block, **options)
+    model = compiled(block, **{**DEFAULTS, **options})
     params = model.init(jax.random.key(1))
 
     def twin(params: Any, batch: Any) -> Any:
