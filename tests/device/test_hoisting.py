@@ -31,6 +31,7 @@ SIZE = WORTH  # of items and states
 item = jf.Vector(SIZE)
 start = jf.Zeros([SIZE])
 embed = jf.Function(nn.Dense(SIZE), name='embed')
+shift = jf.Function(nn.Dense(SIZE), name='shift')
 
 
 def weights(*names: str) -> Callable[[Any], Any]:
@@ -182,7 +183,7 @@ CASES: dict[str, tuple[Callable[[], jf.Block], list[Any], int]] = {
     ),
     'two items': (
         lambda: (
-            jf.Map(jf.Record((item >> embed, item)))
+            jf.Map(jf.Record((item >> embed, item >> shift)))
             >> jf.Fold(jf.Function(of_two, weights('x', 'y', 'h'), name='cell'), start)
         ),
         TWO,

@@ -158,7 +158,7 @@ def test_explain_without_a_gradient() -> None:
 
     def called(p: Any, x: Any) -> Any:
         spec = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return p * jax.pure_callback(np.sin, spec, x, vmap_method='sequential')
+        return jax.pure_callback(np.sin, spec, p * x, vmap_method='sequential')
 
     model = jf.compile(jf.Vector(2) >> jf.Function(called, lambda key, x: jnp.ones(2)))
     memory = model.explain(model.schedule([[1, 2]])).split('\n\n')[3]
