@@ -48,6 +48,7 @@ from jfold.blocks import (
 )
 from jfold.blocks.compose import Composition, compose, recursive
 from jfold.blocks.external import External
+from jfold.blocks.lazy import Lazy, float32, int32, lazy, observe, select, tensor
 from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.combinators import Passes, bind_passes
 from jfold.ragged import MetricValues, Ragged
@@ -100,6 +101,7 @@ __all__ = [
     'Identity',
     'InputError',
     'InputTransform',
+    'Lazy',
     'Length',
     'LoadedModel',
     'Map',
@@ -150,9 +152,15 @@ __all__ = [
     'convert_to_block',
     'convert_to_type',
     'find_nan',
+    'float32',
+    'int32',
+    'lazy',
     'load',
+    'observe',
     'recursive',
     'save',
+    'select',
+    'tensor',
 ]
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import DrawOptions, Rngs
 from jfold.base.memo import Memoized
-from jfold.base.operands import Item, Operand, open_scope, pack_sources
+from jfold.base.operands import RECORDER, Item, Operand, open_scope, pack_sources
 from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
@@ -99,9 +99,18 @@ class Block(Memoized):
         """Wire this block to sources, once, within a scope; return its wire."""
         return open_scope(self, sources).link(self, pack_sources(sources))
 
+    def __call__(self, *sources: Any) -> Any:
+        """Return the wire of this block applied to sources, wires within `compose`.
+
+        In a function of `jf.lazy`, return the value of the block on values and data.
+        """
+        recorder = RECORDER.get()
+        return (
+            self._wired(sources) if recorder is None else recorder.call(self, sources)
+        )
+
     @api_boundary
-    def __call__(self, *sources: Any) -> Operand:
-        """Return the wire of this block applied to sources, wires within `compose`."""
+    def _wired(self, sources: tuple[Any, ...]) -> Operand:
         return open_scope(self, sources).add(self, pack_sources(sources))
 
     def __getitem__(self, key: object) -> Item:

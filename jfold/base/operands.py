@@ -56,6 +56,8 @@ class Operand:
     says what to write instead.
     """
 
+    __slots__ = ()
+
     def applied(self, fn: Operator, *operands: object) -> Any:
         """Return the wire of `fn(*operands)`; at least one operand is a wire."""
         raise NotImplementedError
@@ -213,6 +215,26 @@ class Scope(Protocol):
 
 
 SCOPE: ContextVar[Scope] = ContextVar('scope')  # set by `Composition.scope`
+
+
+class Recorder(Protocol):
+    """A protocol of recordings of lazy functions, in which blocks are called."""
+
+    def call(self, block: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return the result of a block on values and data, recorded, not computed."""
+
+    def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return the result of a lazy function that runs once for the same objects."""
+
+    def constant(self, value: object, dtype: object) -> Any:
+        """Return the value of a number or an array of the data."""
+
+    def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
+        """Collect a value for a metric, with `(label,)` or `()` beside it."""
+
+
+# Set while a lazy function runs on an example.
+RECORDER: ContextVar[Recorder | None] = ContextVar('recorder', default=None)
 
 
 def open_scope(block: object, sources: tuple[object, ...]) -> Scope:

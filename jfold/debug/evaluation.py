@@ -13,6 +13,7 @@ from jfold.base.errors import expect
 from jfold.base.keys import DrawOptions, node_key
 from jfold.device.random_keys import make_draws
 from jfold.language import eager
+from jfold.language.lazy_expression import Recorded, lazy_functions
 
 # This import registers the rules of all blocks.
 from jfold.lower import FAMILIES
@@ -32,6 +33,10 @@ def evaluate(
       TypeError: `params` is no dict, or was passed as `example`.
     """
     assert FAMILIES
+    if lazy_functions(block):
+        recorded = Recorded(block)
+        recorded.learn([example])
+        block = recorded.expression()
     typing = eager.typed_expression(block)
     _check(typing.layers, example, params)
     rngs, id_, deterministic = drawing

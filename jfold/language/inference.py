@@ -385,6 +385,16 @@ def result_type(block: b.Block) -> Type | None:
     return output
 
 
+def call_type(block: b.Block, arguments: tuple[Type, ...]) -> Type | None:
+    """Return the type of a block's result on arguments of these types, if they tell.
+
+    Raises:
+      TypeError: the block does not take such arguments.
+    """
+    several = TupleType(arguments) if arguments else VoidType()
+    return _known_types(block, arguments[0] if len(arguments) == 1 else several)[1]
+
+
 def infer(root: b.Block) -> TypedExpression:
     """Return the typed expression of a block whose input is a Python object.
 

@@ -15,6 +15,7 @@ from jfold import blocks as b
 from jfold.blocks.compose import Composition
 from jfold.language.forwarding import Forwarding
 from jfold.language.groups import Fill
+from jfold.language.lazy_expression import Reader, learned_reader
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Program
 
@@ -174,6 +175,7 @@ CODECS: dict[type, Codec] = {
     ),
     b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
     Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), _outline),
+    Reader: Codec(lambda x: (x.lazy, x.history), learned_reader),
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
 

@@ -12,6 +12,7 @@ from jfold import blocks as b
 from jfold.base.errors import describe_error, short_repr
 from jfold.base.functions import take_item
 from jfold.base.trampoline import Steps, in_turn
+from jfold.blocks.lazy import Struct
 from jfold.language import symbols as s
 from jfold.language.fields import argument_order, record_type
 from jfold.language.inference import Inference, output_type
@@ -126,7 +127,8 @@ def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 @output_type.register
-def _(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
+def type_record(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
+    """Type the blocks of the fields; return the tuple of what they give."""
     inputs: list[Type] = [state.types.fresh() for _ in block.fields]
     read = [
         (place, key)
@@ -157,6 +159,12 @@ def _(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
     node.parts = tuple(parts)
     names = (frozenset({x} if isinstance(x, str) else ()) for x, _ in block.fields)
     return record_type((part.output for part in parts), tuple(names))
+
+
+@output_type.register
+def _(block: Struct, node: TypedUse, state: Inference) -> Steps[Type]:
+    parts: TupleType = yield type_record(block, node, state)
+    return StructType(block.form, parts.items)
 
 
 def _field_type(node: TypedUse, head: Type, key: object, state: Inference) -> Type:

@@ -28,18 +28,20 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.device.random_keys import make_draws
 from jfold.device.returned import returned
+from jfold.language.lazy_expression import Recorded, learned
 from jfold.language.parameter_checks import check_kept, check_params, with_external
 from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
+from jfold.models.growing import growing
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
-from jfold.scheduling.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
+from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, check_options
 
 
 @dataclass(eq=False)
@@ -53,6 +55,7 @@ class Model(Stays):
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
       strategy: how often loops run, see there; `None` for what suits the backend.
       reproducible: whether sums have a fixed order; see there.
+      recorded: what examples have shown of lazy functions; `None` without any.
       budget: the shapes of schedule in use.
       scheduler: makes schedules of the shapes in the budget.
     """
@@ -67,6 +70,7 @@ class Model(Stays):
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
     reproducible: bool = False
+    recorded: Recorded | None = field(default=None, repr=False)
     budget: Budget = field(init=False, repr=False)
     scheduler: Scheduler = field(init=False, repr=False)
 
@@ -76,6 +80,10 @@ class Model(Stays):
     def __post_init__(self) -> None:
         # One jitted function per shape: JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
+        self.begin()
+
+    def begin(self) -> None:
+        """Set an empty budget for the program, and its scheduler."""
         options = self.residuals, self.strategy, self.reproducible
         self.budget = Budget(self.program, self.max_programs, *options)
         self.scheduler = Scheduler(self.program, self.budget)
@@ -148,14 +156,15 @@ class Model(Stays):
           ProgramBudgetError: one more shape would exceed `max_programs`. After any of
             these errors the model has the same shapes as before.
         """
-        scheduler, begin = self.scheduler, time.perf_counter()
+        begin = time.perf_counter()
         shards = None if sharding is None else make_shards(sharding)
         if shards is not None and not shards.is_local:
-            channel = scheduler.agreement.among(shards)
-            return schedule_part(scheduler, examples, size, shards, channel, begin)[0]
-        selection = scheduler.select(examples)
+            channel = self.scheduler.agreement.among(shards)
+            part = self.scheduler, examples, size, shards, channel, begin
+            return schedule_part(*part)[0]
+        selection = growing(self, [examples], lambda: self.scheduler.select(examples))
         deal = default_assignment(len(selection), size, shards)
-        schedule = scheduler.schedule(selection, deal, begin)
+        schedule = self.scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
 
     @api_boundary
@@ -176,7 +185,8 @@ class Model(Stays):
         """
         is_several = isinstance(batches, Iterable)
         expect('batches', batches, is_several, 'a list of lists of examples')
-        selections = list(map(self.scheduler.select, batches))
+        kept = list(batches)
+        selections = growing(self, kept, lambda: list(map(self.scheduler.select, kept)))
         return self.scheduler.schedules(selections, size)
 
     @api_boundary
@@ -210,7 +220,10 @@ class Model(Stays):
         [3.0, 3.0]
         """
         checked = check_examples(examples)
-        return trace_corpus(self.scheduler, checked, skip_errors, progress)
+        options = skip_errors, progress
+        return growing(
+            self, [checked], lambda: trace_corpus(self.scheduler, checked, *options)
+        )
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
@@ -415,6 +428,7 @@ def compile(
     residuals: str = SAVE_PRODUCTS,
     strategy: str | None = None,
     reproducible: bool = False,
+    like: Iterable[Any] | None = None,
 ) -> Model:
     """Compile an expression: check its types and lower it.
 
@@ -446,6 +460,9 @@ def compile(
         all where levels are narrow; `docs/reproducible.md` says how much, and what is
         not promised.
 
+      like: examples on which lazy functions are run, to find the kinds of their calls;
+        needed where there are lazy functions. `schedule` adds what it meets later.
+
     Raises:
       ValueError: `residuals` or `strategy` is none of these, or `max_programs` is not
         positive.
@@ -460,14 +477,13 @@ def compile(
     [3.0, 7.0]
     """
     max_programs = _checked_limit(max_programs)
-    _check_choice('residuals', residuals, RESIDUALS)
-    _check_choice('strategy', strategy, (*STRATEGIES, None))
-    hint = 'say `True` for sums in a fixed order'
-    is_bool = isinstance(reproducible, bool)
-    expect('reproducible', reproducible, is_bool, 'a bool', hint)
+    check_options(residuals, strategy, reproducible)
     root = convert_to_block(block)
+    recorded = learned(root, like)
+    root = root if recorded is None else recorded.expression()
     program = lower(root, unrolls=not reproducible)
-    return Model(root, program, max_programs, residuals, strategy, reproducible)
+    options = max_programs, residuals, strategy, reproducible
+    return Model(root, program, *options, recorded)
 
 
 def _checked_limit(max_programs: int | None) -> int | None:
@@ -484,9 +500,3 @@ def _checked_limit(max_programs: int | None) -> int | None:
 def model_of(block: Block, max_programs: int | None) -> Model:
     """Return the model of a block, compiled once, which copies of a module share."""
     return compile(block, max_programs)
-
-
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        names = ' or '.join(map(repr, choices))
-        raise ValueError(f'expected `{name}` as {names}, got {value!r}')

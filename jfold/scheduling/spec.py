@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from jfold.base.errors import expect
 from jfold.base.memo import Memoized, Stays, cached_property, memoized
 from jfold.program.operations import Operations
 from jfold.scheduling.shards import Shards
@@ -23,6 +24,20 @@ from jfold.scheduling.staircase import Profile, fits, larger
 
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
+
+
+def check_options(residuals: object, strategy: object, reproducible: object) -> None:
+    """Raise ValueError or TypeError unless these are options of `jf.compile`."""
+    for name, value, choices in (
+        ('residuals', residuals, RESIDUALS),
+        ('strategy', strategy, (*STRATEGIES, None)),
+    ):
+        if value not in choices:
+            names = ' or '.join(map(repr, choices))
+            raise ValueError(f'expected `{name}` as {names}, got {value!r}')
+    hint = 'say `True` for sums in a fixed order'
+    is_bool = isinstance(reproducible, bool)
+    expect('reproducible', reproducible, is_bool, 'a bool', hint)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy functions: plain Python over the data, in which calls of blocks are recorded.
+
+A call of a block computes nothing. It returns a `Value`, which stands for the result
+and can be given to other blocks. The recorded calls are nested tuples, the *nodes*:
+
+    (number of the call's kind, node of the first argument, node of the second, ...)
+
+so they are data like any other, and an expression of blocks reads them; see
+`jfold.language.lazy_expression`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar, overload
+
+import jax.numpy as jnp
+
+from jfold.base.errors import expect
+from jfold.base.operands import RECORDER, SCOPE, Operand, Recorder, with_number
+from jfold.base.printing import callable_name
+from jfold.base.structs import StructForm
+from jfold.base.tracebacks import api_boundary
+from jfold.combinators import Block, Function, Record, block
+
+Fn = TypeVar('Fn', bound=Callable[..., Any])
+Node = tuple[Any, ...]
+
+
+@block
+class Lazy(Block):
+    """A function in plain Python from the data of an example to recorded values.
+
+    Attributes:
+      fn: the function.
+      share: whether it runs once for the same objects of an example.
+    """
+
+    fn: Callable[..., Any]
+    share: bool = False
+
+    def __post_init__(self) -> None:
+        is_function = callable(self.fn) and not isinstance(self.fn, Block | type)
+        hint = 'decorate a function of Python, `@jf.lazy`'
+        expect('fn', self.fn, is_function, 'a function', hint)
+        expect('share', self.share, isinstance(self.share, bool), 'a bool')
+        # The function's own name and documentation, as `functools.wraps` sets them.
+        shown: dict[str, Any] = {'__wrapped__': self.fn}
+        for name in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(self.fn, name):
+                shown[name] = getattr(self.fn, name)
+        vars(self).update(shown)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Run the function on a part of the data, inside another lazy function."""
+        recorder = RECORDER.get()
+        if recorder is None:
+            if SCOPE.get(None) is None:
+                raise TypeError(
+                    f'{self!r}: expected to run on the data of an example, in a model, '
+                    'got a call outside of one; write `jf.compile(f, like=examples)`, '
+                    'or `f.eval(example)` for one example'
+                )
+            return super().__call__(*arguments)
+        if not self.share:
+            return self.fn(*arguments, **options)
+        expect('options', options, not options, 'nothing', 'pass them by position')
+        return recorder.shared(self.fn, arguments)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Lazy:
+        """Return the lazy function bound to an instance, as a method."""
+        if instance is None:
+            return self
+        return Lazy(self.fn.__get__(instance, owner), self.share)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The name of the function stands for the block, so pickle finds no function.
+        place = self.fn.__module__, self.fn.__qualname__
+        if place[0] != '__main__' and _imported(*place) is self:
+            return _imported, place
+        return super().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        return f'lazy({callable_name(self.fn)})'
+
+
+def _imported(module: str, name: str) -> Any:
+    """Return the object of this name in a module; `None` if there is none."""
+    try:
+        return operator.attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return None
+
+
+@overload
+def lazy(fn: Fn, *, share: bool = False) -> Lazy: ...
+@overload
+def lazy(fn: None = None, *, share: bool = False) -> Callable[[Fn], Lazy]: ...
+@api_boundary
+def lazy(fn: Any = None, *, share: bool = False) -> Any:
+    """Make a block of a function in plain Python, which runs once for each example.
+
+    The function walks the data of one example as it likes: recursion, loops, classes,
+    helper functions. Where it calls a block, as `cell(left, right)`, the call is
+    recorded and its `Value` returned; nothing is computed. Batches of such calls run as
+    those of any other expression. Blocks are made outside of the function.
+
+    Values are opaque, since they are not computed yet: choose by the data, or by
+    `jf.select`. The function returns values, in tuples, dicts and lists (`Ragged`).
+    `jf.compile(block, like=examples)` finds the kinds of calls by running it.
+
+    A generator function may call itself as deep as the data are: it writes
+    `left = yield encode(tree.left)`.
+
+    Args:
+      fn: the function, of one argument: an example, or the part that it is given.
+      share: whether the function runs once for the same objects of an example, so that
+        the work grows with the objects of a graph and not with the paths to them.
+
+    >>> import jax.numpy as jnp, jfold as jf
+    >>> add = jf.Function(jnp.add)
+    >>> @jf.lazy
+    ... def total(tree):
+    ...     if isinstance(tree, float):
+    ...         return jf.tensor(tree)
+    ...     return add(total(tree[0]), total(tree[1]))
+    >>> model = jf.compile(total, like=[(1.0, (2.0, 3.0)), 1.0])
+    >>> model.apply({}, model.schedule([((1.0, 4.0), 2.0), 3.0])).tolist()
+    [7.0, 3.0]
+
+    Raises:
+      TypeError: `fn` is no function, or `share` is no bool.
+    """
+    if fn is None:
+        return functools.partial(lazy, share=share)
+    return Lazy(fn, share)
+
+
+@block
+class Struct(Record):
+    """A record whose result is a dict, or an object of another class that JAX knows.
+
+    Attributes:
+      form: the form of the result; the fields are its parts, in the order of the form.
+    """
+
+    form: StructForm
+
+    def __init__(self, form: StructForm, spec: Mapping[Any, Block]) -> None:
+        super().__init__(spec)
+        vars(self).update(form=form)
+
+
+class Value(Operand):
+    """A result of a recorded call, which is computed later, in a batch.
+
+    It has a `shape` and a `dtype`. Operators, `a + b`, `a @ b`, `a[..., 0]`, record
+    calls of small functions.
+
+    Attributes:
+      node: the recorded call, as data.
+      recording: the recording of the example that it belongs to.
+    """
+
+    __slots__ = ('node', 'recording')
+
+    def __init__(self, node: Node, recording: Any) -> None:
+        self.node, self.recording = node, recording
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array that it stands for."""
+        shape: tuple[int, ...] = self.recording.tensor_type(self).shape
+        return shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array that it stands for."""
+        return self.recording.tensor_type(self).dtype
+
+    def applied(self, fn: Callable[..., Any], *operands: Any) -> Any:
+        """Return the value of `fn(*operands)`; at least one operand is a value."""
+        for other in operands:
+            if type(other) in (bool, int, float, complex):
+                bound = with_number(fn, other, other.__class__, operands[0] is other)
+                return self.recording.call(function_of(bound), (self,))
+        return self.recording.call(function_of(fn), operands)
+
+    def count(self) -> int | None:
+        """Return `None`: the items of a value cannot be asked for."""
+        return None
+
+    @api_boundary
+    def __getitem__(self, key: object) -> Any:
+        """Return the value of `x[key]`, with static indices and slices."""
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(part, Operand) for part in parts):
+            hint = 'write `jf.Function(lambda x, i: x[i])` outside and call it'
+            raise TypeError(f'{self!r}: expected an index of ints, got a value; {hint}')
+        return self.recording.call(_item(tuple(map(_frozen, parts))), (self,))
+
+    def _refused(self, *_: object) -> NoReturn:
+        hint = 'choose by the data, or by `jf.select(condition, a, b)`'
+        raise TypeError(self._question_message('its number or its truth', hint))
+
+    __bool__ = __float__ = __int__ = __index__ = __complex__ = _refused
+    __contains__ = _refused
+
+    def __repr__(self) -> str:
+        return f'<value of {self.recording.describe(self)}>'
+
+
+@functools.cache
+def function_of(fn: Callable[..., Any]) -> Function:
+    """Return the block of a function, the same for the same function."""
+    return Function(fn)
+
+
+def _frozen(part: Any) -> Any:
+    """Return an index in a form that can be hashed; Python's slices cannot."""
+    if isinstance(part, slice):
+        return slice, part.start, part.stop, part.step
+    return part
+
+
+@functools.cache
+def _item(parts: tuple[Any, ...]) -> Function:
+    """Return the block of `x[key]` for a key of frozen parts."""
+    key = tuple(slice(*x[1:]) if isinstance(x, tuple) else x for x in parts)
+
+    def item(x: Any) -> Any:
+        return x[key]
+
+    return Function(item)
+
+
+# ---- functions that are called in lazy functions -------------------------------------
+
+
+def _recorder(name: str) -> Recorder:
+    """Return the recorder of the lazy function that runs; raise TypeError if none."""
+    recorder = RECORDER.get()
+    if recorder is None:
+        raise TypeError(
+            f'jf.{name}: expected to be called in a function of `jf.lazy`, got a call '
+            'outside of one, or in another thread'
+        )
+    return recorder
+
+
+def tensor(value: Any, dtype: Any = None) -> Any:
+    """Return the value of a number, or of an array, of the data.
+
+    Args:
+      dtype: by default that of the array, and of numbers what JAX makes of them:
+        int32, float32 or bool.
+    """
+    return _recorder('tensor').constant(value, dtype)
+
+
+def int32(value: Any) -> Any:
+    """Return the value of an int, or of an array of ints, as int32."""
+    return (RECORDER.get() or _recorder('int32')).constant(value, 'int32')
+
+
+def float32(value: Any) -> Any:
+    """Return the value of a number, or of an array of numbers, as float32."""
+    return _recorder('float32').constant(value, 'float32')
+
+
+def select(condition: Any, one: Any, other: Any) -> Any:
+    """Return the value of `jnp.where(condition, one, other)`, element by element."""
+    return _recorder('select').call(function_of(jnp.where), (condition, one, other))
+
+
+def observe(name: str, value: Any, *label: Any) -> None:
+    """Collect a value for a metric, as the `Metric` block does.
+
+    Args:
+      name: the name of the metric in the results.
+      value: a value, or several in a tuple.
+      label: an object that the result has beside the value, in `Schedule.labels`.
+    """
+    is_name = isinstance(name, str)
+    expect('name', name, is_name, 'str', "write `jf.observe('loss', value)`")
+    hint = 'give one object, in a tuple if there are several'
+    expect('label', label, len(label) < 2, 'at most one object', hint)
+    _recorder('observe').observe(name, value, label)

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy functions as expressions of blocks, which read their recorded calls.
+
+A lazy function becomes an `InputTransform`, which runs it on an example and returns the
+node of its result, and one declaration for each entry, which reads such nodes:
+
+    InputTransform(Reader) >> OneOf(number, {1: embed(), 2: cell()})
+    embed = GetItem(1) >> int32() >> Function(embed)
+    cell = Record({1: OneOf(number, {...}), 2: OneOf(number, {...})}) >> Function(cell)
+
+From here on there is nothing lazy: types, source, graphs and all else are those of an
+expression that was written by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jfold import blocks as b
+from jfold.base.errors import check_examples, expect
+from jfold.base.memo import memoized
+from jfold.blocks.compose import Wiring
+from jfold.blocks.lazy import Lazy
+from jfold.language.analysis import users
+from jfold.language.lazy_recording import Recording
+from jfold.language.lazy_registry import (
+    EMPTY,
+    EmptyList,
+    Registry,
+    fits,
+    is_known,
+)
+from jfold.types import ObjectType, SequenceType
+
+number_of = operator.itemgetter(0)
+EMPTY_LIST = 'sequence', EMPTY
+
+
+@memoized
+def lazy_functions(root: b.Block) -> list[Lazy]:
+    """Return the lazy functions of an expression, in the order of their places."""
+    return [block for block in users(root) if isinstance(block, Lazy)]
+
+
+@dataclass(eq=False)
+class Reader:
+    """A function from an example to the node of what a lazy function returns for it.
+
+    It returns a pair of that and the nodes of metrics, if the program has any.
+
+    Attributes:
+      lazy: the lazy function.
+      registry: the entries of its calls, closed.
+      history: the data from which the registry was learned, each behind its function.
+    """
+
+    lazy: Lazy
+    registry: Registry
+    history: tuple[tuple[Lazy, Any], ...]
+
+    def __call__(self, example: object) -> Any:
+        recording = Recording(self.registry)
+        node = recording.run(self.lazy, example)
+        return (node, recording.observed) if self.registry.metrics else node
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.lazy, '__name__', 'lazy')
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Entries have functions of JAX; another process learns them from the same data.
+        return learned_reader, (self.lazy, self.history)
+
+
+def learned_reader(lazy: Lazy, history: tuple[tuple[Lazy, Any], ...]) -> Reader:
+    """Return the reader of a lazy function whose registry is learned from data.
+
+    Raises:
+      TypeError: something else is in the place of a lazy function, as in a bad file.
+    """
+    registry = Registry()
+    for function, data in history:
+        expect('function', function, isinstance(function, Lazy), 'a lazy function')
+        Recording(registry).run(function, data)
+    return Reader(lazy, registry.snapshot(), history)
+
+
+@dataclass(eq=False)
+class Recorded:
+    """An expression with lazy functions, and what examples have shown of them.
+
+    Attributes:
+      root: the expression, as it was written.
+      registry: the entries of the calls of all its lazy functions.
+      history: the data that they ran on, each behind its function.
+    """
+
+    root: b.Block
+    registry: Registry = field(default_factory=Registry)
+    history: list[tuple[Lazy, Any]] = field(default_factory=list)
+
+    def learn(self, examples: Iterable[Any]) -> None:
+        """Run the lazy functions on examples, to meet the kinds of their calls.
+
+        Raises:
+          TypeError: a function makes new blocks in each run, or is where it cannot be
+            reached without running the expression; or what calls raise.
+          Exception: whatever a function raises, with a note of the example.
+        """
+        waiting = list(enumerate(examples))
+        # Lists that are empty here may have items in later examples.
+        postponed: list[tuple[int, Any]] = []
+        for number, example in waiting:
+            try:
+                self._learn(number, example)
+            except EmptyList:
+                postponed.append((number, example))
+        for number, example in postponed:
+            self._learn(number, example)
+        version = self.registry.version
+        for number, example in waiting:
+            self._learn(number, example)
+            if self.registry.version != version:
+                raise TypeError(
+                    f'{self.root!r}: expected a lazy function that calls the same '
+                    'blocks each time, got one that calls new ones when it runs on '
+                    f'example {number} of `like=` again; make blocks outside of it, '
+                    'once, and let it depend on nothing but the data'
+                )
+
+    def _learn(self, number: int, example: object) -> None:
+        for lazy, data in reach(self.root, example):
+            try:
+                version = self.registry.version
+                Recording(self.registry).run(lazy, data)
+                if self.registry.version != version:
+                    self.history.append((lazy, data))
+            except Exception as error:
+                error.add_note(f'in {lazy!r}, on example {number} of `like=`')
+                raise
+
+    def expression(self) -> b.Block:
+        """Return the expression without lazy functions, for the calls met so far.
+
+        Raises:
+          TypeError: no example reaches a function.
+        """
+        registry = self.registry
+        for lazy in lazy_functions(self.root):
+            if lazy not in registry.results:
+                raise TypeError(
+                    f'{lazy!r}: expected an example in `like=` that it runs on, got '
+                    'none; add one'
+                )
+        readers = _Readers(registry.snapshot(), tuple(self.history))
+        return substitute(self.root, readers.lazy)
+
+
+def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
+    """Return what examples show of lazy functions; `None` for an expression without.
+
+    Raises:
+      TypeError: `like` is missing, or given where there is no lazy function.
+    """
+    functions = lazy_functions(root)
+    if not functions:
+        hint = 'leave it out: types follow from the expression'
+        expect('like', like, like is None, 'nothing without lazy functions', hint)
+        return None
+    hint = f'{functions[0]!r} is run on them: `jf.compile(block, like=examples[:8])`'
+    expect('like', like, like is not None, 'a list of examples', hint)
+    recorded = Recorded(root)
+    recorded.learn(check_examples(like))
+    return recorded
+
+
+class _Readers:
+    """The blocks that read nodes, for the entries of a registry."""
+
+    def __init__(
+        self, registry: Registry, history: tuple[tuple[Lazy, Any], ...]
+    ) -> None:
+        self.registry, self.history = registry, history
+        self.blocks: dict[int, b.Block] = {}
+        self.choices: dict[frozenset[int], b.Block] = {}
+
+    def entry(self, number: int) -> b.Block:
+        """Return the block that reads nodes of an entry."""
+        if number in self.blocks:
+            return self.blocks[number]
+        entry = self.registry.entries[number]
+        if not entry.is_row:
+            block = entry.body([*map(self.choice, entry.inputs)])
+            return self.blocks.setdefault(number, block)
+        # A declaration, which may read itself; a node is read once for all readers.
+        declaration = b.ForwardDeclaration(ObjectType(), name=entry.name)
+        declaration.key = id
+        self.blocks[number] = declaration()
+        declaration.resolve_to(entry.body([*map(self.choice, entry.inputs)]))
+        return self.blocks[number]
+
+    def choice(self, makers: Iterable[int]) -> b.Block:
+        """Return the block that reads a node of any of several entries."""
+        key = frozenset(makers)
+        if key not in self.choices:
+            cases = {n: self.entry(n) for n in sorted(self._known_of(key))}
+            # Lists that are empty in one example may have items in another.
+            for n in key.difference(cases):
+                cases[n] = cases[self._alike(n, cases)]
+            if (empty := self.registry.known.get(EMPTY_LIST)) is not None:
+                for n in [*cases]:
+                    if isinstance(self.registry.entries[n].type, SequenceType):
+                        cases.setdefault(empty.number, cases[n])
+            one = next(iter(cases.values())) if len(cases) == 1 else None
+            self.choices[key] = one or b.OneOf(number_of, cases)
+        return self.choices[key]
+
+    def _known_of(self, numbers: Iterable[int]) -> list[int]:
+        return [n for n in numbers if is_known(self.registry.entries[n].type)]
+
+    def _alike(self, number: int, cases: Iterable[int]) -> int:
+        """Return the entry with the type of another one, but for empty lists."""
+        entries = self.registry.entries
+        for other in cases:
+            if fits(entries[number].type, entries[other].type):
+                return other
+        raise TypeError(
+            f'{entries[number].name}: expected lists with items in some example of '
+            '`like=`, whose type is not known otherwise, got empty ones alone'
+        )
+
+    def lazy(self, lazy: Lazy) -> b.Block:
+        """Return the block in place of a lazy function."""
+        registry = self.registry
+        value = self.choice(registry.results[lazy])
+        if registry.metrics:
+            cases = {key: self._metric(*key) for key in registry.metrics}
+            metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
+            value = b.Record((value, metrics)) >> b.GetItem(0)
+        return b.InputTransform(Reader(lazy, registry, self.history)) >> value
+
+    def _metric(self, name: str, labelled: bool) -> b.Block:
+        value = self.choice(self.registry.metrics[name, labelled])
+        if labelled:
+            return b.Record({1: value, 2: b.Identity()}) >> b.Metric(name)
+        return b.GetItem(1) >> value >> b.Metric(name)
+
+
+# ---- the data that lazy functions get ------------------------------------------------
+
+
+def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
+    """Yield the lazy functions inside a block, each with the data that it runs on.
+
+    Raises:
+      TypeError: a lazy function is inside of a block of another kind than these.
+    """
+    if not lazy_functions(block):
+        return
+    if isinstance(block, Lazy):
+        yield block, x
+    elif isinstance(block, b.Pipe):
+        yield from _reach_in_pipe(block, x)
+    elif isinstance(block, b.Record):
+        for key, part in block.fields:
+            if lazy_functions(part):
+                lacks = {'default': None} if isinstance(part, b.Optional) else {}
+                yield from reach(part, b.GetItem(key, **lacks).eval(x))
+    elif isinstance(block, b.AllOf):
+        for part in block.blocks:
+            yield from reach(part, x)
+    elif isinstance(block, b.Map):
+        for item in x:
+            yield from reach(block.fn, item)
+    elif isinstance(block, b.OneOf) and not isinstance(block.key_fn, b.Block):
+        case = dict(block.cases).get(block.key_fn(x), block.default)
+        inner = x if block.pre_block is None else block.pre_block.eval(x)
+        yield from () if case is None else reach(case, inner)
+    elif isinstance(block, b.Optional):
+        yield from () if x is None else reach(block.some_case, x)
+    elif isinstance(block, b.Reference):
+        assert block.declaration.target is not None
+        yield from reach(block.declaration.target, x)
+    else:
+        (lazy, *_) = lazy_functions(block)
+        raise TypeError(
+            f'{block!r}: expected {lazy!r} in Pipe, Record, AllOf, Map, OneOf, '
+            'Optional or a declaration; call the block in a lazy function instead'
+        )
+
+
+def _reach_in_pipe(pipe: b.Pipe, x: Any) -> Iterator[tuple[Lazy, Any]]:
+    """Yield as `reach` does: blocks before the lazy function run on the data."""
+    for part in pipe.blocks:
+        if lazy_functions(part):
+            yield from reach(part, x)
+            return  # what a lazy function gives are values, which none takes
+        x = part.eval(x)
+
+
+# ---- substitution --------------------------------------------------------------------
+
+
+def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
+    """Return a copy of an expression with other blocks in place of lazy functions."""
+    known: dict[int, Any] = {}
+    replace = functools.cache(replace)
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, Lazy):
+            return replace(value)
+        if type(value) in (tuple, list):
+            return type(value)(map(copy, value))
+        if isinstance(value, Wiring):
+            return Wiring(copy(value.steps), value.output)
+        is_ours = isinstance(value, b.Block | b.ForwardDeclaration)
+        if not is_ours or (isinstance(value, b.Block) and not lazy_functions(value)):
+            return value
+        if id(value) not in known:
+            new = known[id(value)] = object.__new__(type(value))
+            state = value.__getstate__()  # without results that are kept of the block
+            vars(new).update({name: copy(x) for name, x in state.items()})
+        return known[id(value)]
+
+    result: b.Block = copy(root)
+    return result
