@@ -104,10 +104,9 @@ class Block(Memoized):
 
         In a function of `jf.lazy`, return the value of the block on values and data.
         """
-        recorder = RECORDER.get()
-        return (
-            self._wired(sources) if recorder is None else recorder.call(self, sources)
-        )
+        if recorder := RECORDER.get():
+            return recorder.call(self, sources)
+        return self._wired(sources)
 
     @api_boundary
     def _wired(self, sources: tuple[Any, ...]) -> Operand:

@@ -24,10 +24,11 @@ from jfold.language import (
     rules_reductions,
     rules_sequences,
 )
+from jfold.language.block_types import input_type, result_type
 from jfold.language.expression import Expression
 from jfold.language.fusion import apply_fusion, fuse
 from jfold.language.generate import generate_source
-from jfold.language.inference import infer, input_type, result_type
+from jfold.language.inference import infer
 from jfold.language.outputs import check_output
 from jfold.language.portable import Portable
 from jfold.language.recordings import recording

@@ -24,7 +24,7 @@ from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
 from jfold.blocks.lazy import Lazy, Struct
-from jfold.language.inference import call_type
+from jfold.language.block_types import call_type
 from jfold.types import (
     Nested,
     ObjectType,

@@ -4,38 +4,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from jfold.base.errors import InputError
+from jfold.combinators import Block
+from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import NewCall
-from jfold.lower import lower
 from jfold.models.compile_times import LOG
-
-if TYPE_CHECKING:
-    from jfold.models.model import Model
 
 T = TypeVar('T')
 
 
-def growing(model: Model, batches: Iterable[object], record: Callable[[], T]) -> T:
-    """Return `record()`; if that meets calls that the program lacks, after growth.
+def growing(
+    recorded: Recorded | None,
+    lower: Callable[[Block], None],
+    batches: Iterable[object],
+    record: Callable[[], T],
+) -> T:
+    """Return `record()`; if it meets calls that the program lacks, again after growth.
 
-    The program is then lowered again with the calls of all batches that are lists.
-    Schedules and corpora of before stay with the old program.
+    Args:
+      recorded: the calls met so far; `None` without lazy functions.
+      lower: lowers the expression that knows the calls of all batches. Schedules and
+        corpora of before stay with the old program.
+      batches: lists of examples; of iterators, which cannot be read twice, a call that
+        is new is an error.
     """
     try:
         return record()
     except InputError as error:
         lists = [x for x in batches if isinstance(x, list)]
-        if model.recorded is None or not isinstance(error.__cause__, NewCall):
+        is_new = isinstance(error.__cause__, NewCall)
+        if recorded is None or not is_new or not lists:
             raise
-        if not lists:
-            raise
-    model.recorded.learn(example for examples in lists for example in examples)
-    before = len(model.program.operations)
-    model.block = model.recorded.expression()
-    model.program = lower(model.block, unrolls=not model.reproducible)
-    model.begin()
-    root, after = model.recorded.root, len(model.program.operations)
-    LOG.info(f'{root!r} calls what `like=` lacks: {before} operations, now {after}')
+    recorded.learn(example for examples in lists for example in examples)
+    lower(recorded.expression())
+    LOG.info(f'{recorded.root!r} makes calls that `like=` lacks: it is lowered again')
     return record()

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jfold.base.errors import check_at_least, check_examples, expect
+from jfold.base.errors import check_examples, expect
 from jfold.base.keys import Rngs, check_key
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
@@ -55,7 +55,6 @@ class Model(Stays):
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
       strategy: how often loops run, see there; `None` for what suits the backend.
       reproducible: whether sums have a fixed order; see there.
-      recorded: what examples have shown of lazy functions; `None` without any.
       budget: the shapes of schedule in use.
       scheduler: makes schedules of the shapes in the budget.
     """
@@ -70,7 +69,7 @@ class Model(Stays):
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
     reproducible: bool = False
-    recorded: Recorded | None = field(default=None, repr=False)
+    _recorded: Recorded | None = field(default=None, repr=False)
     budget: Budget = field(init=False, repr=False)
     scheduler: Scheduler = field(init=False, repr=False)
 
@@ -80,13 +79,19 @@ class Model(Stays):
     def __post_init__(self) -> None:
         # One jitted function per shape: JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
-        self.begin()
+        self._begin()
 
-    def begin(self) -> None:
-        """Set an empty budget for the program, and its scheduler."""
-        options = self.residuals, self.strategy, self.reproducible
-        self.budget = Budget(self.program, self.max_programs, *options)
+    def _begin(self) -> None:
+        options = self.max_programs, self.residuals, self.strategy, self.reproducible
+        self.budget = Budget(self.program, *options)
         self.scheduler = Scheduler(self.program, self.budget)
+
+    def _growing(self, batches: list[Any], record: Callable[[], Any]) -> Any:
+        return growing(self._recorded, self._lower, batches, record)
+
+    def _lower(self, block: Block) -> None:
+        self.block, self.program = block, lower(block, unrolls=not self.reproducible)
+        self._begin()
 
     @property
     def programs(self) -> int:
@@ -162,7 +167,7 @@ class Model(Stays):
             channel = self.scheduler.agreement.among(shards)
             part = self.scheduler, examples, size, shards, channel, begin
             return schedule_part(*part)[0]
-        selection = growing(self, [examples], lambda: self.scheduler.select(examples))
+        selection = self._growing([examples], lambda: self.scheduler.select(examples))
         deal = default_assignment(len(selection), size, shards)
         schedule = self.scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
@@ -186,7 +191,7 @@ class Model(Stays):
         is_several = isinstance(batches, Iterable)
         expect('batches', batches, is_several, 'a list of lists of examples')
         kept = list(batches)
-        selections = growing(self, kept, lambda: list(map(self.scheduler.select, kept)))
+        selections = self._growing(kept, lambda: list(map(self.scheduler.select, kept)))
         return self.scheduler.schedules(selections, size)
 
     @api_boundary
@@ -220,10 +225,11 @@ class Model(Stays):
         [3.0, 3.0]
         """
         checked = check_examples(examples)
-        options = skip_errors, progress
-        return growing(
-            self, [checked], lambda: trace_corpus(self.scheduler, checked, *options)
+        more = checked, skip_errors, progress
+        corpus: Corpus = self._growing(
+            [checked], lambda: trace_corpus(self.scheduler, *more)
         )
+        return corpus
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
@@ -460,8 +466,7 @@ def compile(
         all where levels are narrow; `docs/reproducible.md` says how much, and what is
         not promised.
 
-      like: examples on which lazy functions are run, to find the kinds of their calls;
-        needed where there are lazy functions. `schedule` adds what it meets later.
+      like: examples that lazy functions are run on, to find the kinds of their calls.
 
     Raises:
       ValueError: `residuals` or `strategy` is none of these, or `max_programs` is not
@@ -476,24 +481,12 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    max_programs = _checked_limit(max_programs)
-    check_options(residuals, strategy, reproducible)
-    root = convert_to_block(block)
-    recorded = learned(root, like)
+    check_options(max_programs, residuals, strategy, reproducible)
+    recorded = learned(root := convert_to_block(block), like)
     root = root if recorded is None else recorded.expression()
     program = lower(root, unrolls=not reproducible)
     options = max_programs, residuals, strategy, reproducible
     return Model(root, program, *options, recorded)
-
-
-def _checked_limit(max_programs: int | None) -> int | None:
-    """Return `max_programs`; raise TypeError or ValueError unless an int above 0."""
-    hint = 'write `jf.compile(a >> b)` for one block after another'
-    is_no_block = not isinstance(max_programs, Block)
-    expect('max_programs', max_programs, is_no_block, 'int', hint)
-    if max_programs is None:
-        return None
-    return check_at_least('max_programs', max_programs, 1)
 
 
 @memoized

@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jfold.base.errors import expect
+from jfold.base.errors import check_at_least, expect
 from jfold.base.memo import Memoized, Stays, cached_property, memoized
+from jfold.combinators import Block
 from jfold.program.operations import Operations
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.staircase import Profile, fits, larger
@@ -26,8 +27,15 @@ RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
 
 
-def check_options(residuals: object, strategy: object, reproducible: object) -> None:
+def check_options(
+    max_programs: object, residuals: object, strategy: object, reproducible: object
+) -> None:
     """Raise ValueError or TypeError unless these are options of `jf.compile`."""
+    hint = 'write `jf.compile(a >> b)` for one block after another'
+    is_block = isinstance(max_programs, Block)
+    expect('max_programs', max_programs, not is_block, 'int', hint)
+    if max_programs is not None:
+        check_at_least('max_programs', max_programs, 1)
     for name, value, choices in (
         ('residuals', residuals, RESIDUALS),
         ('strategy', strategy, (*STRATEGIES, None)),

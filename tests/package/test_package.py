@@ -156,10 +156,11 @@ RUNS = {
     *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
     *('LoadedModel', 'find_nan', 'load', 'save'),
 }
+LAZY = {'Lazy', 'float32', 'int32', 'lazy', 'observe', 'select', 'tensor'}
 
 
 def test_the_public_names() -> None:
-    assert set(jf.__all__) == BLOCKS | TYPES | RUNS
+    assert set(jf.__all__) == BLOCKS | TYPES | RUNS | LAZY
     assert len(jf.__all__) == len(set(jf.__all__))
 
 
