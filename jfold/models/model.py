@@ -481,6 +481,9 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
+    hint = 'write `jf.compile(a >> b)` for one block after another'
+    is_block = isinstance(max_programs, Block)
+    expect('max_programs', max_programs, not is_block, 'int', hint)
     check_options(max_programs, residuals, strategy, reproducible)
     recorded = learned(root := convert_to_block(block), like)
     root = root if recorded is None else recorded.expression()

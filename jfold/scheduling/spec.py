@@ -18,7 +18,6 @@ from typing import Any
 
 from jfold.base.errors import check_at_least, expect
 from jfold.base.memo import Memoized, Stays, cached_property, memoized
-from jfold.combinators import Block
 from jfold.program.operations import Operations
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.staircase import Profile, fits, larger
@@ -31,9 +30,6 @@ def check_options(
     max_programs: object, residuals: object, strategy: object, reproducible: object
 ) -> None:
     """Raise ValueError or TypeError unless these are options of `jf.compile`."""
-    hint = 'write `jf.compile(a >> b)` for one block after another'
-    is_block = isinstance(max_programs, Block)
-    expect('max_programs', max_programs, not is_block, 'int', hint)
     if max_programs is not None:
         check_at_least('max_programs', max_programs, 1)
     for name, value, choices in (
