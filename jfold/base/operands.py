@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import jax.numpy as jnp
 
@@ -57,6 +57,15 @@ class Operand:
     """
 
     __slots__ = ()
+    # What to write instead of questions for its length, its items and its attributes.
+    of_length: ClassVar[str] = 'compute it by `jf.Length()(x)`'
+    of_items: ClassVar[str] = (
+        'take those of a tuple by `x[0]`, `x[1]`, those of a sequence by Map'
+    )
+    of_attributes: ClassVar[str] = (
+        'take a field by `x[{name!r}]`, and write `jf.Function(fn)(x)` for a method, '
+        'where `fn` calls it'
+    )
 
     def applied(self, fn: Operator, *operands: object) -> Any:
         """Return the wire of `fn(*operands)`; at least one operand is a wire."""
@@ -112,9 +121,7 @@ class Operand:
 
     @api_boundary
     def __len__(self) -> int:
-        raise TypeError(
-            self._question_message('its length', 'compute it by `jf.Length()(x)`')
-        )
+        raise TypeError(self._question_message('its length', self.of_length))
 
     @api_boundary
     def __bool__(self) -> bool:
@@ -125,18 +132,14 @@ class Operand:
     def __iter__(self) -> Iterator[Any]:
         count = self.count()
         if count is None:
-            hint = 'take those of a tuple by `x[0]`, `x[1]`, those of a sequence by Map'
-            raise TypeError(self._question_message('its items', hint))
+            raise TypeError(self._question_message('its items', self.of_items))
         return iter([self[index] for index in range(count)])
 
     @api_boundary
     def __getattr__(self, name: str) -> Any:
-        hint = (
-            f'take a field by `x[{name!r}]`, and write `jf.Function(fn)(x)` for a '
-            'method, where `fn` calls it'
-        )
         if name.startswith('_'):
             raise AttributeError(name)
+        hint = self.of_attributes.format(name=name)
         raise AttributeError(self._question_message(f'`.{name}`', hint))
 
     def _call_message(self, what: str) -> str:

@@ -167,6 +167,11 @@ class Value(Operand):
     """
 
     __slots__ = ('node', 'recording')
+    of_length = 'take it from the data, or from `x.shape[0]`'
+    of_items = 'take rows of a tensor by `x[0]`, `x[1]`'
+    of_attributes = (
+        'write `jf.Function(fn)(x)` for a method, with an `fn` outside that calls it'
+    )
 
     def __init__(self, node: Node, recording: Any) -> None:
         self.node, self.recording = node, recording

@@ -111,6 +111,7 @@ def predict(
         source = replace(source, scheduler=scheduler)
     twin: Any = copy.copy(model)
     twin.scheduler = scheduler
+    twin._recorded = None  # the program may not grow, since the parameters fit this one
     return predictions(twin, run_batch, source, batch_size, sharding, progress)
 
 

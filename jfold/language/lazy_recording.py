@@ -241,6 +241,8 @@ def _advice(x: object) -> str:
     """Return what to do about an argument that is no value; '' if unknown."""
     if isinstance(x, b.Block):
         return ': call it, or write `return` before what it gives'
+    if isinstance(x, str | bytes):
+        return ': look up its number first, as in `jf.int32(vocabulary[word])`'
     if hasattr(x, 'send'):
         return ': write `yield` before a call of a generator function'
     return ''
