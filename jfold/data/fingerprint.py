@@ -38,6 +38,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jfold.language.lazy_expression import Reader
 from jfold.language.typed import TypedUse
 from jfold.program.operations import Operation, Program
 from jfold.scheduling.layout import active_types
@@ -291,6 +292,12 @@ def _name(value: object) -> str:
         if isinstance(text, str):
             return text.rpartition('<locals>.')[2]
     return _name(type(value))
+
+
+@summary_of.register
+def _(value: Reader) -> Said:
+    # The calls that it knows are those of the source.
+    return _name(value), [value.lazy.fn]
 
 
 @summary_of.register(type(None) | type(...) | str | bytes | int | float | complex)

@@ -154,7 +154,7 @@ class Recorded:
             if lazy not in registry.results:
                 raise TypeError(
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
-                    'none; add one'
+                    'none; give one'
                 )
         readers = _Readers(registry.snapshot(), tuple(self.history))
         return substitute(self.root, readers.lazy)
@@ -229,8 +229,8 @@ class _Readers:
             if fits(entries[number].type, entries[other].type):
                 return other
         raise TypeError(
-            f'{entries[number].name}: expected lists with items in some example of '
-            '`like=`, whose type is not known otherwise, got empty ones alone'
+            'expected a list with items in some example of `like=`, which tell its '
+            'type, got empty ones alone; give an example that has some'
         )
 
     def lazy(self, lazy: Lazy) -> b.Block:
@@ -289,7 +289,8 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
         (lazy, *_) = lazy_functions(block)
         raise TypeError(
             f'{block!r}: expected {lazy!r} in Pipe, Record, AllOf, Map, OneOf, '
-            'Optional or a declaration; call the block in a lazy function instead'
+            'Optional or a declaration, got it in another block; call that block in a '
+            'lazy function instead'
         )
 
 

@@ -124,7 +124,8 @@ class Recording:
         if not values:
             raise TypeError(
                 'expected data without circles, got an object that contains itself, '
-                f'{short_repr(arguments[0] if arguments else None)}'
+                f'{short_repr(arguments[0] if arguments else None)}; leave out what '
+                'points back, or follow it without `share`, up to a depth'
             )
         return values[0]
 
@@ -145,7 +146,10 @@ class Recording:
             raise TypeError(f'expected a number or an array, got {got}; {hint}')
         if type(value) in SCALARS and not np.can_cast(type(value), kind, 'same_kind'):
             got = short_repr(value)
-            raise TypeError(f'expected a number that fits {kind.name}, got {got}')
+            raise TypeError(
+                f'expected a number that fits {kind.name}, got {got}; '
+                'say `jf.float32`, or convert it'
+            )
         type_ = TensorType(shape, jax.dtypes.canonicalize_dtype(kind))
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:

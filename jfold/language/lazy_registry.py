@@ -161,7 +161,8 @@ class Registry:
             if not (isinstance(item, VoidType) or fits(type_, item)):
                 if not fits(item, type_):
                     raise TypeError(
-                        f'expected a list of items of one type, got {item} and {type_}'
+                        f'expected a list of items of one type, got {item} and '
+                        f'{type_}; make a tuple of what differs'
                     )
                 item = type_
             elif isinstance(item, VoidType):
@@ -279,7 +280,7 @@ class Registry:
             if not (fits(type_, before) or fits(before, type_)):
                 raise TypeError(
                     f'{where}: expected {what} of one type, got {type_}, and {before} '
-                    'in another example or branch'
+                    'in another example or branch; return values of one type from each'
                 )
         self._note(makers, number, where)
 
