@@ -77,7 +77,12 @@ class Reader:
 
 
 def learned_reader(lazy: Lazy, history: tuple[tuple[Lazy, Any], ...]) -> Reader:
-    """Return the reader of a lazy function whose registry is learned from data.
+    """Return the reader of a lazy function whose registry is learned from data."""
+    return Reader(lazy, registry_of(history).snapshot(), history)
+
+
+def registry_of(history: Iterable[tuple[Lazy, Any]]) -> Registry:
+    """Return the registry of runs on data; the same numbers in every process.
 
     Raises:
       TypeError: something else is in the place of a lazy function, as in a bad file.
@@ -86,7 +91,7 @@ def learned_reader(lazy: Lazy, history: tuple[tuple[Lazy, Any], ...]) -> Reader:
     for function, data in history:
         expect('function', function, isinstance(function, Lazy), 'a lazy function')
         Recording(registry).run(function, data)
-    return Reader(lazy, registry.snapshot(), history)
+    return registry
 
 
 @dataclass(eq=False)
@@ -96,52 +101,64 @@ class Recorded:
     Attributes:
       root: the expression, as it was written.
       registry: the entries of the calls of all its lazy functions.
-      history: the data that they ran on, each behind its function.
+      history: the data from which it was learned, each behind its function.
     """
 
     root: b.Block
     registry: Registry = field(default_factory=Registry)
-    history: list[tuple[Lazy, Any]] = field(default_factory=list)
+    history: tuple[tuple[Lazy, Any], ...] = ()
 
     def learn(self, examples: Iterable[Any]) -> None:
         """Run the lazy functions on examples, to meet the kinds of their calls.
+
+        After an error nothing has changed.
 
         Raises:
           TypeError: a function makes new blocks in each run, or is where it cannot be
             reached without running the expression; or what calls raise.
           Exception: whatever a function raises, with a note of the example.
         """
-        waiting = list(enumerate(examples))
-        # Lists that are empty here may have items in later examples.
+        registry, history = registry_of(self.history), [*self.history]
+        numbered = list(enumerate(examples))
+        # Lists that are empty in one example may have items in later ones.
         postponed: list[tuple[int, Any]] = []
-        for number, example in waiting:
+        for number, example in numbered:
             try:
-                self._learn(number, example)
+                history += self._run(registry, number, example)
             except EmptyList:
                 postponed.append((number, example))
         for number, example in postponed:
-            self._learn(number, example)
-        version = self.registry.version
-        for number, example in waiting:
-            self._learn(number, example)
-            if self.registry.version != version:
+            self._run(registry, number, example)
+            history += reach(self.root, example)
+        # Learned again, without what runs have shown that then failed.
+        registry = registry_of(history)
+        version = registry.version
+        for number, example in numbered:
+            self._run(registry, number, example)
+            if registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
                     f'example {number} of `like=` again; make blocks outside of it, '
                     'once, and let it depend on nothing but the data'
                 )
+        self.registry, self.history = registry, tuple(history)
 
-    def _learn(self, number: int, example: object) -> None:
+    def _run(
+        self, registry: Registry, number: int, example: object
+    ) -> list[tuple[Lazy, Any]]:
+        """Run the functions on an example; return the runs that showed new calls."""
+        history = []
         for lazy, data in reach(self.root, example):
+            version = registry.version
             try:
-                version = self.registry.version
-                Recording(self.registry).run(lazy, data)
-                if self.registry.version != version:
-                    self.history.append((lazy, data))
+                Recording(registry).run(lazy, data)
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
+            if registry.version != version:
+                history.append((lazy, data))
+        return history
 
     def expression(self) -> b.Block:
         """Return the expression without lazy functions, for the calls met so far.
@@ -149,14 +166,13 @@ class Recorded:
         Raises:
           TypeError: no example reaches a function.
         """
-        registry = self.registry
         for lazy in lazy_functions(self.root):
-            if lazy not in registry.results:
+            if lazy not in self.registry.results:
                 raise TypeError(
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
                     'none; give one'
                 )
-        readers = _Readers(registry.snapshot(), tuple(self.history))
+        readers = _Readers(self.registry.snapshot(), self.history)
         return substitute(self.root, readers.lazy)
 
 

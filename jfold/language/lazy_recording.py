@@ -95,7 +95,13 @@ class Recording:
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Return the result of a call with any arguments, or for the first time."""
         takes_data = not isinstance(block, b.Function)
-        nodes = [self.node(x, takes_data) for x in arguments]
+        nodes = []
+        for place, x in enumerate(arguments):
+            if takes_data and isinstance(x, list) and not x:
+                is_data = self.registry.takes_data(block, place)
+                nodes.append(self.node(x, is_data))
+            else:
+                nodes.append(self.node(x, takes_data))
         numbers = tuple(node[0] for node in nodes)
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
