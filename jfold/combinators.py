@@ -23,6 +23,7 @@ from typing import (
 import jax
 import numpy as np
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import DrawOptions, Rngs
 from jfold.base.memo import Memoized
@@ -33,7 +34,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
 
 
-class Block(Memoized):
+class Block(Memoized, Displayed):
     """The base class of blocks; `a >> b` is `Pipe(a, b)`."""
 
     @api_boundary

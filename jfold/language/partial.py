@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of blocks as far as they follow in a short time, for displays."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from jfold import blocks as b
+from jfold.base.trampoline import run
+from jfold.language.inference import Inference, begin
+from jfold.language.typed import TypedUse
+from jfold.types import ObjectType, Type
+
+Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
+
+
+class _TimeIsUp(Exception):
+    """An error for an expression that takes too long to read."""
+
+
+@dataclass(eq=False)
+class _Hurried(Inference):
+    """An inference that stops at a time; what is unknown then stays unknown."""
+
+    until: float = math.inf
+
+    def visit(self, block: b.Block, input_: Type, where: str) -> Any:
+        """Type one use of a block, or raise `_TimeIsUp`."""
+        if time.perf_counter() > self.until:
+            raise _TimeIsUp
+        return super().visit(block, input_, where)
+
+    def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
+        """Call a constraint now and later, as long as there is time."""
+        is_late = time.perf_counter() > self.until
+        super().when(node, (lambda: False) if is_late else constraint)
+
+    def apply_default(self) -> bool:
+        """Bind one unknown input to its default type, if there is time."""
+        return time.perf_counter() < self.until and super().apply_default()
+
+
+def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
+    """Return the types in an expression of objects that follow within a time.
+
+    The rules of all blocks have to be registered (`jfold.lower`).
+
+    Args:
+      seconds: the time after which no further function is looked at; each takes some
+        milliseconds.
+
+    Returns:
+      By block the types of its first use, if both are known; and the message of the
+      first error, '' if there is none.
+    """
+    problem, state = '', _Hurried(**vars(begin(root)))
+    state.until = time.perf_counter() + seconds
+    try:
+        run(state.visit(root, state.input_of(root, ObjectType()), ''))
+        state.settle()
+    except _TimeIsUp:
+        pass
+    except Exception as error:  # a function of the user's may raise anything
+        problem = str(error)
+    types: Types = {}
+    for node in reversed(state.nodes):
+        input_, output = map(state.types.plain, (node.input, node.output))
+        if input_.ground and output.ground:
+            types[node.block] = input_, output
+    return types, problem
