@@ -53,7 +53,7 @@ def _tree(example: Any, path: str) -> m.Markup:
         children, depth = _children(outer), 1 if k < 3 else 0
         body = [result if x == step else _branch(x, y, depth) for x, y in children]
         if step not in dict(children):
-            body += [m.line('leaf jf-muted', '…'), result]
+            body.append(m.joined([m.line('leaf jf-muted', '…'), result]))
         rest = m.more(_size(outer) - len(body), 'items')
         result = m.folded(_title(label, outer), *body, rest, opened=True)
     return result

@@ -30,7 +30,8 @@ def schedule_page(schedule: Schedule) -> str:
     facts += [f'first of {count} shards'] if count > 1 else []
     tree = [example_picture(schedule, 0)] if schedule.examples else []
     fold = [folded('example 0', x, opened=True) for x in tree]
-    return page('Schedule', facts, levels_picture(schedule), *fold)
+    levels = [levels_picture(schedule)] if nodes else []
+    return page('Schedule', facts, *levels, *fold)
 
 
 def levels_picture(schedule: Schedule) -> Markup:

@@ -77,10 +77,11 @@ def listed(texts: Iterable[str], count: int) -> str:
 def on_host(array: Any) -> np.ndarray[Any, Any] | None:
     """Return an array as NumPy's; `None` if it is traced, deleted, or long to copy."""
     if isinstance(array, jax.Array):
-        if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
+        if isinstance(array, jax.core.Tracer) or array.is_deleted():
             return None
         on_cpu = all(device.platform == 'cpu' for device in array.devices())
         is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
-        if array.is_deleted() or is_key or not (on_cpu or array.nbytes <= MOST_BYTES):
+        is_here = array.is_fully_addressable and not is_key
+        if not (is_here and (on_cpu or array.nbytes <= MOST_BYTES)):
             return None
     return np.asarray(array)

@@ -38,7 +38,7 @@ def corpus_page(corpus: Corpus) -> str:
     facts += [in_bytes(sum(x.nbytes for x in columns))]
     facts += [several(len(graphs), 'part')] if len(graphs) > 1 else []
     step = max(-(-len(corpus) // SAMPLE), 1)
-    facts += [f'pictures of every {step:,}th example'] if step > 1 else []
+    facts += [f'pictures of one in {step:,} examples'] if step > 1 else []
     demands = Demands(corpus.demands.added[::step], corpus.demands.highest[::step])
     nodes, depths = node_counts(corpus.program, demands), demands.highest[:, 0]
     parts = [_histogram(nodes, 'nodes'), _histogram(depths, 'levels')]

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from jfold import blocks as b
-from jfold.base.trampoline import run
+from jfold.base.trampoline import Steps, run
 from jfold.language.inference import Inference, begin
 from jfold.language.typed import TypedUse
 from jfold.types import ObjectType, Type
@@ -24,15 +24,23 @@ class _TimeIsUp(Exception):
 
 @dataclass(eq=False)
 class _Hurried(Inference):
-    """An inference that stops at a time; what is unknown then stays unknown."""
+    """An inference that stops at a time; what is unknown then stays unknown.
+
+    Attributes:
+      until: the time, by `time.perf_counter`.
+      finished: the uses that were typed, without those that an error interrupted.
+    """
 
     until: float = math.inf
+    finished: list[TypedUse] = field(default_factory=list)
 
-    def visit(self, block: b.Block, input_: Type, where: str) -> Any:
+    def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Type one use of a block, or raise `_TimeIsUp`."""
         if time.perf_counter() > self.until:
             raise _TimeIsUp
-        return super().visit(block, input_, where)
+        use: TypedUse = yield super().visit_inline(block, input_, where)
+        self.finished.append(use)
+        return use
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
         """Call a constraint now and later, as long as there is time."""
@@ -67,8 +75,8 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
     except Exception as error:  # a function of the user's may raise anything
         problem = str(error)
     types: Types = {}
-    for node in reversed(state.nodes):
-        input_, output = map(state.types.plain, (node.input, node.output))
+    for use in reversed(state.finished):
+        input_, output = map(state.types.plain, (use.input, use.output))
         if input_.ground and output.ground:
-            types[node.block] = input_, output
+            types[use.block] = input_, output
     return types, problem
