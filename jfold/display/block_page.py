@@ -25,11 +25,15 @@ def block_page(block: b.Block) -> str:
     return m.page('Block', [m.span('code', short_text(block))], block_trees(block))
 
 
-def block_trees(block: b.Block, opened: bool = True) -> m.Markup:
-    """Return the tree of a block, and those of its declarations, each in a fold."""
+def block_trees(block: b.Block, known: Types | None = None) -> m.Markup:
+    """Return the tree of a block, and those of its declarations, each in a fold.
+
+    With `known` types, as of a model, folds are closed, and nothing is inferred.
+    """
     assert FAMILIES  # which registers the rules of all blocks
-    inside = users(block)
-    types, problem = partial_types(block, SECONDS) if len(inside) <= MANY else ({}, '')
+    inside, types, problem = users(block), known or {}, ''
+    if known is None and len(inside) <= MANY:
+        types, problem = partial_types(block, SECONDS)
     declarations = (x.declaration for x in inside if isinstance(x, b.Reference))
     named = [(x.name, x.target) for x in dict.fromkeys(declarations) if x.target]
     parts, left = [m.line('bad', cut(problem, 600))], SHOWN
@@ -40,7 +44,9 @@ def block_trees(block: b.Block, opened: bool = True) -> m.Markup:
         lines = _lines(root)
         rows = [_row(line, types) for line in itertools.islice(lines, left)]
         rest = m.more(sum(1 for _ in itertools.islice(lines, 10_000)), 'blocks')
-        parts.append(m.folded(cut(name), m.table([], rows, 'll'), rest, opened=opened))
+        parts.append(
+            m.folded(cut(name), m.table([], rows, 'll'), rest, opened=known is None)
+        )
         left -= len(rows)
     return m.joined(parts)
 

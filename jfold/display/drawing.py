@@ -124,7 +124,8 @@ def draw(thing: object, example: int | None = None) -> Drawing:
         check_not_stacked(thing)
         picture = levels_picture(thing)
         if example is not None:
-            picture = example_picture(thing, _checked(example, thing.examples))
+            here = thing.spec.capacity.examples * len(thing.parts)
+            picture = example_picture(thing, _checked(example, here))
     elif isinstance(thing, Corpus):
         place = _checked(0 if example is None else example, len(thing))
         selection, program = thing.select(np.array([place])), thing.program

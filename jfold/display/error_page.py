@@ -89,7 +89,8 @@ def _inside(value: Any) -> Iterator[Child]:
     elif type(value).__module__ not in ('builtins', 'numpy'):
         slots = getattr(type(value), '__slots__', ())
         names = itertools.chain(getattr(value, '__dict__', ()), slots)
-        yield from ((f'.{name}', getattr(value, name)) for name in names)
+        public = (str(name) for name in names if str(name)[:1] != '_')
+        yield from ((f'.{name}', getattr(value, name)) for name in public)
 
 
 def _children(value: Any) -> list[Child]:

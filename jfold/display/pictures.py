@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jfold.display.markup import Markup, element
 
 CHARACTER, GAP, RANK, HEIGHT = 7.3, 12, 62, 32  # pixels
+BENDS = 0, 50, -50, 100, -100, 150, -150, 220, 0  # of edges, in pixels
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,35 @@ def _edge(
     boxes: Sequence[Box], xs: Sequence[float], ys: Sequence[float], i: int, k: int
 ) -> Markup:
     """Return the edge from box i up to box k, or around if they are in one rank."""
-    x, y, a, b = xs[k], ys[k] + HEIGHT, xs[i], ys[i]
+    (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:
         form = f'M{x + boxes[k].half:.1f} {b + 10}c16 -16 16 28 0 12'
     elif boxes[i].rank < boxes[k].rank:
-        middle = max((b + y) / 2, b - RANK)
-        form = f'M{a:.1f} {b}C{a:.1f} {middle} {x:.1f} {middle} {x:.1f} {y}'
+        middle, bend, kind = max((b + y) / 2, b - RANK), 0, 'jf-edge'
+        ranks = range(boxes[i].rank + 1, boxes[k].rank)
+        between = [n for n, box in enumerate(boxes) if box.rank in ranks]
+        end = 20 + max(at + box.half for at, box in zip(xs, boxes, strict=True))
+        for bend in BENDS if between else (0,):
+            curve = (a, b), (a + bend, middle), (x + bend, middle), (x, y)
+            points = [_point(curve, step / 12) for step in range(1, 12)]
+            if all(4 < p < end for p, _ in points) and not any(
+                abs(p - xs[n]) < boxes[n].half + 3 and ys[n] < q < ys[n] + HEIGHT
+                for n in between
+                for p, q in points
+            ):
+                break  # it passes by the boxes between
+        ends = f'{a + bend:.1f} {middle} {x + bend:.1f} {middle} {x:.1f} {y}'
+        form = f'M{a:.1f} {b}C{ends}'
     else:
         form = f'M{a:.1f} {b}C{a:.1f} {b - 22} {x:.1f} {ys[k] - 22} {x:.1f} {ys[k]}'
-    is_back = boxes[i].rank >= boxes[k].rank
-    return element('path', d=form, class_='jf-back' if is_back else 'jf-edge')
+    return element('path', d=form, class_=kind)
+
+
+def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float]:
+    """Return the point at t, from 0 to 1, of a cubic curve of four points."""
+    weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3
+    pairs = [*zip(weights, curve, strict=True)]
+    return sum(w * x for w, (x, _) in pairs), sum(w * y for w, (_, y) in pairs)
 
 
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:

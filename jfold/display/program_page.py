@@ -17,6 +17,8 @@ from jfold.base.printing import short_text
 from jfold.display import markup as m
 from jfold.display.block_page import block_trees
 from jfold.display.texts import array_type, cut, listed, several
+from jfold.language.expression import Expression
+from jfold.language.partial import all_types
 from jfold.models.explain import in_bytes
 from jfold.models.loaded import LoadedModel
 from jfold.models.model import Model
@@ -107,7 +109,8 @@ def model_page(model: Model) -> str:
     program = model.program
     params = {x.name: x.params for x in program.layers}
     shapes = _capacities([spec.capacity for spec in model.budget.specs])
-    trees = block_trees(model.block, opened=False)
+    assert isinstance(program.expression, Expression)
+    trees = block_trees(model.block, all_types(program.expression.typing))
     parts = _layers(program, params), shapes, trees, _folds(program)
     return m.page('Model', _facts(program, *facts), *parts)
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, run
 from jfold.language.inference import Inference, begin
-from jfold.language.typed import TypedUse
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.types import ObjectType, Type
 
 Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
@@ -50,6 +50,20 @@ class _Hurried(Inference):
     def apply_default(self) -> bool:
         """Bind one unknown input to its default type, if there is time."""
         return time.perf_counter() < self.until and super().apply_default()
+
+
+def all_types(typing: TypedExpression) -> Types:
+    """Return the types of all blocks in a typed expression, at their first use."""
+    waiting: list[TypedUse | None] = [*typing.declarations.values(), typing.root]
+    types: Types = {}
+    seen = set[TypedUse | None]([None])
+    while waiting:
+        use = waiting.pop()
+        if use not in seen and use is not None:
+            seen.add(use)
+            types.setdefault(use.block, (use.input, use.output))
+            waiting += reversed(use.parts)
+    return types
 
 
 def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:

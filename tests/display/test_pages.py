@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from compilations import compilations
 from shown import EXAMPLES, SPACE, applied, html, read, rows, small_model, texts, words
 
@@ -105,6 +106,13 @@ def test_a_model_has_layers_with_parameters_and_capacities() -> None:
     assert table[5][:2] == ['1', '3']
 
 
+def test_a_model_shows_the_types_that_it_was_compiled_with() -> None:
+    root, block = read(html(MODEL)), read(html(MODEL.block))
+    trees = [x for x in root.iter('details') if words(x[0]) in ('expression', 'tree')]
+    assert [row for tree in trees for row in rows(tree)] == rows(block)
+    assert {x.get('open') for x in trees} == {None}
+
+
 def test_options_of_a_model_are_named() -> None:
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum(), 4, strategy='fixed')
     shown = words(read(html(model)))
@@ -167,10 +175,12 @@ def test_schedules_of_all_kinds() -> None:
 
     jax.jit(inside)(model.schedule([[1, 2]]))
     assert words(read(shown[0])).endswith('Schedule(1 examples, traced)')
-    mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((2,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.P('data'))
     sharded = model.schedule([[1], [2]], sharding=sharding)
-    assert '2 examples · 0 nodes' in words(read(html(sharded)))
+    shown = words(read(html(sharded)))
+    assert '2 examples · 0 nodes · depth 0 · first of 2 shards' in shown
+    assert texts(read(jf.draw(sharded, 1).svg)) == ['data', '2', 'result']
 
 
 def test_a_corpus_has_histograms() -> None:
@@ -267,6 +277,12 @@ def test_nothing_is_compiled() -> None:
             read(html(thing))
         jf.draw(schedule, 1)
     assert compiled == []
+
+
+def test_treescope_shows_displays() -> None:
+    treescope = pytest.importorskip('treescope')
+    shown = treescope.render_to_html(MODEL.block, compressed=False)
+    assert 'jf-head' in shown
 
 
 def test_plain_text_is_as_before() -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 import jfold as jf
 from jfold.language import partial
 from jfold.language.inference import infer
-from jfold.language.partial import partial_types
+from jfold.language.partial import all_types, partial_types
 from jfold.language.typed import TypedUse
 
 
@@ -34,6 +34,10 @@ def test_without_haste_all_types_are_those_of_inference(drawn: Any) -> None:
     types, problem = partial_types(drawn.block, 1e6)
     typing = infer(drawn.block)
     assert problem == ''
+    known = all_types(typing)
+    assert {*known} >= {use.block for use in uses(typing.root)}
+    for block in types.keys() & known.keys():
+        assert str(types[block][1]) == str(known[block][1])
     for use in uses(typing.root):
         input_, output = types[use.block]
         if (input_, output) != (use.input, use.output):  # another use of the block
