@@ -279,6 +279,7 @@ def test_nothing_is_compiled() -> None:
     assert compiled == []
 
 
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')  # of NumPy's, by it
 def test_treescope_shows_displays() -> None:
     treescope = pytest.importorskip('treescope')
     shown = treescope.render_to_html(MODEL.block, compressed=False)
