@@ -84,6 +84,8 @@ def _inside(value: Any) -> Iterator[Child]:
     """Yield the steps into a value: items, keys or attributes."""
     if isinstance(value, Mapping):
         yield from ((f'[{short(key)}]', value[key]) for key in value)
+    elif isinstance(value, tuple) and hasattr(value, '_fields'):
+        yield from ((f'.{name}', getattr(value, name)) for name in value._fields)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         yield from ((f'[{k}]', value[k]) for k in range(len(value)))
     elif type(value).__module__ not in ('builtins', 'numpy'):

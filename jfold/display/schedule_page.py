@@ -15,6 +15,7 @@ from jfold.program.components import component_of
 from jfold.scheduling.layout import layout
 from jfold.scheduling.readback import Node, level_of, nodes_of_result, operands_of
 from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.spec import FIXED, Spec
 
 LEVELS, OPERATIONS, NODES, OPERANDS = 28, 24, 36, 8  # the most that are drawn
 WIDE, HIGH = 40, 26  # pixels of a cell
@@ -48,7 +49,7 @@ def levels_picture(schedule: Schedule) -> Markup:
     begin = p.CHARACTER * max([*map(len, names.values()), 6]) + 16
     xs = {level: begin + k * WIDE for k, level in enumerate(shown)}
     end = begin + WIDE * len(shown) + 12
-    parts = [p.left(4, 16, 'level'), p.left(end, 16, 'rows, of the capacity')]
+    parts = [p.left(4, 16, _unit(spec)), p.left(end, 16, 'rows, of the capacity')]
     for level, x in xs.items():
         label = '…' if level < 0 else level + 1
         parts.append(p.text(x + WIDE / 2, 16, label, 'jf-muted'))
@@ -60,7 +61,7 @@ def levels_picture(schedule: Schedule) -> Markup:
             a, b, *tiles = table[level - first].tolist()
             if a < b:
                 room = sum(map(int.__mul__, tiles, layout(spec).widths[o]))
-                tip = f'{name}, level {level + 1}: {b - a:,} of {room:,} rows'
+                tip = f'{name}, {_unit(spec)} {level + 1}: {b - a:,} of {room:,} rows'
                 parts += _bar(xs[level] + 2, y, WIDE - 4, b - a, room, tip)
                 rows = f'{b - a}' if b - a < 1000 else f'{(b - a) / 1000:.3g}k'
                 parts.append(p.text(xs[level] + WIDE / 2, y + 17, rows))
@@ -113,9 +114,15 @@ def example_picture(schedule: Schedule, example: int) -> Markup:
     for name, nodes in results.items():
         ends = tuple(dict.fromkeys(numbers[x] for x in nodes if x in numbers))
         boxes.append(p.Box(name, '', len(ranks), ends))
-    bands = [f'level {level}' if level else 'data' for level in ranks] + ['']
+    bands = [f'{_unit(part.spec)} {level}' if level else 'data' for level in ranks] + [
+        ''
+    ]
     picture = p.ranked(boxes, bands, f'example {example}, by level')
     return Markup(picture + line('muted', 'cut short where … stands' if is_cut else ''))
+
+
+def _unit(spec: Spec) -> str:
+    return 'step' if spec.has_loops and spec.strategy == FIXED else 'level'
 
 
 def _label(part: Schedule, node: Node) -> str:

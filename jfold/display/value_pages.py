@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
+import jax
 import numpy as np
 
-from jfold.base.structs import flatten_once, is_leaf
+from jfold.base.structs import is_leaf
 from jfold.data.corpus import Corpus
 from jfold.data.parts import graphs_in
 from jfold.display import markup as m
@@ -19,7 +22,6 @@ from jfold.display.texts import (
     numbers_text,
     on_host,
     several,
-    short,
 )
 from jfold.graph import Array
 from jfold.models.explain import in_bytes
@@ -97,13 +99,16 @@ def metrics_page(metrics: MetricValues) -> str:
 
 def _columns(values: Any) -> tuple[list[str], list[Any]]:
     """Return the headings and the values of the columns of a table."""
-    parts, keys = [values], ['values']
-    if not isinstance(values, Ragged) and not is_leaf(values):
-        parts, _ = flatten_once(values)
-        keys = [*values] if isinstance(values, dict) else [*map(str, range(len(parts)))]
-    names = [cut(key) if isinstance(key, str) else short(key) for key in keys]
-    arrays = [f' {array_type(x, 1)}' if hasattr(x, 'dtype') else '' for x in parts]
-    return [*map(str.__add__, names, arrays)][:COLUMNS], parts[:COLUMNS]
+    leaves: list[tuple[Any, Any]] = [((), values)]
+    if not isinstance(values, Ragged):
+        is_part = functools.partial(operator.is_not, values)
+        leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=is_part)
+    names, parts = [], [part for _, part in leaves[:COLUMNS]]
+    for path, part in leaves[:COLUMNS]:
+        name = cut(jax.tree_util.keystr(path, simple=True)) or 'values'
+        kind = f' {array_type(part, 1)}' if hasattr(part, 'dtype') else ''
+        names.append(name + kind)
+    return names, parts
 
 
 def _items(x: Any, begin: int, count: int) -> str:

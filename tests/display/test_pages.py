@@ -161,6 +161,13 @@ def test_a_schedule_is_a_picture_of_levels() -> None:
     )
 
 
+def test_loops_of_fixed_length_have_steps() -> None:
+    model = jf.compile(small_model().block, strategy='fixed')
+    schedule = model.schedule(EXAMPLES)
+    assert texts(read(html(schedule)))[0] == 'step'
+    assert 'step 1' in texts(read(jf.draw(schedule, 0).svg))
+
+
 def test_schedules_of_all_kinds() -> None:
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     assert 'no example' not in words(read(html(model.schedule([]))))
@@ -226,8 +233,10 @@ def test_sequences_of_sequences_and_of_dicts() -> None:
     nested = jf.compile(jf.Map(jf.Map(jf.Scalar())))
     root = read(html(applied(nested, [[[1, 2], []], []])))
     assert rows(root)[1:] == [['0', '2', '2 items, 0 items'], ['1', '0', '']]
-    ragged = jf.Ragged({'<a>': jnp.ones(2), 'b': np.ones((2, 1))}, jnp.array([2]))
-    assert rows(read(html(ragged)))[0][2:] == ['<a> float32[]', 'b float64[1]']
+    values = {'b': np.ones((2, 1)), '<a>': jnp.zeros(2)}
+    table = rows(read(html(jf.Ragged(values, jnp.array([2])))))
+    assert table[0][2:] == ['<a> float32[]', 'b float64[1]']
+    assert table[1][2:] == ['0, 0', '[1], [1]']
 
 
 def test_many_sequences_are_cut_short() -> None:
