@@ -16,7 +16,7 @@ _FORBIDDEN = re.compile('[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]'
 # By name: on light, on dark, and the variables of pages; the first known one counts.
 _COLOURS = """
 back #ffffff #14171c jp-layout-color0 vscode-editor-background pst-color-background
-panel #eef1f4 #242a32 jp-layout-color2 vscode-editorWidget-background pst-color-surface
+panel #eee #222 jp-cell-editor-background vscode-sideBar-background pst-color-surface
 text #1f2328 #e4e9ee jp-content-font-color1 vscode-editor-foreground pst-color-text-base
 muted #5f6873 #98a2ae jp-content-font-color2 vscode-descriptionForeground
 line #c9d0d7 #434c57 jp-border-color1 vscode-editorWidget-border pst-color-border
@@ -46,7 +46,7 @@ div.jfold { font: 13px/1.45 system-ui, sans-serif; padding: 6px 8px; overflow-x:
 .jfold .jf-comment { color: var(--jf-comment); font-style: italic; }
 .jfold table { border-collapse: collapse; border: 0; margin: 2px 0 6px; color: inherit;
   font-size: 12px; }
-.jfold tr, .jfold tr:nth-child(even), .jfold tr:hover { background: none; }
+.jfold tr { background: none !important; }
 .jfold th, .jfold td { padding: 1px 14px 1px 0; white-space: pre; border: 0;
   max-width: none; vertical-align: top; background: none; }
 .jfold th { font-weight: 500; color: var(--jf-muted);
