@@ -23,6 +23,7 @@ from typing import (
 import jax
 import numpy as np
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import DrawOptions, Rngs
 from jfold.base.memo import Memoized
@@ -33,7 +34,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
 
 
-class Block(Memoized):
+class Block(Memoized, Displayed):
     """The base class of blocks; `a >> b` is `Pipe(a, b)`."""
 
     @api_boundary
@@ -100,10 +101,7 @@ class Block(Memoized):
         return open_scope(self, sources).link(self, pack_sources(sources))
 
     def __call__(self, *sources: Any) -> Any:
-        """Return the wire of this block applied to sources, wires within `compose`.
-
-        In a function of `jf.lazy`, return the value of the block on values and data.
-        """
+        """Return the wire of the result within `compose`; its value within `jf.lazy`."""
         if recorder := RECORDER.get():
             return recorder.call(self, sources)
         return self._wired(sources)

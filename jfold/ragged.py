@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import check_at_least, short_repr
 from jfold.base.functions import ratio
 from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct
@@ -27,7 +28,7 @@ from jfold.types import SequenceType, TensorType, Type, leaf_types, pack
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
-class Ragged(NDArrayOperatorsMixin):
+class Ragged(NDArrayOperatorsMixin, Displayed):
     """The sequences of a batch, one per example, of any lengths; a pytree.
 
     Rows are the items of the first example, in order, then those of the second, and so
@@ -447,7 +448,7 @@ def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MetricValues:
+class MetricValues(Displayed):
     """The values that a `Metric` collected in a batch; a pytree.
 
     Rows are ordered by example, and within an example as `Block.eval` collects them,

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import expect
 from jfold.base.functions import ratio
 from jfold.base.tracebacks import api_boundary
@@ -36,7 +37,7 @@ T = TypeVar('T')
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False, repr=False)
-class Schedule:
+class Schedule(Displayed):
     """A batch, ready for the device: a pytree with a static, hashable spec.
 
     Attributes:

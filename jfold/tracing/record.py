@@ -124,7 +124,7 @@ def _explained(
         explanation: InputError | None = program.expression.explain(examples[k])
         if explanation is not None:
             error.explained_cause = explanation.__cause__  # type: ignore[attr-defined]
-            return explanation.renumbered(k)
+            return explanation.renumbered(k).on(examples[k])
     unsteady = RuntimeError(f'{UNSTEADY}; it was {describe_error(error)}')
     error.explained_cause = error  # type: ignore[attr-defined]
     return unsteady
