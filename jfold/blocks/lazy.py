@@ -215,6 +215,12 @@ class Value(Operand):
     __bool__ = __float__ = __int__ = __index__ = __complex__ = _refused
     __contains__ = _refused
 
+    def __copy__(self) -> Value:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Value:
+        return self
+
     def __repr__(self) -> str:
         return f'<value of {self.recording.describe(self)}>'
 

@@ -88,7 +88,7 @@ class Recording:
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
                 is_own = all([x.recording is self for x in arguments])
-        except (AttributeError, KeyError):
+        except (AttributeError, LookupError, TypeError):  # data, whatever their `node`
             return self._call(block, arguments)
         return Value((number, *nodes), self) if is_own else self._foreign(arguments)
 
@@ -224,10 +224,14 @@ class Recording:
 def _holds_values(x: object) -> bool:
     """Return whether there is a value in nested tuples, lists, dicts and structs."""
     waiting = [x]
+    seen: dict[int, object] = {}  # data may contain themselves
     while waiting:
         item = waiting.pop()
         if isinstance(item, Value):
             return True
+        if id(item) in seen:
+            continue
+        seen[id(item)] = item
         if isinstance(item, tuple | list):
             waiting += item
         elif isinstance(item, dict):
