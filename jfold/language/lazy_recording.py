@@ -15,7 +15,7 @@ from jfold.base.operands import RECORDER
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, Registry
+from jfold.language.lazy_registry import Entry, NewCall, Registry
 from jfold.types import Product, TensorType
 
 SCALARS = bool, int, float, complex
@@ -94,7 +94,21 @@ class Recording:
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Return the result of a call with any arguments, or for the first time."""
-        takes_data = not isinstance(block, b.Function)
+        of_values = self.registry.of_values
+        if not isinstance(block, b.Function) and block not in of_values:
+            try:
+                return self._called(block, arguments, takes_data=True)
+            except (TypeError, NewCall):
+                if all(map(_holds_values, arguments)):
+                    raise
+        # Numbers and empty lists are data to some blocks, and constants to others.
+        result = self._called(block, arguments, takes_data=False)
+        of_values.add(block)
+        return result
+
+    def _called(
+        self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool
+    ) -> Any:
         nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple(node[0] for node in nodes)
         known = self.registry.known.get((block, *numbers))

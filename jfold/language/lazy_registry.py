@@ -97,6 +97,7 @@ class Registry:
       numbers: by class of a Python number and dtype, the entry of such constants.
       results: per lazy function, the entries that have made its result.
       metrics: by name and whether labelled, the entries that have made its values.
+      of_values: blocks whose arguments are constants where they might be data.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Registry:
     numbers: dict[tuple[type, object], int] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
+    of_values: set[b.Block] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
@@ -185,8 +187,10 @@ class Registry:
         if entry is None:
             if not all(map(is_known, types)):
                 raise EmptyList(
-                    f'{block!r}: expected a list with items, whose type it has, got an '
-                    'empty one; give first an example where it has items'
+                    f'{block!r}: expected a list with items, which tell its type, got '
+                    'an empty one before any other; give an example that comes to one '
+                    'with items first, or leave the call out: `f(items) if items else '
+                    'zeros`'
                 )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
@@ -250,10 +254,8 @@ class Registry:
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
-            calls, numbers = {**self.calls}, {**self.numbers}
-        return Registry(
-            entries, self.version, True, calls, known, numbers, results, metrics
-        )
+            more = {**self.calls}, known, {**self.numbers}, results, metrics
+            return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note the entry of the result of a lazy function on an example.

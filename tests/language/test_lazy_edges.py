@@ -63,7 +63,12 @@ def test_data_may_contain_themselves() -> None:
     read = jf.InputTransform(lambda x: x['value']) >> jf.Scalar()
     example: dict[str, Any] = {'value': 2.0, 'next': [1, {'a': 1}]}
     example['next'].append(example)
-    model = jf.compile(jf.lazy(lambda x: read(x)), like=[example])
+
+    @jf.lazy
+    def value(x: object) -> Any:
+        return read(x)
+
+    model = jf.compile(value, like=[example])
     assert model.apply({}, model.schedule([example])).tolist() == [2.0]
 
 
@@ -74,3 +79,56 @@ def test_copies_of_values_are_the_values() -> None:
         return add(copy.copy(stack[0]), copy.deepcopy(stack)[0])
 
     assert results(doubled, [1.0, 2.5]) == [2.0, 5.0]
+
+
+def test_blocks_that_take_values_take_empty_lists_and_numbers() -> None:
+    """Wherever the first empty list is, and however deep."""
+    total = jf.Map(tanh) >> jf.Sum()
+    pairs = jf.Zip() >> jf.Map(add) >> jf.Sum()
+    again = tanh >> tanh
+    children = jf.Sum()
+
+    @jf.lazy
+    def count(tree: list[Any]) -> Any:
+        if tree == [None]:
+            return jf.float32(2.0)
+        return add(1.0, children([count(child) for child in tree]))
+
+    @jf.lazy
+    def mixed(numbers: list[float]) -> Any:
+        values = [jf.float32(x) for x in numbers]
+        return add(total(values), pairs(values, values)), again(0.0)
+
+    trees: list[list[Any]] = [[], [[None]], [[], [[None], []]], [[]]]
+    assert results(count, trees) == [1.0, 3.0, 6.0, 2.0]
+    assert results(count, trees[::-1]) == [2.0, 6.0, 3.0, 1.0]
+    for numbers in ([[], [0.0, 0.0]], [[0.0, 0.0], []]):
+        assert results(mixed, numbers) == [(0.0, 0.0)] * 2
+
+
+def test_blocks_that_take_data_still_take_numbers_and_empty_lists() -> None:
+    vector, length = jf.Vector(2), jf.Length()
+
+    @jf.lazy
+    def both(x: Any) -> Any:
+        return vector(np.ones(2)), length([]), length(x)
+
+    assert results(both, [[1, 2], []]) == [([1.0, 1.0], 0.0, n) for n in (2.0, 0.0)]
+
+
+def test_what_a_block_takes_in_no_form_is_refused_as_a_value() -> None:
+    again = tanh >> tanh
+    with pytest.raises(TypeError, match="got 'a': look up its number first"):
+        jf.compile(jf.lazy(lambda x: add(again(x), 1.0)), like=['a'])
+
+
+def test_a_block_on_empty_lists_alone_has_no_type() -> None:
+    children = jf.Sum()
+
+    @jf.lazy
+    def count(tree: list[Any]) -> Any:
+        return add(1.0, children([count(child) for child in tree]))
+
+    hint = r'or leave the call out: `f\(items\) if items else zeros`'
+    with pytest.raises(TypeError, match=hint):
+        jf.compile(count, like=[[], [[]]])
