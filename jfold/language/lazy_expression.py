@@ -14,6 +14,7 @@ expression that was written by hand.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -72,21 +73,42 @@ class Reader:
         return getattr(self.lazy, '__name__', 'lazy')
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return learned_reader, self.parts
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The arguments of `learned_reader` for a reader like this one."""
         # Entries have functions of JAX; another process learns them from the same data.
-        return learned_reader, (self.lazy, self.history)
+        return self.lazy, self.history, self.registry.signature()
 
 
-def learned_reader(lazy: Lazy, history: tuple[tuple[Lazy, Any], ...]) -> Reader:
+def learned_reader(
+    lazy: Lazy,
+    history: tuple[tuple[Lazy, Any], ...],
+    signature: tuple[str, ...],
+) -> Reader:
     """Return the reader of a lazy function whose registry is learned from data.
 
+    Args:
+      signature: that of the registry elsewhere, with which this one must agree.
+
     Raises:
-      TypeError: something else is in the place of a lazy function, as in a bad file.
+      TypeError: the function makes other calls here; or something else is in its place,
+        as in a bad file.
     """
     registry = Registry()
     for function, data in history:
         expect('function', function, isinstance(function, Lazy), 'a lazy function')
-        Recording(registry).run(function, data)
-    return Reader(lazy, registry.snapshot(), history)
+        with contextlib.suppress(Exception):  # as the data may have raised before
+            Recording(registry).run(function, data)
+    closed = registry.snapshot()
+    if closed.signature() != signature:
+        raise TypeError(
+            f'{lazy!r}: expected the same calls in each process, got others when it '
+            'ran on the data of `like=` again; let it depend on the data alone, not on '
+            'the order of a set, and change no data after they were used'
+        )
+    return Reader(lazy, closed, history)
 
 
 @dataclass(eq=False)
@@ -134,14 +156,15 @@ class Recorded:
 
     def _learn(self, number: int, example: object) -> None:
         for lazy, data in reach(self.root, example):
+            version = self.registry.version
             try:
-                version = self.registry.version
                 Recording(self.registry).run(lazy, data)
-                if self.registry.version != version:
-                    self.history.append((lazy, data))
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
+            finally:
+                if self.registry.version != version:
+                    self.history.append((lazy, data))
 
     def expression(self) -> b.Block:
         """Return the expression without lazy functions, for the calls met so far.

@@ -119,6 +119,7 @@ class Registry:
                     raise NewCall(name)
                 entry = Entry(len(self.entries), key, name, type_, body)
                 self.entries.append(entry)
+                self.version += 1
                 self.known[key] = entry
                 self._add_items(entry)
             return self.known[key]
@@ -243,6 +244,10 @@ class Registry:
                     raise NewCall(f'{reader} of {self.entries[number].name}')
                 makers[number] = None
                 self.version += 1
+
+    def signature(self) -> tuple[str, ...]:
+        """Return the types of the entries and what makes their arguments, as text."""
+        return tuple(f'{x.type} of {[*map(list, x.inputs)]}' for x in self.entries)
 
     def snapshot(self) -> Registry:
         """Return a closed copy, which knows what has been met so far."""

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,3 +134,45 @@ def test_a_block_on_empty_lists_alone_has_no_type() -> None:
     hint = r'or leave the call out: `f\(items\) if items else zeros`'
     with pytest.raises(TypeError, match=hint):
         jf.compile(count, like=[[], [[]]])
+
+
+# ---- in other processes --------------------------------------------------------------
+
+
+def sent(model: jf.Model) -> Any:
+    """The tracer of a model, as another process gets it."""
+    return pickle.loads(cloudpickle.dumps(model.tracer()))
+
+
+def test_tracers_number_calls_as_the_model_does() -> None:
+    """Also those whose results nobody reads, or that raise an error at first."""
+    total = jf.Sum()
+
+    @jf.lazy
+    def head(words: list[Any]) -> Any:
+        if words == ['unused']:
+            jf.tensor(np.zeros(7, np.float32))
+        if len(words) > 2:
+            return tanh(jf.float32(3.0)) + total([jf.float32(0.0)])
+        first = jf.tensor(np.ones(len(words) + 2, np.float32))[0]
+        return add(first, total([jf.float32(x) for x in words if x != 'unused']))
+
+    examples: list[list[Any]] = [[], ['unused'], [1.0], [1.0, 2.0, 3.0]]
+    model = jf.compile(head, like=examples)
+    alike = model.schedule(sent(model)(examples))
+    want = model.apply({}, model.schedule(examples))
+    np.testing.assert_array_equal(model.apply({}, alike), want)
+
+
+def test_tracers_refuse_functions_that_make_other_calls() -> None:
+    steps = [tanh, add]
+
+    @jf.lazy
+    def changing(x: float) -> Any:
+        return steps[0](*[jf.float32(x)] * (1 if steps[0] is tanh else 2))
+
+    tracer = jf.compile(changing, like=[1.0]).tracer()
+    steps.reverse()
+    with pytest.raises(TypeError, match='expected the same calls in each process'):
+        sent_again = pickle.loads(cloudpickle.dumps(tracer))
+        sent_again([1.0])
