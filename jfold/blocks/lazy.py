@@ -68,7 +68,11 @@ class Lazy(Block):
             return super().__call__(*arguments)
         if not self.share:
             return self.fn(*arguments, **options)
-        expect('options', options, not options, 'nothing', 'pass them by position')
+        if options:
+            raise TypeError(
+                f'{self!r}: expected arguments by position, since it has `share=True`, '
+                f'got {", ".join(options)} by name; call `f(x, y)`'
+            )
         return recorder.shared(self.fn, arguments)
 
     def __get__(self, instance: object, owner: type | None = None) -> Lazy:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -28,7 +28,8 @@ class Recording:
     Attributes:
       registry: the entries of calls.
       observed: the values of metrics: nodes (number of the metric, node, label).
-      memo: the results of shared functions, by function and ids of arguments.
+      memo: the results of shared functions, by function and ids of its instance and
+        arguments, each behind these objects.
     """
 
     __slots__ = ('calls', 'memo', 'observed', 'registry')
@@ -48,7 +49,7 @@ class Recording:
         token = RECORDER.set(self)
         try:
             value = lazy(example)
-            if hasattr(value, 'send'):  # a generator function
+            if isinstance(value, Generator):
                 value = run(value)
             if value is None:
                 raise TypeError(
@@ -121,20 +122,33 @@ class Recording:
         key = (getattr(function, '__func__', function), id(owner), *map(id, arguments))
         if key in self.memo:
             return self._remembered(key)
-        self.memo[key] = (arguments,)  # kept, so that no other object gets its id
-        value = function(*arguments)
-        if hasattr(value, 'send'):
-            return self._shared_steps(key, arguments, value)
-        self.memo[key] = arguments, value
+        kept = owner, arguments  # so that no other object gets their ids
+        self.memo[key] = (kept,)
+        try:
+            value = function(*arguments)
+        except BaseException:
+            del self.memo[key]
+            raise
+        if isinstance(value, Generator):
+            del self.memo[key]
+            return self._shared_steps(key, kept, value)
+        self.memo[key] = kept, value
         return value
 
-    def _shared_steps(self, key: Any, arguments: Any, steps: Steps[Any]) -> Steps[Any]:
-        value = yield steps
-        self.memo[key] = arguments, value
+    def _shared_steps(self, key: Any, kept: Any, steps: Steps[Any]) -> Steps[Any]:
+        if key in self.memo:  # it ran after the call, and before the `yield`
+            return self._remembered(key)
+        self.memo[key] = (kept,)
+        try:
+            value = yield steps
+        except BaseException:
+            del self.memo[key]
+            raise
+        self.memo[key] = kept, value
         return value
 
     def _remembered(self, key: Any) -> Any:
-        arguments, *values = self.memo[key]
+        (_, arguments), *values = self.memo[key]
         if not values:
             raise TypeError(
                 'expected data without circles, got an object that contains itself, '
@@ -261,6 +275,6 @@ def _advice(x: object) -> str:
         return ': call it, or write `return` before what it gives'
     if isinstance(x, str | bytes):
         return ': look up its number first, as in `jf.int32(vocabulary[word])`'
-    if hasattr(x, 'send'):
+    if isinstance(x, Generator):
         return ': write `yield` before a call of a generator function'
     return ''

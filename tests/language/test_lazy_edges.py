@@ -176,3 +176,112 @@ def test_tracers_refuse_functions_that_make_other_calls() -> None:
     with pytest.raises(TypeError, match='expected the same calls in each process'):
         sent_again = pickle.loads(cloudpickle.dumps(tracer))
         sent_again([1.0])
+
+
+# ---- what is shared ------------------------------------------------------------------
+
+
+def test_generators_yield_calls_in_any_order_and_values() -> None:
+    runs = []
+
+    @jf.lazy(share=True)
+    def total(tree: Any) -> Any:
+        runs.append(tree)
+        if isinstance(tree, float):
+            return jf.float32(tree)
+        calls = [total(part) for part in tree]
+        parts = []
+        for call in calls:
+            parts.append((yield call))
+        return (yield add(*parts))
+
+    pair = [1.0, 2.0]
+    model = jf.compile(total, like=[[pair, pair]])
+    runs.clear()
+    schedule = model.schedule([[pair, pair]])
+    assert model.apply({}, schedule).tolist() == [6.0]
+    assert len(runs) == 4
+
+
+def test_methods_are_shared_within_an_instance_alone() -> None:
+    class Scale:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        @jf.lazy(share=True)
+        def __call__(self, x: float) -> Any:
+            return jf.float32(x) * self.factor
+
+    @jf.lazy
+    def scaled(x: float) -> Any:
+        return tuple(Scale(factor)(x) for factor in (2.0, 3.0, 4.0))
+
+    assert results(scaled, [1.0, 2.0]) == [(2.0, 3.0, 4.0), (4.0, 6.0, 8.0)]
+
+
+@pytest.mark.parametrize('deep', [False, True])
+def test_shared_functions_may_raise_errors_that_are_caught(deep: bool) -> None:
+    table = {1.0: 5.0}
+
+    @jf.lazy(share=True)
+    def plain(x: float) -> Any:
+        return jf.float32(table[x])
+
+    @jf.lazy(share=True)
+    def steps(x: float) -> Any:
+        return jf.float32(table[(yield x)])
+
+    @jf.lazy
+    def known(x: float) -> Any:
+        values = []
+        for _ in range(2):
+            try:
+                values.append((yield (steps if deep else plain)(x)))
+            except KeyError:
+                values.append(jf.float32(0.0))
+        return add(*values)
+
+    assert results(known, [1.0, 2.0]) == [10.0, 0.0]
+
+
+def test_shared_functions_may_return_nothing() -> None:
+    @jf.lazy(share=True)
+    def watched(x: list[float]) -> None:
+        jf.observe('first', jf.float32(x[0]))
+
+    @jf.lazy
+    def twice(x: list[float]) -> Any:
+        watched(x)
+        watched(x)
+        return jf.float32(x[0])
+
+    assert twice.eval([3.0])[1] == {'first': [3.0]}
+
+
+def test_circles_are_told_in_plain_functions_and_generators() -> None:
+    @jf.lazy(share=True)
+    def plain(x: list[Any]) -> Any:
+        return plain(x[0])
+
+    @jf.lazy(share=True)
+    def steps(x: list[Any]) -> Any:
+        return (yield steps(x[0]))
+
+    circle: list[Any] = []
+    circle.append(circle)
+    for fn in (plain, steps):
+        with pytest.raises(TypeError, match='expected data without circles'):
+            jf.compile(fn, like=[circle])
+
+
+def test_shared_functions_take_arguments_by_position() -> None:
+    @jf.lazy(share=True)
+    def power(x: float, n: int) -> Any:
+        return jf.float32(x**n)
+
+    @jf.lazy
+    def square(x: float) -> Any:
+        return power(x, n=2)
+
+    with pytest.raises(TypeError, match=r'lazy\(power\): .* got n by name'):
+        jf.compile(square, like=[1.0])
