@@ -165,15 +165,19 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
-        shape = np.shape(value)
-        kind = np.result_type(value) if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
-        if kind.kind not in 'biufcV':
+        own = np.result_type(value) if isinstance(value, NUMBERS) else _kind_of(value)
+        shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
+        if own.kind not in 'biufcV':
             hint = 'look up its number first, as in `vocabulary[word]`'
             got = short_repr(value)
             raise TypeError(f'expected a number or an array, got {got}; {hint}')
-        if type(value) in SCALARS and not np.can_cast(type(value), kind, 'same_kind'):
+        fits = type(value) not in SCALARS or np.can_cast(own, kind, 'same_kind')
+        if not (fits or (type(value) is int and kind.kind == 'u')):
             got = short_repr(value)
-            raise TypeError(f'expected a number that fits {kind.name}, got {got}')
+            raise TypeError(
+                f'expected a number that fits {kind.name}, got {got}; '
+                'say `jf.float32`, or convert it'
+            )
         type_ = TensorType(shape, jax.dtypes.canonicalize_dtype(kind))
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
@@ -247,6 +251,11 @@ class Recording:
             if entry.name == repr(entry.type)
             else f'{entry.name}: {entry.type}'
         )
+
+
+def _kind_of(value: object) -> np.dtype[Any]:
+    """Return the dtype of an array of what is no array; that of objects for values."""
+    return np.dtype(object) if _holds_values(value) else np.asarray(value).dtype
 
 
 def _holds_values(x: object) -> bool:

@@ -285,3 +285,59 @@ def test_shared_functions_take_arguments_by_position() -> None:
 
     with pytest.raises(TypeError, match=r'lazy\(power\): .* got n by name'):
         jf.compile(square, like=[1.0])
+
+
+# ---- indices and constants -----------------------------------------------------------
+
+
+def test_indices_are_those_of_arrays() -> None:
+    @jf.lazy
+    def rows(x: list[float]) -> Any:
+        a = jf.tensor(np.asarray(x, np.float32))
+        return a[0], a[False], a[True], a[np.int64(1)], a[1], a[:-1:1], a[..., None]
+
+    example = [1.0, 2.0]
+    want = (1.0, [], [[1.0, 2.0]], 2.0, 2.0, [1.0], [[1.0], [2.0]])
+    assert results(rows, [example]) == [want]
+
+
+@pytest.mark.parametrize(
+    ('key', 'match'),
+    [
+        ([0, 1], r'expected an index of ints and slices, got \[0, 1\] \(list\); write'),
+        (np.zeros(2, int), r'got array\(\[0, 0\]\) \(ndarray\); write `jf.Function'),
+        ('a', "got 'a'; write"),
+        (0.5, 'got 0.5; write'),
+    ],
+)
+def test_other_indices_are_refused(key: Any, match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        jf.compile(jf.lazy(lambda x: jf.tensor(x)[key]), like=[np.ones(3)])
+
+
+def test_values_are_no_ends_of_slices() -> None:
+    @jf.lazy
+    def cut(x: Any) -> Any:
+        a = jf.tensor(x)
+        return a[: a[0]]
+
+    with pytest.raises(TypeError, match='expected an index of ints, got a value; wri'):
+        jf.compile(cut, like=[np.ones(3)])
+
+
+def test_constants_are_numbers_in_lists_and_of_any_dtype() -> None:
+    @jf.lazy
+    def constants(x: Any) -> Any:
+        return jf.tensor([x, 2]), jf.tensor([[x]], 'float32'), jf.tensor(x, 'uint8')
+
+    assert results(constants, [1, 3]) == [([n, 2], [[n]], n) for n in (1, 3)]
+    model = jf.compile(constants, like=[1])
+    with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
+        model.schedule([-1])
+
+
+@pytest.mark.parametrize('value', ['int32', 'a', None, {}, ['a'], object])
+@pytest.mark.parametrize('dtype', [None, 'int32'])
+def test_constants_are_nothing_else(value: Any, dtype: Any) -> None:
+    with pytest.raises(TypeError, match='expected a number or an array, got'):
+        jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[value])
