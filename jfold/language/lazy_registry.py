@@ -145,11 +145,36 @@ class Registry:
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
         """Return the entry of a tuple, dict or dataclass of parts."""
+        known = self.known.get(('parts', form, *numbers))
+        if known is not None:
+            return known
         types = [self.entries[n].type for n in numbers]
         is_struct = isinstance(form, StructForm)
         type_ = StructType(form, types) if is_struct else TupleType(types)  # type: ignore[arg-type]
-        entry = self.entry(('product', type_), repr(type_), type_, _product(type_))
-        return self._read_by(entry, ('product', type_, *numbers), numbers)
+        return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)
+
+    def _of(self, type_: Nested) -> Entry:
+        """Return the entry of tuples, dicts, dataclasses or lists of a type."""
+        if isinstance(type_, SequenceType):
+            entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
+        else:
+            assert isinstance(type_, Product)
+            body = _product(type_)
+            entry = self.entry(('product', type_), repr(type_), type_, body)
+        entry.inputs = entry.inputs or [{} for _ in type_.parts]
+        return entry
+
+    def _joined(self, type_: Type) -> int:
+        """Return the number of the entry of a type that two examples have together.
+
+        Each has empty lists where the other may have items.
+        """
+        assert isinstance(type_, Nested)
+        entry = self._of(type_)
+        for makers, part in zip(entry.inputs, type_.parts, strict=True):
+            if isinstance(part, Nested):
+                self._note(makers, self._joined(part), entry.name)
+        return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
         """Return the entry of a list of items of one type.
@@ -158,23 +183,24 @@ class Registry:
           TypeError: the items are of several types.
         """
         distinct = tuple(dict.fromkeys(numbers))
-        item: Type = VoidType()
-        for number in distinct:
-            type_ = self.entries[number].type
-            if not (isinstance(item, VoidType) or fits(type_, item)):
-                if not fits(item, type_):
-                    raise TypeError(
-                        f'expected a list of items of one type, got {item} and {type_}'
-                    )
-                item = type_
-            elif isinstance(item, VoidType):
-                item = type_
-        type_ = SequenceType(item)
-        entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
-        if len(entry.inputs) == 0:
-            entry.inputs = [{}]
-        for number in distinct:
+        known = self.known.get(('list', *distinct))
+        if known is not None:
+            return known
+        types = dict.fromkeys(self.entries[number].type for number in distinct)
+        item: Type = next(iter(types), VoidType())
+        for type_ in types:
+            both = joined(item, type_)
+            if both is None:
+                raise TypeError(
+                    f'expected a list of items of one type, got {item} and {type_}; '
+                    'make a tuple of what differs'
+                )
+            item = both
+        more = () if item in types or not types else (self._joined(item),)
+        entry = self._of(SequenceType(item))
+        for number in (*distinct, *more):
             self._note(entry.inputs[0], number, entry.name)
+        self.known['list', *distinct] = entry
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
@@ -271,7 +297,17 @@ class Registry:
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Note the entry of a value of a metric; raise TypeError as `result` does."""
+        """Note the entry of a value of a metric.
+
+        Raises:
+          TypeError: it has a list, or values before were of another type.
+        """
+        type_ = self.entries[number].type
+        if _has_list(type_):
+            raise TypeError(
+                f'metric {name!r}: expected a tensor, or a tuple or a dict of tensors, '
+                f'got {type_}; observe each item of a list'
+            )
         known = self.metrics.setdefault((name, labelled), {})
         self._agree(known, number, 'values', f'metric {name!r}')
 
@@ -281,13 +317,16 @@ class Registry:
         if number in makers:
             return
         type_ = self.entries[number].type
-        for other in makers:
+        for other in [*makers]:
             before = self.entries[other].type
-            if not (fits(type_, before) or fits(before, type_)):
+            both = joined(type_, before)
+            if both is None:
                 raise TypeError(
                     f'{where}: expected {what} of one type, got {type_}, and {before} '
-                    'in another example or branch'
+                    'in another example or branch; return values of one type from each'
                 )
+            if both not in (type_, before):
+                self._note(makers, self._joined(both), where)
         self._note(makers, number, where)
 
 
@@ -321,11 +360,32 @@ def fits(type_: Type, other: Type) -> bool:
     return type_ == other
 
 
+def joined(type_: Type, other: Type) -> Type | None:
+    """Return the type of values that may be of both, with lists that both may have.
+
+    It is `None` where they differ in more than empty lists.
+    """
+    if fits(type_, other):
+        return other
+    if isinstance(type_, Nested) and type(type_) is type(other):
+        assert isinstance(other, Nested)
+        parts = [*map(joined, type_.parts, other.parts)]
+        alike = len(type_.parts) == len(other.parts) and None not in parts
+        if alike and type_.around(other.parts) == other:
+            return type_.around(part for part in parts if part is not None)
+    return type_ if fits(other, type_) else None
+
+
 def is_known(type_: Type) -> bool:
     """Return whether a type has no empty lists, whose items have an unknown type."""
     if isinstance(type_, Nested):
         return all(map(is_known, type_.parts))
     return not isinstance(type_, VoidType)
+
+
+def _has_list(type_: Type) -> bool:
+    parts = type_.parts if isinstance(type_, Nested) else ()
+    return isinstance(type_, SequenceType) or any(map(_has_list, parts))
 
 
 # ---- the blocks that read nodes ------------------------------------------------------

@@ -341,3 +341,64 @@ def test_constants_are_numbers_in_lists_and_of_any_dtype() -> None:
 def test_constants_are_nothing_else(value: Any, dtype: Any) -> None:
     with pytest.raises(TypeError, match='expected a number or an array, got'):
         jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[value])
+
+
+# ---- lists that are empty in some examples -------------------------------------------
+
+
+def numbers(x: list[float]) -> list[Any]:
+    return [jf.float32(item) for item in x]
+
+
+@jf.lazy
+def split(x: list[float]) -> Any:
+    below = [jf.float32(item) for item in x if item < 0.0]
+    above = [jf.float32(item) for item in x if item > 0.0]
+    zeros = [[jf.float32(item)] for item in x if not item]
+    return {'below': below, 'rest': (above, zeros)}
+
+
+@jf.lazy
+def splits(x: list[list[float]]) -> Any:
+    return [split(part) for part in x]
+
+
+@jf.lazy
+def nested(x: list[Any]) -> Any:
+    return [(numbers(part), {'n': [numbers(part)] * int(len(part) > 1)}) for part in x]
+
+
+PARTS: list[list[float]] = [[], [-1.0], [2.0, 3.0], [0.0], [-4.0, 0.0]]
+
+
+@pytest.mark.parametrize('back', [False, True])
+def test_each_example_may_have_other_lists_with_items(back: bool) -> None:
+    def wanted(x: list[float]) -> Any:
+        below, above = ([y for y in x if y < 0.0], [y for y in x if y > 0.0])
+        return {'below': below, 'rest': (above, [[y] for y in x if not y])}
+
+    order = -1 if back else 1
+    assert results(split, PARTS[::order]) == [*map(wanted, PARTS[::order])]
+    many = [[part] for part in PARTS] + [[], PARTS]
+    want = [[wanted(part) for part in x] for x in many]
+    assert results(splits, many[::order]) == want[::order]
+    few = [[[]], [[1.0]], [], [[1.0, 2.0], []]]
+    deep = [[(y, {'n': [y] * (len(y) > 1)}) for y in x] for x in few]
+    assert results(nested, few[::order]) == deep[::order]
+
+
+def test_lists_that_are_empty_in_all_examples_have_no_type() -> None:
+    with pytest.raises(TypeError, match='with items in some example of `like=`'):
+        jf.compile(split, like=PARTS[:3])
+
+
+def test_metrics_are_no_lists() -> None:
+    @jf.lazy
+    def watched(x: list[float]) -> Any:
+        jf.observe('all', {'x': numbers(x)})
+        return jf.float32(1.0)
+
+    with pytest.raises(
+        TypeError, match="metric 'all': .*; observe each item of a list"
+    ):
+        jf.compile(watched, like=[[1.0]])
