@@ -398,7 +398,5 @@ def test_metrics_are_no_lists() -> None:
         jf.observe('all', {'x': numbers(x)})
         return jf.float32(1.0)
 
-    with pytest.raises(
-        TypeError, match="metric 'all': .*; observe each item of a list"
-    ):
+    with pytest.raises(TypeError, match='observe each item of a list'):
         jf.compile(watched, like=[[1.0]])
