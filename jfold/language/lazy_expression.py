@@ -119,14 +119,19 @@ class Recorded:
       root: the expression, as it was written.
       registry: the entries of the calls of all its lazy functions.
       history: the data that they ran on, each behind its function.
+      closed: the entries that the program has.
     """
 
     root: b.Block
     registry: Registry = field(default_factory=Registry)
+    closed: Registry = field(default_factory=Registry)
     history: list[tuple[Lazy, Any]] = field(default_factory=list)
 
-    def learn(self, examples: Iterable[Any]) -> None:
+    def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
         """Run the lazy functions on examples, to meet the kinds of their calls.
+
+        Args:
+          skip_errors: leaves out examples on which they raise an error.
 
         Raises:
           TypeError: a function makes new blocks in each run, or is where it cannot be
@@ -141,11 +146,17 @@ class Recorded:
                 self._learn(number, example)
             except EmptyList:
                 postponed.append((number, example))
+            except Exception:
+                if not skip_errors:
+                    raise
+        skipping = contextlib.suppress(*[Exception] * skip_errors)
         for number, example in postponed:
-            self._learn(number, example)
+            with skipping:
+                self._learn(number, example)
         version = self.registry.version
         for number, example in waiting:
-            self._learn(number, example)
+            with skipping:
+                self._learn(number, example)
             if self.registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
@@ -179,7 +190,8 @@ class Recorded:
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
                     'none; add one'
                 )
-        readers = _Readers(registry.snapshot(), tuple(self.history))
+        self.closed = registry.snapshot()
+        readers = _Readers(self.closed, tuple(self.history))
         return substitute(self.root, readers.lazy)
 
 

@@ -91,6 +91,7 @@ class Registry:
       entries: by number.
       version: how often something new was met.
       closed: whether something new raises `NewCall`, as the program is written.
+      lacks: whether that has happened.
       calls: by block and the entries of its arguments, the number of the entry, where
         the result is one tensor: what recordings look up for each call.
       known: by kind, and by kind and entries of the arguments, the entry.
@@ -109,20 +110,25 @@ class Registry:
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
+    lacks: bool = False
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
         """Return the entry with this key, new on first use."""
         with self.lock:
             if key not in self.known:
-                if self.closed:
-                    raise NewCall(name)
+                self._check_open(name)
                 entry = Entry(len(self.entries), key, name, type_, body)
                 self.entries.append(entry)
                 self.version += 1
                 self.known[key] = entry
                 self._add_items(entry)
             return self.known[key]
+
+    def _check_open(self, name: str) -> None:
+        if self.closed:
+            self.lacks = True
+            raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
         """Add the entries of the parts of a result with parts."""
@@ -266,8 +272,7 @@ class Registry:
         """
         if number not in makers:
             with self.lock:
-                if self.closed:
-                    raise NewCall(f'{reader} of {self.entries[number].name}')
+                self._check_open(f'{reader} of {self.entries[number].name}')
                 makers[number] = None
                 self.version += 1
 

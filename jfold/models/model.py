@@ -16,7 +16,6 @@ from jfold.base.keys import Rngs, check_key
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
-from jfold.data.adoption import adopt_schedule
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -34,7 +33,7 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import growing
+from jfold.models.growing import adopted, growing, without_later
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
@@ -79,12 +78,14 @@ class Model(Stays):
     def __post_init__(self) -> None:
         # One jitted function per shape: JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
+        self._programs: list[Program] = []  # the newest first
         self._begin()
 
     def _begin(self) -> None:
         options = self.max_programs, self.residuals, self.strategy, self.reproducible
         self.budget = Budget(self.program, *options)
         self.scheduler = Scheduler(self.program, self.budget)
+        self._programs.insert(0, self.program)
 
     def _growing(self, batches: list[Any], record: Callable[[], Any]) -> Any:
         return growing(self._recorded, self._lower, batches, record)
@@ -375,26 +376,16 @@ class Model(Stays):
             `external` differs from `init` in structure, shape or dtype; or a layer
             draws and has no key.
         """
-        params = with_external(self.program.layers, params, external)
-        schedule = self._adopt(schedule)
-        check_kept(self.program)
-        check_params(self.program.layers, params)
-        rows, layers = schedule.examples, self.program.layers
+        schedule, program = adopted(schedule, self._programs, self.budget.spec_of)
+        rows, layers = schedule.examples, program.layers
+        params = without_later(params, layers, self.program.layers)
+        params = with_external(layers, params, external)
+        check_kept(program)
+        check_params(layers, params)
         draws = make_draws(layers, rows, rngs, ids, deterministic)
         note(self.budget, schedule.spec)
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
-        return returned(self.program, schedule, run(params, schedule, draws))
-
-    def _adopt(self, schedule: Schedule) -> Schedule:
-        """Return a schedule with the spec of this model; raise ValueError if unlike."""
-        if not isinstance(schedule, Schedule):
-            raise TypeError(
-                f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
-                'call `model.apply(params, model.schedule(examples))`'
-            )
-        if schedule.spec.program is self.program:
-            return schedule
-        return adopt_schedule(schedule, self.budget.spec_of, self.program)
+        return returned(program, schedule, run(params, schedule, draws))
 
     @api_boundary
     def eval(
@@ -465,7 +456,6 @@ def compile(
         are then computed by tiles of one width, in loops, which takes longer, most of
         all where levels are narrow; `docs/reproducible.md` says how much, and what is
         not promised.
-
       like: examples that lazy functions are run on, to find the kinds of their calls.
 
     Raises:

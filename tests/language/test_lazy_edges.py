@@ -400,3 +400,48 @@ def test_metrics_are_no_lists() -> None:
 
     with pytest.raises(TypeError, match='observe each item of a list'):
         jf.compile(watched, like=[[1.0]])
+
+
+# ---- growth --------------------------------------------------------------------------
+
+scale = jf.Function(lambda p, x: p * x, init=lambda key: jnp.float32(3.0), name='scale')
+
+
+@jf.lazy
+def signed(x: float) -> Any:
+    value = jf.float32(abs(x))
+    return tanh(value) * 0.0 if x > 0 else scale(value)
+
+
+def test_schedules_and_batches_of_before_stay_valid() -> None:
+    """Batches are made ahead, so the program may grow before one of them is used."""
+    model = jf.compile(signed, like=[1.0])
+    assert model.init(jax.random.key(0)) == {}
+    before, corpus = model.schedule([2.0]), model.trace([1.0, 2.0])
+    schedules = [batch.schedule for batch in model.batches([1.0, 2.0, -1.0, 3.0], 1)]
+    params = model.init(jax.random.key(0))
+    for schedule in (before, corpus.schedule([0]), schedules[0]):
+        assert model.apply({}, schedule).tolist() == [0.0]
+        gradient = jax.grad(lambda p, s=schedule: model.apply(p, s).sum())(params)
+        assert gradient == {'scale': 0.0}
+    assert [model.apply(params, x).item() for x in schedules] == [0.0, 0.0, 3.0, 0.0]
+    with pytest.raises(TypeError, match="parameters for layer 'scale'"):
+        model.apply({}, schedules[2])
+
+
+def test_examples_with_errors_are_told_as_in_any_batch() -> None:
+    model = jf.compile(signed, like=[1.0])
+    with pytest.raises(jf.InputError, match=r"example 2: .* got 'a'"):
+        model.schedule([1.0, -1.0, 'a'])
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, model.schedule([1.0, -2.0])).tolist() == [0.0, 6.0]
+    tracer = sent(model)
+    assert model.apply(params, model.schedule(tracer([-2.0]))).tolist() == [6.0]
+
+
+def test_new_calls_are_no_errors_to_skip() -> None:
+    model = jf.compile(signed, like=[1.0])
+    corpus = model.trace([1.0, 'a', -2.0], skip_errors=True)
+    assert [number for number, _ in corpus.skipped] == [1]
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
