@@ -52,9 +52,11 @@ def growing(
         ):  # no example was left out for its calls
             return result
     examples = itertools.chain.from_iterable(lists)
-    recorded.learn(examples, skip_errors=True)  # of which `record` tells
-    lower(recorded.expression())
-    LOG.info(f'{recorded.root!r} makes calls that `like=` lacks: it is lowered again')
+    with recorded.registry.lock:  # other threads may find new calls as well
+        recorded.learn(examples, skip_errors=True)  # of which `record` tells
+        if recorded.registry.version != recorded.closed.version:
+            lower(recorded.expression())
+            LOG.info(f'{recorded.root!r}: lowered again, for calls that `like=` lacks')
     return record()
 
 

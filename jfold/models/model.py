@@ -39,6 +39,7 @@ from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule, on_device
+from jfold.scheduling.selections import Selection
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, check_options
 
@@ -87,8 +88,14 @@ class Model(Stays):
         self.scheduler = Scheduler(self.program, self.budget)
         self._programs.insert(0, self.program)
 
-    def _growing(self, batches: list[Any], record: Callable[[], Any]) -> Any:
-        return growing(self._recorded, self._lower, batches, record)
+    def _selected(self, batches: list[Any]) -> tuple[Scheduler, list[Selection]]:
+        """Return selections of batches, and the scheduler of their program."""
+
+        def select() -> tuple[Scheduler, list[Selection]]:
+            scheduler = self.scheduler  # another thread may let the program grow
+            return scheduler, [*map(scheduler.select, batches)]
+
+        return growing(self._recorded, self._lower, batches, select)
 
     def _lower(self, block: Block) -> None:
         self.block, self.program = block, lower(block, unrolls=not self.reproducible)
@@ -168,9 +175,9 @@ class Model(Stays):
             channel = self.scheduler.agreement.among(shards)
             part = self.scheduler, examples, size, shards, channel, begin
             return schedule_part(*part)[0]
-        selection = self._growing([examples], lambda: self.scheduler.select(examples))
+        scheduler, (selection,) = self._selected([examples])
         deal = default_assignment(len(selection), size, shards)
-        schedule = self.scheduler.schedule(selection, deal, begin)
+        schedule = scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
 
     @api_boundary
@@ -191,9 +198,8 @@ class Model(Stays):
         """
         is_several = isinstance(batches, Iterable)
         expect('batches', batches, is_several, 'a list of lists of examples')
-        kept = list(batches)
-        selections = self._growing(kept, lambda: list(map(self.scheduler.select, kept)))
-        return self.scheduler.schedules(selections, size)
+        scheduler, selections = self._selected(list(batches))
+        return scheduler.schedules(selections, size)
 
     @api_boundary
     def trace(
@@ -227,10 +233,8 @@ class Model(Stays):
         """
         checked = check_examples(examples)
         more = checked, skip_errors, progress
-        corpus: Corpus = self._growing(
-            [checked], lambda: trace_corpus(self.scheduler, *more)
-        )
-        return corpus
+        record = lambda: trace_corpus(self.scheduler, *more)  # noqa: E731
+        return growing(self._recorded, self._lower, [checked], record)
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import pickle
 from typing import Any
@@ -445,3 +446,20 @@ def test_new_calls_are_no_errors_to_skip() -> None:
     assert [number for number, _ in corpus.skipped] == [1]
     params = model.init(jax.random.key(0))
     assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
+
+
+def test_threads_let_one_program_grow() -> None:
+    """Each width is a new kind of calls."""
+
+    @jf.lazy
+    def sums(widths: list[int]) -> Any:
+        total = jf.float32(0.0)
+        for width in widths:
+            total = add(total, jf.tensor(np.ones(width, np.float32))[-1])
+        return total
+
+    model = jf.compile(sums, like=[[1]])
+    batches = [[[n, 1 + n % 3]] for n in range(1, 9)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        schedules = [*threads.map(model.schedule, batches)]
+    assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8
