@@ -2,7 +2,8 @@
 """Recursion without Python's stack, for values that may be nested without limit.
 
 A recursive function is written as a generator. Where it would call itself, it yields
-the generator of that call; `run` sends back its result, or throws in its error.
+the generator of that call; `run` sends back its result, or throws in its error. What is
+no generator is sent back as it is.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ def run(steps: Steps[T]) -> T:
             calls.pop()
             value, error = None, raised
         else:
-            calls.append(inner)
-            value = error = None
+            error = None
+            if isinstance(inner, Generator):
+                calls.append(inner)
+                value = None
+            else:
+                value = inner
     if error is None:
         result: T = value
         return result

@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, overload
 
 import jax.numpy as jnp
+import numpy as np
 
-from jfold.base.errors import expect
+from jfold.base.errors import expect, short_repr
 from jfold.base.operands import RECORDER, SCOPE, Operand, Recorder, with_number
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm
@@ -29,6 +30,7 @@ from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
+INDICES = int, np.integer, np.bool_
 
 
 @block
@@ -68,7 +70,11 @@ class Lazy(Block):
             return super().__call__(*arguments)
         if not self.share:
             return self.fn(*arguments, **options)
-        expect('options', options, not options, 'nothing', 'pass them by position')
+        if options:
+            raise TypeError(
+                f'{self!r}: expected arguments by position, since it has `share=True`, '
+                f'got {", ".join(options)} by name; call `f(x, y)`'
+            )
         return recorder.shared(self.fn, arguments)
 
     def __get__(self, instance: object, owner: type | None = None) -> Lazy:
@@ -203,9 +209,21 @@ class Value(Operand):
     def __getitem__(self, key: object) -> Any:
         """Return the value of `x[key]`, with static indices and slices."""
         parts = key if isinstance(key, tuple) else (key,)
-        if any(isinstance(part, Operand) for part in parts):
-            hint = 'write `jf.Function(lambda x, i: x[i])` outside and call it'
-            raise TypeError(f'{self!r}: expected an index of ints, got a value; {hint}')
+        hint = 'write `jf.Function(lambda x, i: x[i])` outside and call it'
+        for part in parts:
+            ends = (
+                (part.start, part.stop, part.step) if type(part) is slice else (part,)
+            )
+            for end in ends:
+                if isinstance(end, Operand):
+                    raise TypeError(
+                        f'{self!r}: expected an index of ints, got a value; {hint}'
+                    )
+                if not (end is None or end is ... or isinstance(end, INDICES)):
+                    raise TypeError(
+                        f'{self!r}: expected an index of ints and slices, got '
+                        f'{short_repr(end)}; {hint}'
+                    )
         return self.recording.call(_item(tuple(map(_frozen, parts))), (self,))
 
     def _refused(self, *_: object) -> NoReturn:
@@ -214,6 +232,12 @@ class Value(Operand):
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = _refused
     __contains__ = _refused
+
+    def __copy__(self) -> Value:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Value:
+        return self
 
     def __repr__(self) -> str:
         return f'<value of {self.recording.describe(self)}>'
@@ -225,17 +249,17 @@ def function_of(fn: Callable[..., Any]) -> Function:
     return Function(fn)
 
 
-def _frozen(part: Any) -> Any:
-    """Return an index in a form that can be hashed; Python's slices cannot."""
-    if isinstance(part, slice):
+def _frozen(part: Any) -> tuple[Any, ...]:
+    """Return an index behind its class: `x[0]` and `x[False]` are not the same."""
+    if isinstance(part, slice):  # which cannot be hashed
         return slice, part.start, part.stop, part.step
-    return part
+    return type(part), part
 
 
 @functools.cache
-def _item(parts: tuple[Any, ...]) -> Function:
+def _item(parts: tuple[tuple[Any, ...], ...]) -> Function:
     """Return the block of `x[key]` for a key of frozen parts."""
-    key = tuple(slice(*x[1:]) if isinstance(x, tuple) else x for x in parts)
+    key = tuple(slice(*x) if kind is slice else x[0] for kind, *x in parts)
 
     def item(x: Any) -> Any:
         return x[key]

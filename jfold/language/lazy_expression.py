@@ -14,6 +14,7 @@ expression that was written by hand.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -72,26 +73,42 @@ class Reader:
         return getattr(self.lazy, '__name__', 'lazy')
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return learned_reader, self.parts
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The arguments of `learned_reader` for a reader like this one."""
         # Entries have functions of JAX; another process learns them from the same data.
-        return learned_reader, (self.lazy, self.history)
+        return self.lazy, self.history, self.registry.signature()
 
 
-def learned_reader(lazy: Lazy, history: tuple[tuple[Lazy, Any], ...]) -> Reader:
-    """Return the reader of a lazy function whose registry is learned from data."""
-    return Reader(lazy, registry_of(history).snapshot(), history)
+def learned_reader(
+    lazy: Lazy,
+    history: tuple[tuple[Lazy, Any], ...],
+    signature: tuple[str, ...],
+) -> Reader:
+    """Return the reader of a lazy function whose registry is learned from data.
 
-
-def registry_of(history: Iterable[tuple[Lazy, Any]]) -> Registry:
-    """Return the registry of runs on data; the same numbers in every process.
+    Args:
+      signature: that of the registry elsewhere, with which this one must agree.
 
     Raises:
-      TypeError: something else is in the place of a lazy function, as in a bad file.
+      TypeError: the function makes other calls here; or something else is in its place,
+        as in a bad file.
     """
     registry = Registry()
     for function, data in history:
         expect('function', function, isinstance(function, Lazy), 'a lazy function')
-        Recording(registry).run(function, data)
-    return registry
+        with contextlib.suppress(Exception):  # as the data may have raised before
+            Recording(registry).run(function, data)
+    closed = registry.snapshot()
+    if closed.signature() != signature:
+        raise TypeError(
+            f'{lazy!r}: expected the same calls in each process, got others when it '
+            'ran on the data of `like=` again; let it depend on the data alone, not on '
+            'the order of a set, and change no data after they were used'
+        )
+    return Reader(lazy, closed, history)
 
 
 @dataclass(eq=False)
@@ -101,17 +118,20 @@ class Recorded:
     Attributes:
       root: the expression, as it was written.
       registry: the entries of the calls of all its lazy functions.
-      history: the data from which it was learned, each behind its function.
+      history: the data that they ran on, each behind its function.
+      closed: the entries that the program has.
     """
 
     root: b.Block
     registry: Registry = field(default_factory=Registry)
-    history: tuple[tuple[Lazy, Any], ...] = ()
+    closed: Registry = field(default_factory=Registry)
+    history: list[tuple[Lazy, Any]] = field(default_factory=list)
 
-    def learn(self, examples: Iterable[Any]) -> None:
+    def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
         """Run the lazy functions on examples, to meet the kinds of their calls.
 
-        After an error nothing has changed.
+        Args:
+          skip_errors: leaves out examples on which they raise an error.
 
         Raises:
           TypeError: a function makes new blocks in each run, or is where it cannot be
@@ -127,15 +147,18 @@ class Recorded:
                 history += self._run(registry, number, example)
             except EmptyList:
                 postponed.append((number, example))
+            except Exception:
+                if not skip_errors:
+                    raise
+        skipping = contextlib.suppress(*[Exception] * skip_errors)
         for number, example in postponed:
-            self._run(registry, number, example)
-            history += reach(self.root, example)
-        # Learned again, without what runs have shown that then failed.
-        registry = registry_of(history)
-        version = registry.version
-        for number, example in numbered:
-            self._run(registry, number, example)
-            if registry.version != version:
+            with skipping:
+                self._learn(number, example)
+        version = self.registry.version
+        for number, example in waiting:
+            with skipping:
+                self._learn(number, example)
+            if self.registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
@@ -150,15 +173,15 @@ class Recorded:
         """Run the functions on an example; return the runs that showed new calls."""
         history = []
         for lazy, data in reach(self.root, example):
-            version = registry.version
+            version = self.registry.version
             try:
-                Recording(registry).run(lazy, data)
+                Recording(self.registry).run(lazy, data)
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
-            if registry.version != version:
-                history.append((lazy, data))
-        return history
+            finally:
+                if self.registry.version != version:
+                    self.history.append((lazy, data))
 
     def expression(self) -> b.Block:
         """Return the expression without lazy functions, for the calls met so far.
@@ -172,7 +195,8 @@ class Recorded:
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
                     'none; give one'
                 )
-        readers = _Readers(self.registry.snapshot(), self.history)
+        self.closed = registry.snapshot()
+        readers = _Readers(self.closed, tuple(self.history))
         return substitute(self.root, readers.lazy)
 
 

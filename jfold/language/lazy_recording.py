@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -15,7 +15,7 @@ from jfold.base.operands import RECORDER
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, Registry
+from jfold.language.lazy_registry import Entry, NewCall, Registry
 from jfold.types import Product, TensorType
 
 SCALARS = bool, int, float, complex
@@ -28,7 +28,8 @@ class Recording:
     Attributes:
       registry: the entries of calls.
       observed: the values of metrics: nodes (number of the metric, node, label).
-      memo: the results of shared functions, by function and ids of arguments.
+      memo: the results of shared functions, by function and ids of its instance and
+        arguments, each behind these objects.
     """
 
     __slots__ = ('calls', 'memo', 'observed', 'registry')
@@ -48,7 +49,7 @@ class Recording:
         token = RECORDER.set(self)
         try:
             value = lazy(example)
-            if hasattr(value, 'send'):  # a generator function
+            if isinstance(value, Generator):
                 value = run(value)
             if value is None:
                 raise TypeError(
@@ -88,20 +89,28 @@ class Recording:
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
                 is_own = all([x.recording is self for x in arguments])
-        except (AttributeError, KeyError):
+        except (AttributeError, LookupError, TypeError):  # data, whatever their `node`
             return self._call(block, arguments)
         return Value((number, *nodes), self) if is_own else self._foreign(arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Return the result of a call with any arguments, or for the first time."""
-        takes_data = not isinstance(block, b.Function)
-        nodes = []
-        for place, x in enumerate(arguments):
-            if takes_data and isinstance(x, list) and not x:
-                is_data = self.registry.takes_data(block, place)
-                nodes.append(self.node(x, is_data))
-            else:
-                nodes.append(self.node(x, takes_data))
+        of_values = self.registry.of_values
+        if not isinstance(block, b.Function) and block not in of_values:
+            try:
+                return self._called(block, arguments, takes_data=True)
+            except (TypeError, NewCall):
+                if all(map(_holds_values, arguments)):
+                    raise
+        # Numbers and empty lists are data to some blocks, and constants to others.
+        result = self._called(block, arguments, takes_data=False)
+        of_values.add(block)
+        return result
+
+    def _called(
+        self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool
+    ) -> Any:
+        nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple(node[0] for node in nodes)
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
@@ -113,20 +122,33 @@ class Recording:
         key = (getattr(function, '__func__', function), id(owner), *map(id, arguments))
         if key in self.memo:
             return self._remembered(key)
-        self.memo[key] = (arguments,)  # kept, so that no other object gets its id
-        value = function(*arguments)
-        if hasattr(value, 'send'):
-            return self._shared_steps(key, arguments, value)
-        self.memo[key] = arguments, value
+        kept = owner, arguments  # so that no other object gets their ids
+        self.memo[key] = (kept,)
+        try:
+            value = function(*arguments)
+        except BaseException:
+            del self.memo[key]
+            raise
+        if isinstance(value, Generator):
+            del self.memo[key]
+            return self._shared_steps(key, kept, value)
+        self.memo[key] = kept, value
         return value
 
-    def _shared_steps(self, key: Any, arguments: Any, steps: Steps[Any]) -> Steps[Any]:
-        value = yield steps
-        self.memo[key] = arguments, value
+    def _shared_steps(self, key: Any, kept: Any, steps: Steps[Any]) -> Steps[Any]:
+        if key in self.memo:  # it ran after the call, and before the `yield`
+            return self._remembered(key)
+        self.memo[key] = (kept,)
+        try:
+            value = yield steps
+        except BaseException:
+            del self.memo[key]
+            raise
+        self.memo[key] = kept, value
         return value
 
     def _remembered(self, key: Any) -> Any:
-        arguments, *values = self.memo[key]
+        (_, arguments), *values = self.memo[key]
         if not values:
             raise TypeError(
                 'expected data without circles, got an object that contains itself, '
@@ -144,13 +166,14 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
-        shape = np.shape(value)
-        kind = np.result_type(value) if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
-        if kind.kind not in 'biufcV':
+        own = np.result_type(value) if isinstance(value, NUMBERS) else _kind_of(value)
+        shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
+        if own.kind not in 'biufcV':
             hint = 'look up its number first, as in `vocabulary[word]`'
             got = short_repr(value)
             raise TypeError(f'expected a number or an array, got {got}; {hint}')
-        if type(value) in SCALARS and not np.can_cast(type(value), kind, 'same_kind'):
+        fits = type(value) not in SCALARS or np.can_cast(own, kind, 'same_kind')
+        if not (fits or (type(value) is int and kind.kind == 'u')):
             got = short_repr(value)
             raise TypeError(
                 f'expected a number that fits {kind.name}, got {got}; '
@@ -231,13 +254,22 @@ class Recording:
         )
 
 
+def _kind_of(value: object) -> np.dtype[Any]:
+    """Return the dtype of an array of what is no array; that of objects for values."""
+    return np.dtype(object) if _holds_values(value) else np.asarray(value).dtype
+
+
 def _holds_values(x: object) -> bool:
     """Return whether there is a value in nested tuples, lists, dicts and structs."""
     waiting = [x]
+    seen: dict[int, object] = {}  # data may contain themselves
     while waiting:
         item = waiting.pop()
         if isinstance(item, Value):
             return True
+        if id(item) in seen:
+            continue
+        seen[id(item)] = item
         if isinstance(item, tuple | list):
             waiting += item
         elif isinstance(item, dict):
@@ -253,6 +285,6 @@ def _advice(x: object) -> str:
         return ': call it, or write `return` before what it gives'
     if isinstance(x, str | bytes):
         return ': look up its number first, as in `jf.int32(vocabulary[word])`'
-    if hasattr(x, 'send'):
+    if isinstance(x, Generator):
         return ': write `yield` before a call of a generator function'
     return ''

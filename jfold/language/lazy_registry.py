@@ -95,12 +95,14 @@ class Registry:
       entries: by number.
       version: how often something new was met.
       closed: whether something new raises `NewCall`, as the program is written.
+      lacks: whether that has happened.
       calls: by block and the entries of its arguments, the number of the entry, where
         the result is one tensor: what recordings look up for each call.
       known: by kind, and by kind and entries of the arguments, the entry.
       numbers: by class of a Python number and dtype, the entry of such constants.
       results: per lazy function, the entries that have made its result.
       metrics: by name and whether labelled, the entries that have made its values.
+      of_values: blocks whose arguments are constants where they might be data.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -111,19 +113,26 @@ class Registry:
     numbers: dict[tuple[type, object], int] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
+    of_values: set[b.Block] = field(default_factory=set)
+    lacks: bool = False
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
         """Return the entry with this key, new on first use."""
         with self.lock:
             if key not in self.known:
-                if self.closed:
-                    raise NewCall(name)
+                self._check_open(name)
                 entry = Entry(len(self.entries), key, name, type_, body)
                 self.entries.append(entry)
+                self.version += 1
                 self.known[key] = entry
                 self._add_items(entry)
             return self.known[key]
+
+    def _check_open(self, name: str) -> None:
+        if self.closed:
+            self.lacks = True
+            raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
         """Add the entries of the parts of a result with parts."""
@@ -146,11 +155,36 @@ class Registry:
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
         """Return the entry of a tuple, dict or dataclass of parts."""
+        known = self.known.get(('parts', form, *numbers))
+        if known is not None:
+            return known
         types = [self.entries[n].type for n in numbers]
         is_struct = isinstance(form, StructForm)
         type_ = StructType(form, types) if is_struct else TupleType(types)  # type: ignore[arg-type]
-        entry = self.entry(('product', type_), repr(type_), type_, _product(type_))
-        return self._read_by(entry, ('product', type_, *numbers), numbers)
+        return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)
+
+    def _of(self, type_: Nested) -> Entry:
+        """Return the entry of tuples, dicts, dataclasses or lists of a type."""
+        if isinstance(type_, SequenceType):
+            entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
+        else:
+            assert isinstance(type_, Product)
+            body = _product(type_)
+            entry = self.entry(('product', type_), repr(type_), type_, body)
+        entry.inputs = entry.inputs or [{} for _ in type_.parts]
+        return entry
+
+    def _joined(self, type_: Type) -> int:
+        """Return the number of the entry of a type that two examples have together.
+
+        Each has empty lists where the other may have items.
+        """
+        assert isinstance(type_, Nested)
+        entry = self._of(type_)
+        for makers, part in zip(entry.inputs, type_.parts, strict=True):
+            if isinstance(part, Nested):
+                self._note(makers, self._joined(part), entry.name)
+        return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
         """Return the entry of a list of items of one type.
@@ -159,24 +193,24 @@ class Registry:
           TypeError: the items are of several types.
         """
         distinct = tuple(dict.fromkeys(numbers))
-        item: Type = VoidType()
-        for number in distinct:
-            type_ = self.entries[number].type
-            if not (isinstance(item, VoidType) or fits(type_, item)):
-                if not fits(item, type_):
-                    raise TypeError(
-                        f'expected a list of items of one type, got {item} and '
-                        f'{type_}; make a tuple of what differs'
-                    )
-                item = type_
-            elif isinstance(item, VoidType):
-                item = type_
-        type_ = SequenceType(item)
-        entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
-        if len(entry.inputs) == 0:
-            entry.inputs = [{}]
-        for number in distinct:
+        known = self.known.get(('list', *distinct))
+        if known is not None:
+            return known
+        types = dict.fromkeys(self.entries[number].type for number in distinct)
+        item: Type = next(iter(types), VoidType())
+        for type_ in types:
+            both = joined(item, type_)
+            if both is None:
+                raise TypeError(
+                    f'expected a list of items of one type, got {item} and {type_}; '
+                    'make a tuple of what differs'
+                )
+            item = both
+        more = () if item in types or not types else (self._joined(item),)
+        entry = self._of(SequenceType(item))
+        for number in (*distinct, *more):
             self._note(entry.inputs[0], number, entry.name)
+        self.known['list', *distinct] = entry
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
@@ -189,7 +223,12 @@ class Registry:
         entry = self.known.get((block, types)) or self._alike(block, types)
         if entry is None:
             if not all(map(is_known, types)):
-                raise EmptyList(NO_ITEMS.format(block))
+                raise EmptyList(
+                    f'{block!r}: expected a list with items, which tell its type, got '
+                    'an empty one before any other; give an example that comes to one '
+                    'with items first, or leave the call out: `f(items) if items else '
+                    'zeros`'
+                )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
                 raise TypeError(
@@ -253,10 +292,13 @@ class Registry:
         """
         if number not in makers:
             with self.lock:
-                if self.closed:
-                    raise NewCall(f'{reader} of {self.entries[number].name}')
+                self._check_open(f'{reader} of {self.entries[number].name}')
                 makers[number] = None
                 self.version += 1
+
+    def signature(self) -> tuple[str, ...]:
+        """Return the types of the entries and what makes their arguments, as text."""
+        return tuple(f'{x.type} of {[*map(list, x.inputs)]}' for x in self.entries)
 
     def snapshot(self) -> Registry:
         """Return a closed copy, which knows what has been met so far."""
@@ -268,10 +310,8 @@ class Registry:
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
-            calls, numbers = {**self.calls}, {**self.numbers}
-        return Registry(
-            entries, self.version, True, calls, known, numbers, results, metrics
-        )
+            more = {**self.calls}, known, {**self.numbers}, results, metrics
+            return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note the entry of the result of a lazy function on an example.
@@ -282,7 +322,17 @@ class Registry:
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Note the entry of a value of a metric; raise TypeError as `result` does."""
+        """Note the entry of a value of a metric.
+
+        Raises:
+          TypeError: it has a list, or values before were of another type.
+        """
+        type_ = self.entries[number].type
+        if _has_list(type_):
+            raise TypeError(
+                f'metric {name!r}: expected a tensor, or a tuple or a dict of tensors, '
+                f'got {type_}; observe each item of a list'
+            )
         known = self.metrics.setdefault((name, labelled), {})
         self._agree(known, number, 'values', f'metric {name!r}')
 
@@ -292,13 +342,16 @@ class Registry:
         if number in makers:
             return
         type_ = self.entries[number].type
-        for other in makers:
+        for other in [*makers]:
             before = self.entries[other].type
-            if not (fits(type_, before) or fits(before, type_)):
+            both = joined(type_, before)
+            if both is None:
                 raise TypeError(
                     f'{where}: expected {what} of one type, got {type_}, and {before} '
                     'in another example or branch; return values of one type from each'
                 )
+            if both not in (type_, before):
+                self._note(makers, self._joined(both), where)
         self._note(makers, number, where)
 
 
@@ -332,11 +385,32 @@ def fits(type_: Type, other: Type) -> bool:
     return type_ == other
 
 
+def joined(type_: Type, other: Type) -> Type | None:
+    """Return the type of values that may be of both, with lists that both may have.
+
+    It is `None` where they differ in more than empty lists.
+    """
+    if fits(type_, other):
+        return other
+    if isinstance(type_, Nested) and type(type_) is type(other):
+        assert isinstance(other, Nested)
+        parts = [*map(joined, type_.parts, other.parts)]
+        alike = len(type_.parts) == len(other.parts) and None not in parts
+        if alike and type_.around(other.parts) == other:
+            return type_.around(part for part in parts if part is not None)
+    return type_ if fits(other, type_) else None
+
+
 def is_known(type_: Type) -> bool:
     """Return whether a type has no empty lists, whose items have an unknown type."""
     if isinstance(type_, Nested):
         return all(map(is_known, type_.parts))
     return not isinstance(type_, VoidType)
+
+
+def _has_list(type_: Type) -> bool:
+    parts = type_.parts if isinstance(type_, Nested) else ()
+    return isinstance(type_, SequenceType) or any(map(_has_list, parts))
 
 
 # ---- the blocks that read nodes ------------------------------------------------------

@@ -175,7 +175,7 @@ CODECS: dict[type, Codec] = {
     ),
     b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
     Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), _outline),
-    Reader: Codec(lambda x: (x.lazy, x.history), learned_reader),
+    Reader: Codec(lambda x: x.parts, learned_reader),
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
 

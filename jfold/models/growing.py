@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The growth of programs whose lazy functions make calls never seen before."""
+"""The growth of programs whose lazy functions make calls never seen before.
+
+What was made for a program of before, schedules and corpora, stays with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from jfold.base.errors import InputError
 from jfold.combinators import Block
+from jfold.data.adoption import adopt_schedule
 from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import NewCall
 from jfold.models.compile_times import LOG
+from jfold.program.operations import Layer, Program
+from jfold.scheduling.schedule import Schedule
 
 T = TypeVar('T')
 
@@ -30,14 +37,59 @@ def growing(
       batches: lists of examples; of iterators, which cannot be read twice, a call that
         is new is an error.
     """
-    try:
+    if recorded is None:
         return record()
+    lists = [x for x in batches if isinstance(x, list)]
+    recorded.closed.lacks = False
+    try:
+        result = record()
     except InputError as error:
-        lists = [x for x in batches if isinstance(x, list)]
-        is_new = isinstance(error.__cause__, NewCall)
-        if recorded is None or not is_new or not lists:
+        if not (lists and isinstance(error.__cause__, NewCall)):
             raise
-    recorded.learn(example for examples in lists for example in examples)
-    lower(recorded.expression())
-    LOG.info(f'{recorded.root!r} makes calls that `like=` lacks: it is lowered again')
+    else:
+        if not (
+            lists and recorded.closed.lacks
+        ):  # no example was left out for its calls
+            return result
+    examples = itertools.chain.from_iterable(lists)
+    with recorded.registry.lock:  # other threads may find new calls as well
+        recorded.learn(examples, skip_errors=True)  # of which `record` tells
+        if recorded.registry.version != recorded.closed.version:
+            lower(recorded.expression())
+            LOG.info(f'{recorded.root!r}: lowered again, for calls that `like=` lacks')
     return record()
+
+
+def adopted(
+    schedule: Schedule, programs: Sequence[Program], spec_of: Callable[..., Any]
+) -> tuple[Schedule, Program]:
+    """Return a schedule with the spec of this model, and its program.
+
+    Args:
+      programs: those of the model, the newest first.
+      spec_of: returns the spec in a budget, as `adopt_schedule` takes it.
+
+    Raises:
+      TypeError: it is no schedule; ValueError: it is of another model.
+    """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
+            'call `model.apply(params, model.schedule(examples))`'
+        )
+    for program in programs:
+        if schedule.spec.program is program:
+            return schedule, program
+    return adopt_schedule(schedule, spec_of, programs[0]), programs[0]
+
+
+def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
+    """Return parameters without those of layers that the program met later.
+
+    Args:
+      layers, newest: the layers of the program, and of the one that it has become.
+    """
+    later = {layer.name for layer in newest} - {layer.name for layer in layers}
+    if not later or not isinstance(params, Mapping):
+        return params
+    return {name: x for name, x in params.items() if name not in later}

@@ -17,7 +17,6 @@ from jfold.base.keys import Rngs, check_key
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
-from jfold.data.adoption import adopt_schedule
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -35,12 +34,13 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import growing
+from jfold.models.growing import adopted, growing, without_later
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule, on_device
+from jfold.scheduling.selections import Selection
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, check_options
 
@@ -80,15 +80,23 @@ class Model(Stays, Displayed):
     def __post_init__(self) -> None:
         # One jitted function per shape: JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
+        self._programs: list[Program] = []  # the newest first
         self._begin()
 
     def _begin(self) -> None:
         options = self.max_programs, self.residuals, self.strategy, self.reproducible
         self.budget = Budget(self.program, *options)
         self.scheduler = Scheduler(self.program, self.budget)
+        self._programs.insert(0, self.program)
 
-    def _growing(self, batches: list[Any], record: Callable[[], Any]) -> Any:
-        return growing(self._recorded, self._lower, batches, record)
+    def _selected(self, batches: list[Any]) -> tuple[Scheduler, list[Selection]]:
+        """Return selections of batches, and the scheduler of their program."""
+
+        def select() -> tuple[Scheduler, list[Selection]]:
+            scheduler = self.scheduler  # another thread may let the program grow
+            return scheduler, [*map(scheduler.select, batches)]
+
+        return growing(self._recorded, self._lower, batches, select)
 
     def _lower(self, block: Block) -> None:
         self.block, self.program = block, lower(block, unrolls=not self.reproducible)
@@ -168,9 +176,9 @@ class Model(Stays, Displayed):
             channel = self.scheduler.agreement.among(shards)
             part = self.scheduler, examples, size, shards, channel, begin
             return schedule_part(*part)[0]
-        selection = self._growing([examples], lambda: self.scheduler.select(examples))
+        scheduler, (selection,) = self._selected([examples])
         deal = default_assignment(len(selection), size, shards)
-        schedule = self.scheduler.schedule(selection, deal, begin)
+        schedule = scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
 
     @api_boundary
@@ -191,9 +199,8 @@ class Model(Stays, Displayed):
         """
         is_several = isinstance(batches, Iterable)
         expect('batches', batches, is_several, 'a list of lists of examples')
-        kept = list(batches)
-        selections = self._growing(kept, lambda: list(map(self.scheduler.select, kept)))
-        return self.scheduler.schedules(selections, size)
+        scheduler, selections = self._selected(list(batches))
+        return scheduler.schedules(selections, size)
 
     @api_boundary
     def trace(
@@ -227,10 +234,8 @@ class Model(Stays, Displayed):
         """
         checked = check_examples(examples)
         more = checked, skip_errors, progress
-        corpus: Corpus = self._growing(
-            [checked], lambda: trace_corpus(self.scheduler, *more)
-        )
-        return corpus
+        record = lambda: trace_corpus(self.scheduler, *more)  # noqa: E731
+        return growing(self._recorded, self._lower, [checked], record)
 
     @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
@@ -376,26 +381,16 @@ class Model(Stays, Displayed):
             `external` differs from `init` in structure, shape or dtype; or a layer
             draws and has no key.
         """
-        params = with_external(self.program.layers, params, external)
-        schedule = self._adopt(schedule)
-        check_kept(self.program)
-        check_params(self.program.layers, params)
-        rows, layers = schedule.examples, self.program.layers
+        schedule, program = adopted(schedule, self._programs, self.budget.spec_of)
+        rows, layers = schedule.examples, program.layers
+        params = without_later(params, layers, self.program.layers)
+        params = with_external(layers, params, external)
+        check_kept(program)
+        check_params(layers, params)
         draws = make_draws(layers, rows, rngs, ids, deterministic)
         note(self.budget, schedule.spec)
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
-        return returned(self.program, schedule, run(params, schedule, draws))
-
-    def _adopt(self, schedule: Schedule) -> Schedule:
-        """Return a schedule with the spec of this model; raise ValueError if unlike."""
-        if not isinstance(schedule, Schedule):
-            raise TypeError(
-                f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
-                'call `model.apply(params, model.schedule(examples))`'
-            )
-        if schedule.spec.program is self.program:
-            return schedule
-        return adopt_schedule(schedule, self.budget.spec_of, self.program)
+        return returned(program, schedule, run(params, schedule, draws))
 
     @api_boundary
     def eval(
@@ -466,7 +461,6 @@ def compile(
         are then computed by tiles of one width, in loops, which takes longer, most of
         all where levels are narrow; `docs/reproducible.md` says how much, and what is
         not promised.
-
       like: examples that lazy functions are run on, to find the kinds of their calls.
 
     Raises:

@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy functions at their edges: what calls take, what is shared, what grows."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import pickle
+from typing import Any
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+
+add = jf.Function(jnp.add)
+tanh = jf.Function(jnp.tanh)
+
+
+def results(fn: Any, examples: list[Any], like: list[Any] | None = None) -> list[Any]:
+    """The results of examples, one after another; those of a batch are the same."""
+    model = jf.compile(fn, like=examples if like is None else like)
+    alone = [model.eval(example) for example in examples]
+    batch = model.predict({}, examples, progress=False)
+    jax.tree.map(np.testing.assert_allclose, batch, batched(alone))
+    return [jax.tree.map(lambda x: np.asarray(x).tolist(), x) for x in alone]
+
+
+def batched(alone: list[Any]) -> Any:
+    if isinstance(alone[0], tuple):
+        return tuple(map(batched, zip(*alone, strict=True)))
+    if isinstance(alone[0], dict):
+        return {key: batched([x[key] for x in alone]) for key in alone[0]}
+    if isinstance(alone[0], list):
+        items = [item for x in alone for item in x]
+        values = batched(items) if items else np.zeros(0, np.float32)
+        return jf.Ragged(values, np.array([len(x) for x in alone], np.int32))
+    return np.stack(alone)
+
+
+# ---- what calls take -----------------------------------------------------------------
+
+
+class Linked:
+    """An object whose attribute has the name of one of a value."""
+
+    def __init__(self, node: object) -> None:
+        self.node = node
+
+
+@pytest.mark.parametrize('node', [3, None, (), ([], 1)])
+def test_data_may_have_an_attribute_called_node(node: object) -> None:
+    read = jf.InputTransform(lambda x: 1.5) >> jf.Scalar()
+
+    @jf.lazy
+    def twice(x: object) -> Any:
+        return add(read(x), read(x))
+
+    assert results(twice, [Linked(node)]) == [3.0]
+
+
+def test_data_may_contain_themselves() -> None:
+    read = jf.InputTransform(lambda x: x['value']) >> jf.Scalar()
+    example: dict[str, Any] = {'value': 2.0, 'next': [1, {'a': 1}]}
+    example['next'].append(example)
+
+    @jf.lazy
+    def value(x: object) -> Any:
+        return read(x)
+
+    model = jf.compile(value, like=[example])
+    assert model.apply({}, model.schedule([example])).tolist() == [2.0]
+
+
+def test_copies_of_values_are_the_values() -> None:
+    @jf.lazy
+    def doubled(x: float) -> Any:
+        stack = [jf.float32(x)]
+        return add(copy.copy(stack[0]), copy.deepcopy(stack)[0])
+
+    assert results(doubled, [1.0, 2.5]) == [2.0, 5.0]
+
+
+def test_blocks_that_take_values_take_empty_lists_and_numbers() -> None:
+    """Wherever the first empty list is, and however deep."""
+    total = jf.Map(tanh) >> jf.Sum()
+    pairs = jf.Zip() >> jf.Map(add) >> jf.Sum()
+    again = tanh >> tanh
+    children = jf.Sum()
+
+    @jf.lazy
+    def count(tree: list[Any]) -> Any:
+        if tree == [None]:
+            return jf.float32(2.0)
+        return add(1.0, children([count(child) for child in tree]))
+
+    @jf.lazy
+    def mixed(numbers: list[float]) -> Any:
+        values = [jf.float32(x) for x in numbers]
+        return add(total(values), pairs(values, values)), again(0.0)
+
+    trees: list[list[Any]] = [[], [[None]], [[], [[None], []]], [[]]]
+    assert results(count, trees) == [1.0, 3.0, 6.0, 2.0]
+    assert results(count, trees[::-1]) == [2.0, 6.0, 3.0, 1.0]
+    for numbers in ([[], [0.0, 0.0]], [[0.0, 0.0], []]):
+        assert results(mixed, numbers) == [(0.0, 0.0)] * 2
+
+
+def test_blocks_that_take_data_still_take_numbers_and_empty_lists() -> None:
+    vector, length = jf.Vector(2), jf.Length()
+
+    @jf.lazy
+    def both(x: Any) -> Any:
+        return vector(np.ones(2)), length([]), length(x)
+
+    assert results(both, [[1, 2], []]) == [([1.0, 1.0], 0.0, n) for n in (2.0, 0.0)]
+
+
+def test_what_a_block_takes_in_no_form_is_refused_as_a_value() -> None:
+    again = tanh >> tanh
+    with pytest.raises(TypeError, match="got 'a': look up its number first"):
+        jf.compile(jf.lazy(lambda x: add(again(x), 1.0)), like=['a'])
+
+
+def test_a_block_on_empty_lists_alone_has_no_type() -> None:
+    children = jf.Sum()
+
+    @jf.lazy
+    def count(tree: list[Any]) -> Any:
+        return add(1.0, children([count(child) for child in tree]))
+
+    hint = r'or leave the call out: `f\(items\) if items else zeros`'
+    with pytest.raises(TypeError, match=hint):
+        jf.compile(count, like=[[], [[]]])
+
+
+# ---- in other processes --------------------------------------------------------------
+
+
+def sent(model: jf.Model) -> Any:
+    """The tracer of a model, as another process gets it."""
+    return pickle.loads(cloudpickle.dumps(model.tracer()))
+
+
+def test_tracers_number_calls_as_the_model_does() -> None:
+    """Also those whose results nobody reads, or that raise an error at first."""
+    total = jf.Sum()
+
+    @jf.lazy
+    def head(words: list[Any]) -> Any:
+        if words == ['unused']:
+            jf.tensor(np.zeros(7, np.float32))
+        if len(words) > 2:
+            return tanh(jf.float32(3.0)) + total([jf.float32(0.0)])
+        first = jf.tensor(np.ones(len(words) + 2, np.float32))[0]
+        return add(first, total([jf.float32(x) for x in words if x != 'unused']))
+
+    examples: list[list[Any]] = [[], ['unused'], [1.0], [1.0, 2.0, 3.0]]
+    model = jf.compile(head, like=examples)
+    alike = model.schedule(sent(model)(examples))
+    want = model.apply({}, model.schedule(examples))
+    np.testing.assert_array_equal(model.apply({}, alike), want)
+
+
+def test_tracers_refuse_functions_that_make_other_calls() -> None:
+    steps = [tanh, add]
+
+    @jf.lazy
+    def changing(x: float) -> Any:
+        return steps[0](*[jf.float32(x)] * (1 if steps[0] is tanh else 2))
+
+    tracer = jf.compile(changing, like=[1.0]).tracer()
+    steps.reverse()
+    with pytest.raises(TypeError, match='expected the same calls in each process'):
+        sent_again = pickle.loads(cloudpickle.dumps(tracer))
+        sent_again([1.0])
+
+
+# ---- what is shared ------------------------------------------------------------------
+
+
+def test_generators_yield_calls_in_any_order_and_values() -> None:
+    runs = []
+
+    @jf.lazy(share=True)
+    def total(tree: Any) -> Any:
+        runs.append(tree)
+        if isinstance(tree, float):
+            return jf.float32(tree)
+        calls = [total(part) for part in tree]
+        parts = []
+        for call in calls:
+            parts.append((yield call))
+        return (yield add(*parts))
+
+    pair = [1.0, 2.0]
+    model = jf.compile(total, like=[[pair, pair]])
+    runs.clear()
+    schedule = model.schedule([[pair, pair]])
+    assert model.apply({}, schedule).tolist() == [6.0]
+    assert len(runs) == 4
+
+
+def test_methods_are_shared_within_an_instance_alone() -> None:
+    class Scale:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        @jf.lazy(share=True)
+        def __call__(self, x: float) -> Any:
+            return jf.float32(x) * self.factor
+
+    @jf.lazy
+    def scaled(x: float) -> Any:
+        return tuple(Scale(factor)(x) for factor in (2.0, 3.0, 4.0))
+
+    assert results(scaled, [1.0, 2.0]) == [(2.0, 3.0, 4.0), (4.0, 6.0, 8.0)]
+
+
+@pytest.mark.parametrize('deep', [False, True])
+def test_shared_functions_may_raise_errors_that_are_caught(deep: bool) -> None:
+    table = {1.0: 5.0}
+
+    @jf.lazy(share=True)
+    def plain(x: float) -> Any:
+        return jf.float32(table[x])
+
+    @jf.lazy(share=True)
+    def steps(x: float) -> Any:
+        return jf.float32(table[(yield x)])
+
+    @jf.lazy
+    def known(x: float) -> Any:
+        values = []
+        for _ in range(2):
+            try:
+                values.append((yield (steps if deep else plain)(x)))
+            except KeyError:
+                values.append(jf.float32(0.0))
+        return add(*values)
+
+    assert results(known, [1.0, 2.0]) == [10.0, 0.0]
+
+
+def test_shared_functions_may_return_nothing() -> None:
+    @jf.lazy(share=True)
+    def watched(x: list[float]) -> None:
+        jf.observe('first', jf.float32(x[0]))
+
+    @jf.lazy
+    def twice(x: list[float]) -> Any:
+        watched(x)
+        watched(x)
+        return jf.float32(x[0])
+
+    assert twice.eval([3.0])[1] == {'first': [3.0]}
+
+
+def test_circles_are_told_in_plain_functions_and_generators() -> None:
+    @jf.lazy(share=True)
+    def plain(x: list[Any]) -> Any:
+        return plain(x[0])
+
+    @jf.lazy(share=True)
+    def steps(x: list[Any]) -> Any:
+        return (yield steps(x[0]))
+
+    circle: list[Any] = []
+    circle.append(circle)
+    for fn in (plain, steps):
+        with pytest.raises(TypeError, match='expected data without circles'):
+            jf.compile(fn, like=[circle])
+
+
+def test_shared_functions_take_arguments_by_position() -> None:
+    @jf.lazy(share=True)
+    def power(x: float, n: int) -> Any:
+        return jf.float32(x**n)
+
+    @jf.lazy
+    def square(x: float) -> Any:
+        return power(x, n=2)
+
+    with pytest.raises(TypeError, match=r'lazy\(power\): .* got n by name'):
+        jf.compile(square, like=[1.0])
+
+
+# ---- indices and constants -----------------------------------------------------------
+
+
+def test_indices_are_those_of_arrays() -> None:
+    @jf.lazy
+    def rows(x: list[float]) -> Any:
+        a = jf.tensor(np.asarray(x, np.float32))
+        return a[0], a[False], a[True], a[np.int64(1)], a[1], a[:-1:1], a[..., None]
+
+    example = [1.0, 2.0]
+    want = (1.0, [], [[1.0, 2.0]], 2.0, 2.0, [1.0], [[1.0], [2.0]])
+    assert results(rows, [example]) == [want]
+
+
+@pytest.mark.parametrize(
+    ('key', 'match'),
+    [
+        ([0, 1], r'expected an index of ints and slices, got \[0, 1\] \(list\); write'),
+        (np.zeros(2, int), r'got array\(\[0, 0\]\) \(ndarray\); write `jf.Function'),
+        ('a', "got 'a'; write"),
+        (0.5, 'got 0.5; write'),
+    ],
+)
+def test_other_indices_are_refused(key: Any, match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        jf.compile(jf.lazy(lambda x: jf.tensor(x)[key]), like=[np.ones(3)])
+
+
+def test_values_are_no_ends_of_slices() -> None:
+    @jf.lazy
+    def cut(x: Any) -> Any:
+        a = jf.tensor(x)
+        return a[: a[0]]
+
+    with pytest.raises(TypeError, match='expected an index of ints, got a value; wri'):
+        jf.compile(cut, like=[np.ones(3)])
+
+
+def test_constants_are_numbers_in_lists_and_of_any_dtype() -> None:
+    @jf.lazy
+    def constants(x: Any) -> Any:
+        return jf.tensor([x, 2]), jf.tensor([[x]], 'float32'), jf.tensor(x, 'uint8')
+
+    assert results(constants, [1, 3]) == [([n, 2], [[n]], n) for n in (1, 3)]
+    model = jf.compile(constants, like=[1])
+    with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
+        model.schedule([-1])
+
+
+@pytest.mark.parametrize('value', ['int32', 'a', None, {}, ['a'], object])
+@pytest.mark.parametrize('dtype', [None, 'int32'])
+def test_constants_are_nothing_else(value: Any, dtype: Any) -> None:
+    with pytest.raises(TypeError, match='expected a number or an array, got'):
+        jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[value])
+
+
+# ---- lists that are empty in some examples -------------------------------------------
+
+
+def numbers(x: list[float]) -> list[Any]:
+    return [jf.float32(item) for item in x]
+
+
+@jf.lazy
+def split(x: list[float]) -> Any:
+    below = [jf.float32(item) for item in x if item < 0.0]
+    above = [jf.float32(item) for item in x if item > 0.0]
+    zeros = [[jf.float32(item)] for item in x if not item]
+    return {'below': below, 'rest': (above, zeros)}
+
+
+@jf.lazy
+def splits(x: list[list[float]]) -> Any:
+    return [split(part) for part in x]
+
+
+@jf.lazy
+def nested(x: list[Any]) -> Any:
+    return [(numbers(part), {'n': [numbers(part)] * int(len(part) > 1)}) for part in x]
+
+
+PARTS: list[list[float]] = [[], [-1.0], [2.0, 3.0], [0.0], [-4.0, 0.0]]
+
+
+@pytest.mark.parametrize('back', [False, True])
+def test_each_example_may_have_other_lists_with_items(back: bool) -> None:
+    def wanted(x: list[float]) -> Any:
+        below, above = ([y for y in x if y < 0.0], [y for y in x if y > 0.0])
+        return {'below': below, 'rest': (above, [[y] for y in x if not y])}
+
+    order = -1 if back else 1
+    assert results(split, PARTS[::order]) == [*map(wanted, PARTS[::order])]
+    many = [[part] for part in PARTS] + [[], PARTS]
+    want = [[wanted(part) for part in x] for x in many]
+    assert results(splits, many[::order]) == want[::order]
+    few = [[[]], [[1.0]], [], [[1.0, 2.0], []]]
+    deep = [[(y, {'n': [y] * (len(y) > 1)}) for y in x] for x in few]
+    assert results(nested, few[::order]) == deep[::order]
+
+
+def test_lists_that_are_empty_in_all_examples_have_no_type() -> None:
+    with pytest.raises(TypeError, match='with items in some example of `like=`'):
+        jf.compile(split, like=PARTS[:3])
+
+
+def test_metrics_are_no_lists() -> None:
+    @jf.lazy
+    def watched(x: list[float]) -> Any:
+        jf.observe('all', {'x': numbers(x)})
+        return jf.float32(1.0)
+
+    with pytest.raises(TypeError, match='observe each item of a list'):
+        jf.compile(watched, like=[[1.0]])
+
+
+# ---- growth --------------------------------------------------------------------------
+
+scale = jf.Function(lambda p, x: p * x, init=lambda key: jnp.float32(3.0), name='scale')
+
+
+@jf.lazy
+def signed(x: float) -> Any:
+    value = jf.float32(abs(x))
+    return tanh(value) * 0.0 if x > 0 else scale(value)
+
+
+def test_schedules_and_batches_of_before_stay_valid() -> None:
+    """Batches are made ahead, so the program may grow before one of them is used."""
+    model = jf.compile(signed, like=[1.0])
+    assert model.init(jax.random.key(0)) == {}
+    before, corpus = model.schedule([2.0]), model.trace([1.0, 2.0])
+    schedules = [batch.schedule for batch in model.batches([1.0, 2.0, -1.0, 3.0], 1)]
+    params = model.init(jax.random.key(0))
+    for schedule in (before, corpus.schedule([0]), schedules[0]):
+        assert model.apply({}, schedule).tolist() == [0.0]
+        gradient = jax.grad(lambda p, s=schedule: model.apply(p, s).sum())(params)
+        assert gradient == {'scale': 0.0}
+    assert [model.apply(params, x).item() for x in schedules] == [0.0, 0.0, 3.0, 0.0]
+    with pytest.raises(TypeError, match="parameters for layer 'scale'"):
+        model.apply({}, schedules[2])
+
+
+def test_examples_with_errors_are_told_as_in_any_batch() -> None:
+    model = jf.compile(signed, like=[1.0])
+    with pytest.raises(jf.InputError, match=r"example 2: .* got 'a'"):
+        model.schedule([1.0, -1.0, 'a'])
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, model.schedule([1.0, -2.0])).tolist() == [0.0, 6.0]
+    tracer = sent(model)
+    assert model.apply(params, model.schedule(tracer([-2.0]))).tolist() == [6.0]
+
+
+def test_new_calls_are_no_errors_to_skip() -> None:
+    model = jf.compile(signed, like=[1.0])
+    corpus = model.trace([1.0, 'a', -2.0], skip_errors=True)
+    assert [number for number, _ in corpus.skipped] == [1]
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
+
+
+def test_threads_let_one_program_grow() -> None:
+    """Each width is a new kind of calls."""
+
+    @jf.lazy
+    def sums(widths: list[int]) -> Any:
+        total = jf.float32(0.0)
+        for width in widths:
+            total = add(total, jf.tensor(np.ones(width, np.float32))[-1])
+        return total
+
+    model = jf.compile(sums, like=[[1]])
+    batches = [[[n, 1 + n % 3]] for n in range(1, 9)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        schedules = [*threads.map(model.schedule, batches)]
+    assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8
