@@ -101,7 +101,7 @@ class Block(Memoized, Displayed):
         return open_scope(self, sources).link(self, pack_sources(sources))
 
     def __call__(self, *sources: Any) -> Any:
-        """Return the wire of the result within `compose`; its value within `jf.lazy`."""
+        """Return the wire of the result in `compose`; its value in `jf.lazy`."""
         if recorder := RECORDER.get():
             return recorder.call(self, sources)
         return self._wired(sources)

@@ -138,13 +138,12 @@ class Recorded:
             reached without running the expression; or what calls raise.
           Exception: whatever a function raises, with a note of the example.
         """
-        registry, history = registry_of(self.history), [*self.history]
-        numbered = list(enumerate(examples))
-        # Lists that are empty in one example may have items in later ones.
+        waiting = list(enumerate(examples))
+        # Lists that are empty here may have items in later examples.
         postponed: list[tuple[int, Any]] = []
-        for number, example in numbered:
+        for number, example in waiting:
             try:
-                history += self._run(registry, number, example)
+                self._learn(number, example)
             except EmptyList:
                 postponed.append((number, example))
             except Exception:
@@ -165,13 +164,8 @@ class Recorded:
                     f'example {number} of `like=` again; make blocks outside of it, '
                     'once, and let it depend on nothing but the data'
                 )
-        self.registry, self.history = registry, tuple(history)
 
-    def _run(
-        self, registry: Registry, number: int, example: object
-    ) -> list[tuple[Lazy, Any]]:
-        """Run the functions on an example; return the runs that showed new calls."""
-        history = []
+    def _learn(self, number: int, example: object) -> None:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
@@ -189,8 +183,9 @@ class Recorded:
         Raises:
           TypeError: no example reaches a function.
         """
+        registry = self.registry
         for lazy in lazy_functions(self.root):
-            if lazy not in self.registry.results:
+            if lazy not in registry.results:
                 raise TypeError(
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
                     'none; give one'

@@ -15,7 +15,7 @@ from jfold.base.operands import RECORDER
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, NewCall, Registry
+from jfold.language.lazy_registry import Entry, GivesObjects, NewCall, Registry
 from jfold.types import Product, TensorType
 
 SCALARS = bool, int, float, complex
@@ -99,8 +99,9 @@ class Recording:
         if not isinstance(block, b.Function) and block not in of_values:
             try:
                 return self._called(block, arguments, takes_data=True)
-            except (TypeError, NewCall):
-                if all(map(_holds_values, arguments)):
+            except (TypeError, NewCall) as error:
+                gives_objects = isinstance(error, GivesObjects)
+                if gives_objects or all(map(_holds_values, arguments)):
                     raise
         # Numbers and empty lists are data to some blocks, and constants to others.
         result = self._called(block, arguments, takes_data=False)

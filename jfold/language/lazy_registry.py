@@ -40,10 +40,6 @@ from jfold.types import (
 SCALARS = bool, int, float, complex
 NUMBERS = *SCALARS, np.generic, np.ndarray, jax.Array
 EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsewhere
-NO_ITEMS = (
-    '{!r}: expected a list with items, whose type it has, got an empty one; give an '
-    'example where it has items'
-)
 # Makes the block that reads a node, of blocks that read its arguments.
 Body = Callable[[Sequence[b.Block]], b.Block]
 
@@ -231,7 +227,7 @@ class Registry:
                 )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
-                raise TypeError(
+                raise GivesObjects(
                     f'{block!r}: expected a block that gives tensors, got one that '
                     f'gives {result or "what these arguments do not tell"}; compute '
                     'with data in plain Python'
@@ -252,25 +248,9 @@ class Registry:
         """Return an entry of the block whose types differ in empty lists alone."""
         for key, entry in () if all(map(is_known, types)) else [*self.known.items()]:
             if isinstance(key, tuple) and key[0] is block and len(key) == 2:
-                if (
-                    isinstance(key[1], tuple)
-                    and len(key[1]) == len(types)
-                    and all(map(fits, types, key[1]))
-                ):
+                if len(key[1]) == len(types) and all(map(fits, types, key[1])):
                     return entry
         return None
-
-    def takes_data(self, block: b.Block, place: int) -> bool:
-        """Return whether a block takes data, not a list of values, as an argument.
-
-        Raises:
-          EmptyList: no call of the block with items has been met.
-        """
-        for key in [*self.known]:
-            if isinstance(key, tuple) and key[0] is block and len(key) == 2:
-                if isinstance(key[1], tuple) and place < len(key[1]):
-                    return isinstance(key[1][place], ObjectType)
-        raise EmptyList(NO_ITEMS.format(block))
 
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
@@ -368,6 +348,10 @@ def _merge_alike(entries: list[Entry]) -> None:
             if alike and is_known(other.type):
                 for makers, more in zip(other.inputs, entry.inputs, strict=True):
                     makers.update(more)
+
+
+class GivesObjects(TypeError):
+    """An error: a block that is called gives objects, not tensors."""
 
 
 class EmptyList(TypeError):

@@ -292,12 +292,11 @@ def test_programs_grow_with_new_kinds_of_calls(caplog: Any) -> None:
         after = model.schedule(TREES)
         model.schedule(TREES)
     grown = [x for x in caplog.messages if 'lowered again' in x]
-    assert grown == ['lazy(encode) makes calls that `like=` lacks: it is lowered again']
+    assert grown == ['lazy(encode): lowered again, for calls that `like=` lacks']
     params = model.init(jax.random.key(0))
     assert list(params) == ['embed', 'pair']
     assert model.apply(params, after).shape == (4, 3)
-    with pytest.raises(ValueError, match='a schedule made by this model'):
-        model.apply(params, before)
+    assert model.apply(params, before).shape == (1, 3)  # of the smaller program
     agree(model, params, TREES)
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
+from jfold.language.lazy_registry import GivesObjects
 from mistakes.common import Mistake
 
 add = jf.Function(jnp.add)
@@ -219,7 +220,7 @@ MISTAKES = [
     Mistake(
         'a block that gives objects',
         learned(lambda x: (text(x),)),
-        TypeError,
+        GivesObjects,
         'InputTransform(str): expected a block that gives tensors, got one that gives '
         f'object; compute with data in plain Python{FIRST}',
         lacks='do',
