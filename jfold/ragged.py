@@ -117,6 +117,7 @@ class Ragged(NDArrayOperatorsMixin):
         result = fn(*(_masked(items, x, 1) for x in values))
         return Ragged(_masked(items, result, 0), self.lengths)
 
+    @api_boundary
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: Any
     ) -> Any:
