@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jfold.base.errors import check_at_least, short_repr
-from jfold.base.functions import ratio
+from jfold.base.functions import mean_of_rows
 from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
@@ -79,7 +79,7 @@ class Ragged(NDArrayOperatorsMixin):
         count = self.mask.sum()
 
         def of(x: Any) -> Any:
-            return x.mean() if _is_ragged(x) else ratio(_total(x), count)
+            return x.mean() if _is_ragged(x) else mean_of_rows(jnp.asarray(x), count)
 
         return jax.tree.map(of, self.values, is_leaf=_is_ragged)
 
@@ -459,4 +459,4 @@ class MetricValues:
     def mean(self) -> Any:
         """Return the mean [*shape] over all rows that are not spare; 0 without any."""
         count = self.mask.sum()
-        return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)
+        return jax.tree.map(lambda x: mean_of_rows(x, count), self.values)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import close
-from checking import number, numbers, refuses, same
+from checking import number, numbers, observed, refuses, same
 
 import jfold as jf
 from jfold.base.errors import short_repr
@@ -110,6 +110,18 @@ def test_means_and_sums() -> None:
     same(jax.tree.map(float, deep.mean()), (1.0, 2.0))
     same(jax.tree.map(float, deep.sum()), (3.0, 6.0))
     assert jax.jit(lambda x: (x + 1).mean())(x) == 4
+
+
+def test_means_of_what_overflows() -> None:
+    """Sums that their dtype cannot hold: of results, of metrics and of sequences."""
+    for dtype, value, count in ('float16', 100.0, 1000), ('int32', 1 << 30, 4):
+        scalar = jf.Scalar(dtype)
+        found, metrics = applied(jf.Map(scalar >> observed('x')), [[value] * count, []])
+        model = jf.compile(scalar)
+        schedule = model.schedule([value] * count)
+        means = found.mean(), metrics['x'].mean()
+        for mean in (*means, schedule.mean(model.apply({}, schedule))):
+            assert (mean, mean.dtype) == (value, jnp.mean(found.values).dtype)
 
 
 def test_gradients_of_what_has_none_in_spare_rows() -> None:
