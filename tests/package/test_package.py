@@ -47,7 +47,7 @@ def test_importing_jfold_imports_little() -> None:
     assert others.isdisjoint(x.partition('.')[0] for x in found)
     assert not [x for x in found if x.startswith('jax')]  # Pallas comes with jax.extend
     late = {'models.model', 'lower', 'runtime', 'data', 'device'}
-    late |= {'language', 'tracing', 'flax', 'debug', 'display'}
+    late |= {'language', 'tracing.record', 'flax', 'debug', 'display'}
     assert late.isdisjoint(x.removeprefix('jfold.') for x in found)
 
 
