@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import (
     Any,
     ClassVar,
@@ -100,10 +101,7 @@ class Block(Memoized):
         return open_scope(self, sources).link(self, pack_sources(sources))
 
     def __call__(self, *sources: Any) -> Any:
-        """Return the wire of this block applied to sources, wires within `compose`.
-
-        In a function of `jf.lazy`, return the value of the block on values and data.
-        """
+        """Return its wire on wires of `compose`, or its value in a lazy function."""
         if recorder := RECORDER.get():
             return recorder.call(self, sources)
         return self._wired(sources)
@@ -373,6 +371,8 @@ class Function(Block):
     name: str | None = None
     batched: bool = False
     rngs: str | tuple[str, ...] = ()
+    # How many were made before: layers are named in the order of the model's code.
+    _serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fn) or isinstance(self.fn, Block):
