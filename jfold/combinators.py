@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import (
     Any,
@@ -190,6 +190,7 @@ def bound_passes() -> Passes:
 # ---- short-hands ---------------------------------------------------------------------
 
 T = TypeVar('T')
+_SERIALS = count()
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
 Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 # The short-hands that `convert_to_block` takes.
@@ -371,8 +372,7 @@ class Function(Block):
     name: str | None = None
     batched: bool = False
     rngs: str | tuple[str, ...] = ()
-    # How many were made before: layers are named in the order of the model's code.
-    _serial: int = field(default_factory=count().__next__, init=False, repr=False)
+    _serial: ClassVar[int]  # how many were made before, so that names have an order
 
     def __post_init__(self) -> None:
         if not callable(self.fn) or isinstance(self.fn, Block):
@@ -390,7 +390,7 @@ class Function(Block):
                 'Function: expected `rngs` as names of arguments, such as "dropout", '
                 f'got {self.rngs!r}'
             )
-        vars(self).update(rngs=tuple(names))
+        vars(self).update(rngs=tuple(names), _serial=next(_SERIALS))
 
     def __repr__(self) -> str:
         return f'Function({self.name or callable_name(self.fn)})'

@@ -172,3 +172,25 @@ def test_layers_keep_their_names_when_a_program_grows() -> None:
         params = more
         assert model.apply(params, schedule) == want
     assert params == {'gain': 4.0, 'gain_1': 3.0, 'gain_2': 2.0}
+
+
+# ---- the same model, made again ------------------------------------------------------
+
+
+def redefined(width: int, bias: float) -> jf.Model:
+    layer = jf.Function(lambda x: x[:width].sum() + bias, name='layer')
+
+    @jf.lazy
+    def summed(x: list[float]) -> Any:
+        return layer(jf.tensor(np.asarray(x, np.float32)))
+
+    return jf.compile(summed, like=[[1.0, 2.0, 3.0]])
+
+
+def test_what_was_traced_fits_a_model_made_again() -> None:
+    """As in another process, or in a notebook where layers were changed."""
+    one, other = redefined(2, 0.0), redefined(3, 1.0)
+    examples = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    parts = [one.trace(examples), one.tracer()(examples)]
+    corpus = other.join(parts)
+    assert other.apply({}, corpus.schedule([0, 3])).tolist() == [7.0, 16.0]
