@@ -134,6 +134,43 @@ def test_a_block_on_empty_lists_alone_has_no_type() -> None:
         jf.compile(count, like=[[], [[]]])
 
 
+def test_blocks_that_are_called_have_no_lazy_functions_inside() -> None:
+    @jf.lazy
+    def inner(x: float) -> Any:
+        return jf.float32(x)
+
+    every = jf.Map(inner)
+    hint = r'got lazy\(inner\); call that itself, for a Map `\[f\(x\) for x in xs\]`'
+    with pytest.raises(TypeError, match=hint):
+        jf.compile(jf.lazy(lambda x: every(x)[0]), like=[[1.0]])
+
+
+def test_blocks_are_composed_outside() -> None:
+    @jf.lazy
+    def composing(x: float) -> Any:
+        @jf.compose
+        def again(x: Any) -> Any:
+            return tanh(tanh(x))
+
+        return again(jf.float32(x))
+
+    with pytest.raises(TypeError, match='compose blocks outside the lazy function'):
+        jf.compile(composing, like=[1.0])
+
+
+def test_eval_of_one_example_takes_the_parameters_of_all() -> None:
+    scale = jf.Function(lambda p, x: p * x, lambda key: jnp.float32(2.0), name='scale')
+    shift = jf.Function(lambda p, x: p + x, lambda key: jnp.float32(1.0), name='shift')
+
+    @jf.lazy
+    def either(x: float) -> Any:
+        return (scale if x > 0 else shift)(jf.float32(x))
+
+    params = jf.compile(either, like=[1.0, -1.0]).init(jax.random.key(0))
+    assert either.eval(3.0, params) == 6.0
+    assert either.eval(-3.0, params) == -2.0
+
+
 # ---- what is shared ------------------------------------------------------------------
 
 
