@@ -101,7 +101,7 @@ class Block(Memoized, Displayed):
         return open_scope(self, sources).link(self, pack_sources(sources))
 
     def __call__(self, *sources: Any) -> Any:
-        """Return the wire of the result in `compose`; its value in `jf.lazy`."""
+        """Return its wire on wires of `compose`, or its value in a lazy function."""
         if recorder := RECORDER.get():
             return recorder.call(self, sources)
         return self._wired(sources)
@@ -190,6 +190,7 @@ def bound_passes() -> Passes:
 # ---- short-hands ---------------------------------------------------------------------
 
 T = TypeVar('T')
+_SERIALS = iter(range(1 << 62))
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
 Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 # The short-hands that `convert_to_block` takes.
@@ -371,6 +372,7 @@ class Function(Block):
     name: str | None = None
     batched: bool = False
     rngs: str | tuple[str, ...] = ()
+    _serial: ClassVar[int]  # how many were made before, so that names have an order
 
     def __post_init__(self) -> None:
         if not callable(self.fn) or isinstance(self.fn, Block):
@@ -388,7 +390,7 @@ class Function(Block):
                 'Function: expected `rngs` as names of arguments, such as "dropout", '
                 f'got {self.rngs!r}'
             )
-        vars(self).update(rngs=tuple(names))
+        vars(self).update(rngs=tuple(names), _serial=next(_SERIALS))
 
     def __repr__(self) -> str:
         return f'Function({self.name or callable_name(self.fn)})'

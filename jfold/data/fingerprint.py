@@ -38,6 +38,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jfold.combinators import Function
 from jfold.language.lazy_expression import Reader
 from jfold.language.typed import TypedUse
 from jfold.program.operations import Operation, Program
@@ -294,12 +295,6 @@ def _name(value: object) -> str:
     return _name(type(value))
 
 
-@summary_of.register
-def _(value: Reader) -> Said:
-    # The calls that it knows are those of the source.
-    return _name(value), [value.lazy.fn]
-
-
 @summary_of.register(type(None) | type(...) | str | bytes | int | float | complex)
 @summary_of.register(range | slice | enum.Enum | np.generic | np.dtype | Type)
 def _(value: object) -> Said:
@@ -354,6 +349,16 @@ def _(value: functools.partial[object]) -> Said:
 @summary_of.register(operator.itemgetter | operator.attrgetter | operator.methodcaller)
 def _(value: object) -> Said:
     return _name(value), value.__reduce__()[1:]
+
+
+@summary_of.register
+def _(value: Reader) -> Said:
+    return value.__name__, [value.lazy, value.registry.signature()]
+
+
+@summary_of.register
+def _(value: Function) -> Said:
+    return repr(value), ()  # a layer, which runs on the device
 
 
 @summary_of.register

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,12 +34,15 @@ def evaluate(
       TypeError: `params` is no dict, or was passed as `example`.
     """
     assert FAMILIES
-    if lazy_functions(block):
+    is_lazy = bool(lazy_functions(block))
+    if is_lazy:
         recorded = Recorded(block)
         recorded.learn([example])
         block = recorded.expression()
     typing = eager.typed_expression(block)
     _check(typing.layers, example, params)
+    if is_lazy and params is not None:
+        params = _called(typing.layers, params)
     rngs, id_, deterministic = drawing
     draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
     if draws is None or draws.evaluates:
@@ -50,6 +54,19 @@ def evaluate(
         return node_key(seeds[stream], identity, number)
 
     return eager.evaluate(typing, example, params, external, key)
+
+
+def _called(layers: Sequence[Layer], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without those of layers that this example does not call.
+
+    Where layers have one name, all are kept, since their numbers may differ.
+    """
+    stems = {_stem(layer.name) for layer in layers}
+    return {name: x for name, x in params.items() if _stem(name) in stems}
+
+
+def _stem(name: str) -> str:
+    return re.sub(r'_\d+$', '', name)
 
 
 def _check(layers: Sequence[Layer], example: object, params: object) -> None:

@@ -27,7 +27,7 @@ from jfold.language.fields import argument_order
 from jfold.language.forwarding import Forwarding
 from jfold.language.paths import fail, join_path
 from jfold.language.recursion import calls_of, endless_recursion
-from jfold.language.shared_parameters import with_unique_names
+from jfold.language.shared_parameters import Ranking, with_unique_names
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.program.operations import Layer
@@ -377,7 +377,10 @@ def infer(root: b.Block) -> TypedExpression:
             _check_metric(node, metrics)
     # The name of a layer depends on all layers, so nodes get named layers last.
     layers = dict.fromkeys(node.layer for node in state.nodes if node.layer)
-    named = with_unique_names({layer: state.functions[layer] for layer in layers})
+    hosted = [getattr(node.block, 'fn', None) for node in state.nodes]
+    ranks = next((fn.ranks for fn in hosted if isinstance(fn, Ranking)), {})
+    functions = {layer: state.functions[layer] for layer in layers}
+    named = with_unique_names(functions, ranks)
     for node in state.nodes:
         node.layer = None if node.layer is None else named[node.layer]
     _mark_draws(state)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from jfold.base.memo import memoized
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users
+from jfold.language.layer_names import layer_key
 from jfold.language.lazy_recording import Recording
 from jfold.language.lazy_registry import (
     EMPTY,
@@ -35,6 +36,7 @@ from jfold.language.lazy_registry import (
     fits,
     is_known,
 )
+from jfold.language.shared_parameters import Ranking
 from jfold.types import ObjectType, SequenceType
 
 number_of = operator.itemgetter(0)
@@ -48,7 +50,7 @@ def lazy_functions(root: b.Block) -> list[Lazy]:
 
 
 @dataclass(eq=False)
-class Reader:
+class Reader(Ranking):
     """A function from an example to the node of what a lazy function returns for it.
 
     It returns a pair of that and the nodes of metrics, if the program has any.
@@ -57,11 +59,13 @@ class Reader:
       lazy: the lazy function.
       registry: the entries of its calls, closed.
       history: the data from which the registry was learned, each behind its function.
+      ranks: the order in which layers of one name are numbered.
     """
 
     lazy: Lazy
     registry: Registry
     history: tuple[tuple[Lazy, Any], ...]
+    ranks: Mapping[Hashable, int] = field(default_factory=dict)
 
     def __call__(self, example: object) -> Any:
         recording = Recording(self.registry)
@@ -120,11 +124,14 @@ class Recorded:
       registry: the entries of the calls of all its lazy functions.
       history: the data that they ran on, each behind its function.
       closed: the entries that the program has.
+      ranks: the order in which layers of one name are numbered: that in which the model
+        makes them, and behind it those that were met later, so that names stay.
     """
 
     root: b.Block
     registry: Registry = field(default_factory=Registry)
     closed: Registry = field(default_factory=Registry)
+    ranks: dict[Hashable, int] = field(default_factory=dict)
     history: list[tuple[Lazy, Any]] = field(default_factory=list)
 
     def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
@@ -191,8 +198,13 @@ class Recorded:
                     'none; give one'
                 )
         self.closed = registry.snapshot()
-        readers = _Readers(self.closed, tuple(self.history))
-        return substitute(self.root, readers.lazy)
+        self.ranks = {**self.ranks}
+        readers = _Readers(self.closed, tuple(self.history), self.ranks)
+        root = substitute(self.root, readers.lazy)
+        functions = [x for x in users(root) if isinstance(x, b.Function)]
+        for function in sorted(functions, key=lambda x: x._serial):
+            self.ranks.setdefault(layer_key(function), len(self.ranks))
+        return root
 
 
 def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
@@ -217,9 +229,12 @@ class _Readers:
     """The blocks that read nodes, for the entries of a registry."""
 
     def __init__(
-        self, registry: Registry, history: tuple[tuple[Lazy, Any], ...]
+        self,
+        registry: Registry,
+        history: tuple[tuple[Lazy, Any], ...],
+        ranks: Mapping[Hashable, int],
     ) -> None:
-        self.registry, self.history = registry, history
+        self.registry, self.history, self.ranks = registry, history, ranks
         self.blocks: dict[int, b.Block] = {}
         self.choices: dict[frozenset[int], b.Block] = {}
 
@@ -276,7 +291,8 @@ class _Readers:
             cases = {key: self._metric(*key) for key in registry.metrics}
             metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
             value = b.Record((value, metrics)) >> b.GetItem(0)
-        return b.InputTransform(Reader(lazy, registry, self.history)) >> value
+        reader = Reader(lazy, registry, self.history, self.ranks)
+        return b.InputTransform(reader) >> value
 
     def _metric(self, name: str, labelled: bool) -> b.Block:
         value = self.choice(self.registry.metrics[name, labelled])

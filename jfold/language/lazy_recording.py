@@ -11,7 +11,7 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import short_repr
-from jfold.base.operands import RECORDER
+from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
@@ -286,6 +286,8 @@ def _advice(x: object) -> str:
         return ': call it, or write `return` before what it gives'
     if isinstance(x, str | bytes):
         return ': look up its number first, as in `jf.int32(vocabulary[word])`'
+    if isinstance(x, Operand):
+        return ', which `jf.compose` makes; compose blocks outside the lazy function'
     if isinstance(x, Generator):
         return ': write `yield` before a call of a generator function'
     return ''

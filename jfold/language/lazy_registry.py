@@ -24,6 +24,7 @@ from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
 from jfold.blocks.lazy import Lazy, Struct
+from jfold.language.analysis import users
 from jfold.language.block_types import call_type
 from jfold.types import (
     Nested,
@@ -225,6 +226,13 @@ class Registry:
                     'with items first, or leave the call out: `f(items) if items else '
                     'zeros`'
                 )
+            for lazy in users(block):
+                if isinstance(lazy, Lazy):
+                    raise TypeError(
+                        f'{block!r}: expected a block without lazy functions inside, '
+                        f'got {lazy!r}; call that itself, for a Map as '
+                        '`[f(x) for x in xs]`'
+                    )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
                 raise GivesObjects(

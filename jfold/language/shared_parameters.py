@@ -14,13 +14,26 @@ import jax
 from jfold.blocks.external import shown_rows
 from jfold.combinators import Function
 from jfold.language.flax_modules import check_shared_variables
+from jfold.language.layer_names import layer_key
 from jfold.program.operations import Layer
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
 
-def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
+class Ranking:
+    """A base class of functions on the host that know an order of layers.
+
+    Attributes:
+      ranks: by `layer_key` of a function, its place among those of its name.
+    """
+
+    ranks: Mapping[Hashable, int]
+
+
+def with_unique_names(
+    layers: Mapping[Layer, Function], ranks: Mapping[Hashable, int]
+) -> dict[Layer, Layer]:
     """Return each layer with its final name: later ones of a name get a number.
 
     Layers of one owner, as methods of one module, share a name and parameters. Those
@@ -28,6 +41,7 @@ def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
 
     Args:
       layers: in the order in which the expression uses them.
+      ranks: by `layer_key`, places that come before this order.
 
     Raises:
       TypeError: two external arrays have one name and rows of different types, or two
@@ -39,10 +53,14 @@ def with_unique_names(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     for layer in layers:
         key = layer if layer.owner is None else layer.owner
         groups.setdefault(key, []).append(layer)
-    # External arrays first: users pass them by name, so they have to keep their names.
-    order = sorted(
-        groups.values(), key=lambda x: (not x[0].external, x[0].params is None)
-    )
+
+    def place(group: list[Layer]) -> tuple[bool, bool, int]:
+        keys = [layer_key(layers[x]) for x in group]
+        rank = min(ranks.get(key, len(ranks)) for key in keys)
+        # External arrays first: users pass them by name, so they have to keep theirs.
+        return not group[0].external, group[0].params is None, rank
+
+    order = sorted(groups.values(), key=place)
     names = {layer.name for layer in layers}
     numbers = {name: itertools.count(1) for name in names}
     free, result = set(names), dict[Layer, Layer]()

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy functions at their edges: what calls take, what is shared, what grows."""
+"""Lazy functions at their edges: what calls take, what is shared, empty lists."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import copy
-import pickle
 from typing import Any
 
-import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,46 +134,41 @@ def test_a_block_on_empty_lists_alone_has_no_type() -> None:
         jf.compile(count, like=[[], [[]]])
 
 
-# ---- in other processes --------------------------------------------------------------
+def test_blocks_that_are_called_have_no_lazy_functions_inside() -> None:
+    @jf.lazy
+    def inner(x: float) -> Any:
+        return jf.float32(x)
+
+    every = jf.Map(inner)
+    hint = r'got lazy\(inner\); call that itself, for a Map `\[f\(x\) for x in xs\]`'
+    with pytest.raises(TypeError, match=hint):
+        jf.compile(jf.lazy(lambda x: every(x)[0]), like=[[1.0]])
 
 
-def sent(model: jf.Model) -> Any:
-    """The tracer of a model, as another process gets it."""
-    return pickle.loads(cloudpickle.dumps(model.tracer()))
+def test_blocks_are_composed_outside() -> None:
+    @jf.lazy
+    def composing(x: float) -> Any:
+        @jf.compose
+        def again(x: Any) -> Any:
+            return tanh(tanh(x))
+
+        return again(jf.float32(x))
+
+    with pytest.raises(TypeError, match='compose blocks outside the lazy function'):
+        jf.compile(composing, like=[1.0])
 
 
-def test_tracers_number_calls_as_the_model_does() -> None:
-    """Also those whose results nobody reads, or that raise an error at first."""
-    total = jf.Sum()
+def test_eval_of_one_example_takes_the_parameters_of_all() -> None:
+    scale = jf.Function(lambda p, x: p * x, lambda key: jnp.float32(2.0), name='scale')
+    shift = jf.Function(lambda p, x: p + x, lambda key: jnp.float32(1.0), name='shift')
 
     @jf.lazy
-    def head(words: list[Any]) -> Any:
-        if words == ['unused']:
-            jf.tensor(np.zeros(7, np.float32))
-        if len(words) > 2:
-            return tanh(jf.float32(3.0)) + total([jf.float32(0.0)])
-        first = jf.tensor(np.ones(len(words) + 2, np.float32))[0]
-        return add(first, total([jf.float32(x) for x in words if x != 'unused']))
+    def either(x: float) -> Any:
+        return (scale if x > 0 else shift)(jf.float32(x))
 
-    examples: list[list[Any]] = [[], ['unused'], [1.0], [1.0, 2.0, 3.0]]
-    model = jf.compile(head, like=examples)
-    alike = model.schedule(sent(model)(examples))
-    want = model.apply({}, model.schedule(examples))
-    np.testing.assert_array_equal(model.apply({}, alike), want)
-
-
-def test_tracers_refuse_functions_that_make_other_calls() -> None:
-    steps = [tanh, add]
-
-    @jf.lazy
-    def changing(x: float) -> Any:
-        return steps[0](*[jf.float32(x)] * (1 if steps[0] is tanh else 2))
-
-    tracer = jf.compile(changing, like=[1.0]).tracer()
-    steps.reverse()
-    with pytest.raises(TypeError, match='expected the same calls in each process'):
-        sent_again = pickle.loads(cloudpickle.dumps(tracer))
-        sent_again([1.0])
+    params = jf.compile(either, like=[1.0, -1.0]).init(jax.random.key(0))
+    assert either.eval(3.0, params) == 6.0
+    assert either.eval(-3.0, params) == -2.0
 
 
 # ---- what is shared ------------------------------------------------------------------
@@ -401,65 +393,3 @@ def test_metrics_are_no_lists() -> None:
 
     with pytest.raises(TypeError, match='observe each item of a list'):
         jf.compile(watched, like=[[1.0]])
-
-
-# ---- growth --------------------------------------------------------------------------
-
-scale = jf.Function(lambda p, x: p * x, init=lambda key: jnp.float32(3.0), name='scale')
-
-
-@jf.lazy
-def signed(x: float) -> Any:
-    value = jf.float32(abs(x))
-    return tanh(value) * 0.0 if x > 0 else scale(value)
-
-
-def test_schedules_and_batches_of_before_stay_valid() -> None:
-    """Batches are made ahead, so the program may grow before one of them is used."""
-    model = jf.compile(signed, like=[1.0])
-    assert model.init(jax.random.key(0)) == {}
-    before, corpus = model.schedule([2.0]), model.trace([1.0, 2.0])
-    schedules = [batch.schedule for batch in model.batches([1.0, 2.0, -1.0, 3.0], 1)]
-    params = model.init(jax.random.key(0))
-    for schedule in (before, corpus.schedule([0]), schedules[0]):
-        assert model.apply({}, schedule).tolist() == [0.0]
-        gradient = jax.grad(lambda p, s=schedule: model.apply(p, s).sum())(params)
-        assert gradient == {'scale': 0.0}
-    assert [model.apply(params, x).item() for x in schedules] == [0.0, 0.0, 3.0, 0.0]
-    with pytest.raises(TypeError, match="parameters for layer 'scale'"):
-        model.apply({}, schedules[2])
-
-
-def test_examples_with_errors_are_told_as_in_any_batch() -> None:
-    model = jf.compile(signed, like=[1.0])
-    with pytest.raises(jf.InputError, match=r"example 2: .* got 'a'"):
-        model.schedule([1.0, -1.0, 'a'])
-    params = model.init(jax.random.key(0))
-    assert model.apply(params, model.schedule([1.0, -2.0])).tolist() == [0.0, 6.0]
-    tracer = sent(model)
-    assert model.apply(params, model.schedule(tracer([-2.0]))).tolist() == [6.0]
-
-
-def test_new_calls_are_no_errors_to_skip() -> None:
-    model = jf.compile(signed, like=[1.0])
-    corpus = model.trace([1.0, 'a', -2.0], skip_errors=True)
-    assert [number for number, _ in corpus.skipped] == [1]
-    params = model.init(jax.random.key(0))
-    assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
-
-
-def test_threads_let_one_program_grow() -> None:
-    """Each width is a new kind of calls."""
-
-    @jf.lazy
-    def sums(widths: list[int]) -> Any:
-        total = jf.float32(0.0)
-        for width in widths:
-            total = add(total, jf.tensor(np.ones(width, np.float32))[-1])
-        return total
-
-    model = jf.compile(sums, like=[[1]])
-    batches = [[[n, 1 + n % 3]] for n in range(1, 9)]
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        schedules = [*threads.map(model.schedule, batches)]
-    assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy functions that make new calls: growth, other processes, and names of layers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+from typing import Any
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+
+add = jf.Function(jnp.add)
+tanh = jf.Function(jnp.tanh)
+
+
+# ---- in other processes --------------------------------------------------------------
+
+
+def sent(model: jf.Model) -> Any:
+    """The tracer of a model, as another process gets it."""
+    return pickle.loads(cloudpickle.dumps(model.tracer()))
+
+
+def test_tracers_number_calls_as_the_model_does() -> None:
+    """Also those whose results nobody reads, or that raise an error at first."""
+    total = jf.Sum()
+
+    @jf.lazy
+    def head(words: list[Any]) -> Any:
+        if words == ['unused']:
+            jf.tensor(np.zeros(7, np.float32))
+        if len(words) > 2:
+            return tanh(jf.float32(3.0)) + total([jf.float32(0.0)])
+        first = jf.tensor(np.ones(len(words) + 2, np.float32))[0]
+        return add(first, total([jf.float32(x) for x in words if x != 'unused']))
+
+    examples: list[list[Any]] = [[], ['unused'], [1.0], [1.0, 2.0, 3.0]]
+    model = jf.compile(head, like=examples)
+    alike = model.schedule(sent(model)(examples))
+    want = model.apply({}, model.schedule(examples))
+    np.testing.assert_array_equal(model.apply({}, alike), want)
+
+
+def test_tracers_refuse_functions_that_make_other_calls() -> None:
+    steps = [tanh, add]
+
+    @jf.lazy
+    def changing(x: float) -> Any:
+        return steps[0](*[jf.float32(x)] * (1 if steps[0] is tanh else 2))
+
+    tracer = jf.compile(changing, like=[1.0]).tracer()
+    steps.reverse()
+    with pytest.raises(TypeError, match='expected the same calls in each process'):
+        sent_again = pickle.loads(cloudpickle.dumps(tracer))
+        sent_again([1.0])
+
+
+# ---- growth --------------------------------------------------------------------------
+
+scale = jf.Function(lambda p, x: p * x, init=lambda key: jnp.float32(3.0), name='scale')
+
+
+@jf.lazy
+def signed(x: float) -> Any:
+    value = jf.float32(abs(x))
+    return tanh(value) * 0.0 if x > 0 else scale(value)
+
+
+def test_schedules_and_batches_of_before_stay_valid() -> None:
+    """Batches are made ahead, so the program may grow before one of them is used."""
+    model = jf.compile(signed, like=[1.0])
+    assert model.init(jax.random.key(0)) == {}
+    before, corpus = model.schedule([2.0]), model.trace([1.0, 2.0])
+    schedules = [batch.schedule for batch in model.batches([1.0, 2.0, -1.0, 3.0], 1)]
+    params = model.init(jax.random.key(0))
+    for schedule in (before, corpus.schedule([0]), schedules[0]):
+        assert model.apply({}, schedule).tolist() == [0.0]
+        gradient = jax.grad(lambda p, s=schedule: model.apply(p, s).sum())(params)
+        assert gradient == {'scale': 0.0}
+    assert [model.apply(params, x).item() for x in schedules] == [0.0, 0.0, 3.0, 0.0]
+    with pytest.raises(TypeError, match="parameters for layer 'scale'"):
+        model.apply({}, schedules[2])
+
+
+def test_examples_with_errors_are_told_as_in_any_batch() -> None:
+    model = jf.compile(signed, like=[1.0])
+    with pytest.raises(jf.InputError, match=r"example 2: .* got 'a'"):
+        model.schedule([1.0, -1.0, 'a'])
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, model.schedule([1.0, -2.0])).tolist() == [0.0, 6.0]
+    tracer = sent(model)
+    assert model.apply(params, model.schedule(tracer([-2.0]))).tolist() == [6.0]
+
+
+def test_new_calls_are_no_errors_to_skip() -> None:
+    model = jf.compile(signed, like=[1.0])
+    corpus = model.trace([1.0, 'a', -2.0], skip_errors=True)
+    assert [number for number, _ in corpus.skipped] == [1]
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
+
+
+def test_threads_let_one_program_grow() -> None:
+    """Each width is a new kind of calls."""
+
+    @jf.lazy
+    def sums(widths: list[int]) -> Any:
+        total = jf.float32(0.0)
+        for width in widths:
+            total = add(total, jf.tensor(np.ones(width, np.float32))[-1])
+        return total
+
+    model = jf.compile(sums, like=[[1]])
+    batches = [[[n, 1 + n % 3]] for n in range(1, 9)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        schedules = [*threads.map(model.schedule, batches)]
+    assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8
+
+
+# ---- names of layers -----------------------------------------------------------------
+
+
+def gain(name: str, init: Any) -> Any:
+    def call(params: Any, x: Any) -> Any:
+        return params * x
+
+    call.__name__ = name
+    return jf.Function(call, init)
+
+
+@pytest.mark.parametrize('like', [[1, 2, 3], [3, 2, 1], [4]])
+def test_layers_are_numbered_as_the_model_makes_them(like: list[int]) -> None:
+    """In any order of examples, and also those behind the lazy function."""
+    first, second, last = [gain('gain', lambda key, k=k: 2.0 + k) for k in range(3)]
+
+    @jf.lazy
+    def gains(x: int) -> Any:
+        value = jf.float32(1.0)
+        if x == 4:
+            return first(second(value))
+        return (second if x == 2 else first)(value)
+
+    model = jf.compile(gains >> last, like=like)
+    params = model.init(jax.random.key(0))
+    assert params == {'gain': 2.0, 'gain_1': 3.0, 'gain_2': 4.0}
+    assert model.apply(params, model.schedule([1, 2])).tolist() == [8.0, 12.0]
+
+
+def test_layers_keep_their_names_when_a_program_grows() -> None:
+    first, second, last = [gain('gain', lambda key, k=k: 2.0 + k) for k in range(3)]
+
+    @jf.lazy
+    def gains(x: int) -> Any:
+        value = jf.float32(1.0)
+        for layer in (second, first)[:x]:
+            value = layer(value)
+        return value
+
+    model = jf.compile(gains >> last, like=[0])
+    params = model.init(jax.random.key(0))
+    assert params == {'gain': 4.0}
+    for example, want in ((1, 12.0), (2, 24.0)):
+        schedule = model.schedule([example])
+        more = model.init(jax.random.key(0))
+        assert more == {**more, **params}
+        params = more
+        assert model.apply(params, schedule) == want
+    assert params == {'gain': 4.0, 'gain_1': 3.0, 'gain_2': 2.0}
+
+
+# ---- the same model, made again ------------------------------------------------------
+
+
+def redefined(width: int, bias: float) -> jf.Model:
+    layer = jf.Function(lambda x: x[:width].sum() + bias, name='layer')
+
+    @jf.lazy
+    def summed(x: list[float]) -> Any:
+        return layer(jf.tensor(np.asarray(x, np.float32)))
+
+    return jf.compile(summed, like=[[1.0, 2.0, 3.0]])
+
+
+def test_what_was_traced_fits_a_model_made_again() -> None:
+    """As in another process, or in a notebook where layers were changed."""
+    one, other = redefined(2, 0.0), redefined(3, 1.0)
+    examples = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    parts = [one.trace(examples), one.tracer()(examples)]
+    corpus = other.join(parts)
+    assert other.apply({}, corpus.schedule([0, 3])).tolist() == [7.0, 16.0]
