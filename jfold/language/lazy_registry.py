@@ -142,11 +142,14 @@ class Registry:
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
         """Return the entry of a tuple, dict or dataclass of parts."""
+        key = 'product', form, *numbers
+        if key in self.known:
+            return self.known[key]
         types = [self.entries[n].type for n in numbers]
         is_struct = isinstance(form, StructForm)
         type_ = StructType(form, types) if is_struct else TupleType(types)  # type: ignore[arg-type]
         entry = self.entry(('product', type_), repr(type_), type_, _product(type_))
-        return self._read_by(entry, ('product', type_, *numbers), numbers)
+        return self._read_by(entry, key, numbers)
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
         """Return the entry of a list of items of one type.
@@ -155,6 +158,9 @@ class Registry:
           TypeError: the items are of several types.
         """
         distinct = tuple(dict.fromkeys(numbers))
+        key = 'sequence', *distinct
+        if key in self.known:
+            return self.known[key]
         item: Type = VoidType()
         for number in distinct:
             type_ = self.entries[number].type
@@ -172,6 +178,8 @@ class Registry:
             entry.inputs = [{}]
         for number in distinct:
             self._note(entry.inputs[0], number, entry.name)
+        with self.lock:
+            self.known[key] = entry
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
