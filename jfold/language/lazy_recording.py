@@ -15,7 +15,7 @@ from jfold.base.operands import RECORDER
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, Registry
+from jfold.language.lazy_registry import EmptyList, Entry, Registry
 from jfold.types import Product, TensorType
 
 SCALARS = bool, int, float, complex
@@ -97,9 +97,30 @@ class Recording:
         takes_data = not isinstance(block, b.Function)
         nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple(node[0] for node in nodes)
-        known = self.registry.known.get((block, *numbers))
-        entry = known or self.registry.apply(block, numbers)
+        key = block, *numbers
+        entry = self.registry.known.get(key)
+        if entry is None and takes_data and self._is_refused(key, arguments):
+            nodes = [self.node(x) for x in arguments]
+            numbers = tuple(node[0] for node in nodes)
+            entry = self.registry.known.get((block, *numbers))
+        entry = entry or self.registry.apply(block, numbers)
         return self._opened((entry.number, *nodes), entry)
+
+    def _is_refused(self, key: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
+        """Return whether a block takes no data, so that its data are constants.
+
+        Args:
+          key: the block, and the entries of its arguments if they are data.
+        """
+        refused = self.registry.refused
+        if key not in refused and not all(map(_holds_values, arguments)):
+            try:
+                self.registry.apply(key[0], key[1:])
+            except EmptyList:
+                raise
+            except TypeError:
+                refused.add(key)
+        return key in refused
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return the result of a lazy function that runs once for the same objects."""
@@ -137,8 +158,8 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
-        shape = np.shape(value)
-        kind = np.result_type(value) if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
+        array = value if hasattr(value, 'dtype') else np.asarray(value)
+        kind = array.dtype if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
         if kind.kind not in 'biufcV':
             hint = 'look up its number first, as in `vocabulary[word]`'
             got = short_repr(value)
@@ -146,7 +167,7 @@ class Recording:
         if type(value) in SCALARS and not np.can_cast(type(value), kind, 'same_kind'):
             got = short_repr(value)
             raise TypeError(f'expected a number that fits {kind.name}, got {got}')
-        type_ = TensorType(shape, jax.dtypes.canonicalize_dtype(kind))
+        type_ = TensorType(array.shape, jax.dtypes.canonicalize_dtype(kind))
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
             self.registry.numbers[value.__class__, dtype] = number

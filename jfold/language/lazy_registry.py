@@ -97,6 +97,7 @@ class Registry:
       numbers: by class of a Python number and dtype, the entry of such constants.
       results: per lazy function, the entries that have made its result.
       metrics: by name and whether labelled, the entries that have made its values.
+      refused: kinds of calls that blocks refuse, since they take no data.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Registry:
     numbers: dict[tuple[type, object], int] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
+    refused: set[tuple[Any, ...]] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
@@ -194,7 +196,8 @@ class Registry:
             if not all(map(is_known, types)):
                 raise EmptyList(
                     f'{block!r}: expected a list with items, whose type it has, got an '
-                    'empty one; give first an example where it has items'
+                    'empty one; give first an example where it has items, or begin the '
+                    'list by a value, as in `total([zeros, *items])`'
                 )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
@@ -259,9 +262,8 @@ class Registry:
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
             calls, numbers = {**self.calls}, {**self.numbers}
-        return Registry(
-            entries, self.version, True, calls, known, numbers, results, metrics
-        )
+            parts = calls, known, numbers, results, metrics, {*self.refused}
+        return Registry(entries, self.version, True, *parts)
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note the entry of the result of a lazy function on an example.

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jfold as jf
@@ -38,3 +40,59 @@ def test_types_of_tuples_and_lists_are_computed_once(
     for name in ('TupleType', 'SequenceType'):
         monkeypatch.setattr(lazy_registry, name, refused)
     assert model.apply({}, model.schedule([[3, 4], [5]])).tolist() == [3, 5]
+
+
+def test_lists_of_constants_are_no_data() -> None:
+    """Not for blocks that take no data."""
+    total, squares = jf.Sum(), jf.Map(jf.Function(jnp.square)) >> jf.Sum()
+
+    @jf.lazy
+    def sums(numbers: Any) -> Any:
+        return total([1.0, 2.0]), squares([*map(jf.float32, numbers), 2.0])
+
+    one, other = rows(sums, [[3], [1, 1], []])
+    assert (one.tolist(), other.tolist()) == ([3, 3, 3], [13, 6, 4])
+
+
+def test_blocks_that_take_data_get_them() -> None:
+    """Empty lists too."""
+    total, length = jf.Map(jf.Scalar()) >> jf.Sum(), jf.Length()
+
+    @jf.lazy
+    def sums(numbers: Any) -> Any:
+        return total(numbers), length(numbers)
+
+    one, other = rows(sums, [[], [1, 2]])
+    assert (one.tolist(), other.tolist()) == ([0, 3], [0, 2])
+
+
+def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
+    """It comes first to a node without children, whose list has no items."""
+    total, zeros = jf.Sum(), np.zeros(2, 'float32')
+
+    @jf.lazy(share=True)
+    def begun(node: Any) -> Any:
+        return total([zeros, *map(begun, node)]) + 1
+
+    node: list[Any] = []
+    assert rows(begun, [[node, node], node]).tolist() == [[3, 3], [1, 1]]
+
+    @jf.lazy
+    def empty(node: Any) -> Any:
+        return total([empty(x) for x in node]) + 1
+
+    expected = 'a list with items, .*or begin the list by a value, as in `total'
+    with pytest.raises(TypeError, match=expected):
+        jf.compile(empty, like=[[[]]])
+
+
+def test_arrays_and_lists_are_constants() -> None:
+    """Those of JAX, and lists without a dtype."""
+
+    @jf.lazy
+    def constant(x: Any) -> Any:
+        return jf.tensor(x) + jnp.ones(2), jf.tensor([1, 2]), jf.tensor([0.5, x[0]])
+
+    found = rows(constant, [[0.0, 1.0]])
+    assert [x.tolist() for x in found] == [[[1, 2]], [[1, 2]], [[0.5, 0]]]
+    assert [x.dtype for x in found] == ['float32', 'int32', 'float32']
