@@ -356,7 +356,7 @@ def _applied(block: b.Block, count: int) -> Body:
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:
-            return block
+            return b.GetItem(0) >> b.Void() >> block
         if count == 1:
             return b.GetItem(1) >> inputs[0] >> block
         return b.Record(dict(enumerate(inputs, 1))) >> block

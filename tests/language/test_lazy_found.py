@@ -96,3 +96,15 @@ def test_arrays_and_lists_are_constants() -> None:
     found = rows(constant, [[0.0, 1.0]])
     assert [x.tolist() for x in found] == [[[1, 2]], [[1, 2]], [[0.5, 0]]]
     assert [x.dtype for x in found] == ['float32', 'int32', 'float32']
+
+
+def test_blocks_without_inputs_are_called_on_nothing() -> None:
+    """Constants, and functions of parameters alone."""
+    constant = jf.FromTensor(np.array([1, 2], 'float32'))
+    start = jf.Function(lambda: jnp.ones(2))
+
+    @jf.lazy
+    def sums(number: float) -> Any:
+        return constant() + start() if number > 1 else constant()
+
+    assert rows(sums, [1.0, 2.0]).tolist() == [[1, 2], [2, 3]]
