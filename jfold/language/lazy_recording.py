@@ -200,7 +200,8 @@ class Recording:
             items = [self.node(item) for item in x]
             return self.registry.sequence(item[0] for item in items).number, items
         if isinstance(x, NUMBERS):
-            return self._constant(x)
+            number = self.registry.numbers.get((x.__class__, None))
+            return self._constant(x) if number is None else (number, x)
         if isinstance(x, tuple) or (is_struct(x) and not isinstance(x, b.Block)):
             form = Form() if isinstance(x, tuple) else StructForm.of(x)
             parts = [self.node(part) for part in form.opened(x)]

@@ -135,6 +135,9 @@ class Registry:
 
     def tensor(self, type_: TensorType) -> Entry:
         """Return the entry of numbers and arrays of the data."""
+        entry = self.known.get(('tensor', type_))
+        if entry is not None:
+            return entry
         read = b.GetItem(1) >> b.Tensor(type_.shape, type_.dtype)
         return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.language import lazy_registry
+from jfold.language import lazy_recording, lazy_registry
 
 
 def rows(function: jf.Block, examples: list[Any]) -> Any:
@@ -19,18 +19,18 @@ def rows(function: jf.Block, examples: list[Any]) -> Any:
     return model.apply({}, model.schedule(examples))
 
 
-def test_types_of_tuples_and_lists_are_computed_once(
+def test_types_of_arguments_are_computed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not for each call on them."""
     total = jf.Sum()
-    swap = jf.Function(lambda a, b: (b, a))
+    swap, add = jf.Function(lambda a, b: (b, a)), jf.Function(jnp.add)
 
     @jf.lazy
     def swapped(numbers: Any) -> Any:
         values = [jf.float32(x) for x in numbers]
         first, _ = swap((total(values), values[0]))
-        return first
+        return add(first, 2)
 
     model = jf.compile(swapped, like=[[1, 2]])
 
@@ -39,7 +39,8 @@ def test_types_of_tuples_and_lists_are_computed_once(
 
     for name in ('TupleType', 'SequenceType'):
         monkeypatch.setattr(lazy_registry, name, refused)
-    assert model.apply({}, model.schedule([[3, 4], [5]])).tolist() == [3, 5]
+    monkeypatch.setattr(lazy_recording, 'TensorType', refused)
+    assert model.apply({}, model.schedule([[3, 4], [5]])).tolist() == [5, 7]
 
 
 def test_lists_of_constants_are_no_data() -> None:
