@@ -23,6 +23,8 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.errors import check_examples, expect
 from jfold.base.memo import memoized
+from jfold.base.operands import noting_flax_modules
+from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users
@@ -136,7 +138,8 @@ class Recorded:
         for lazy, data in reach(self.root, example):
             try:
                 version = self.registry.version
-                Recording(self.registry).run(lazy, data)
+                with noting_flax_modules(callable_name(lazy.fn)):
+                    Recording(self.registry).run(lazy, data)
                 if self.registry.version != version:
                     self.history.append((lazy, data))
             except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -94,9 +95,9 @@ def test_arrays_and_lists_are_constants() -> None:
     def constant(x: Any) -> Any:
         return jf.tensor(x) + jnp.ones(2), jf.tensor([1, 2]), jf.tensor([0.5, x[0]])
 
-    found = rows(constant, [[0.0, 1.0]])
-    assert [x.tolist() for x in found] == [[[1, 2]], [[1, 2]], [[0.5, 0]]]
-    assert [x.dtype for x in found] == ['float32', 'int32', 'float32']
+    results = rows(constant, [[0.0, 1.0]])
+    assert [x.tolist() for x in results] == [[[1, 2]], [[1, 2]], [[0.5, 0]]]
+    assert [x.dtype for x in results] == ['float32', 'int32', 'float32']
 
 
 def test_blocks_without_inputs_are_called_on_nothing() -> None:
@@ -109,3 +110,17 @@ def test_blocks_without_inputs_are_called_on_nothing() -> None:
         return constant() + start() if number > 1 else constant()
 
     assert rows(sums, [1.0, 2.0]).tolist() == [[1, 2], [2, 3]]
+
+
+def test_modules_of_flax_are_wrapped_before_they_are_called() -> None:
+    """The error of Flax has a note that says so."""
+    dense = nn.Dense(2)
+
+    @jf.lazy
+    def called(x: float) -> Any:
+        return dense(jf.tensor([x, x]))
+
+    with pytest.raises(Exception, match='unbound') as error:
+        jf.compile(called, like=[1.0])
+    expected = 'in `called`: expected blocks to be called, got a module of Flax: '
+    assert error.value.__notes__[0].startswith(expected)
