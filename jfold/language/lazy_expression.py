@@ -24,6 +24,8 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.errors import check_examples, expect
 from jfold.base.memo import memoized
+from jfold.base.operands import noting_flax_modules
+from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users

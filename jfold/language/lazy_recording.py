@@ -113,9 +113,30 @@ class Recording:
     ) -> Any:
         nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple(node[0] for node in nodes)
-        known = self.registry.known.get((block, *numbers))
-        entry = known or self.registry.apply(block, numbers)
+        key = block, *numbers
+        entry = self.registry.known.get(key)
+        if entry is None and takes_data and self._is_refused(key, arguments):
+            nodes = [self.node(x) for x in arguments]
+            numbers = tuple(node[0] for node in nodes)
+            entry = self.registry.known.get((block, *numbers))
+        entry = entry or self.registry.apply(block, numbers)
         return self._opened((entry.number, *nodes), entry)
+
+    def _is_refused(self, key: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
+        """Return whether a block takes no data, so that its data are constants.
+
+        Args:
+          key: the block, and the entries of its arguments if they are data.
+        """
+        refused = self.registry.refused
+        if key not in refused and not all(map(_holds_values, arguments)):
+            try:
+                self.registry.apply(key[0], key[1:])
+            except EmptyList:
+                raise
+            except TypeError:
+                refused.add(key)
+        return key in refused
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return the result of a lazy function that runs once for the same objects."""
@@ -213,7 +234,8 @@ class Recording:
             items = [self.node(item) for item in x]
             return self.registry.sequence(item[0] for item in items).number, items
         if isinstance(x, NUMBERS):
-            return self._constant(x)
+            number = self.registry.numbers.get((x.__class__, None))
+            return self._constant(x) if number is None else (number, x)
         if isinstance(x, tuple) or (is_struct(x) and not isinstance(x, b.Block)):
             form = Form() if isinstance(x, tuple) else StructForm.of(x)
             parts = [self.node(part) for part in form.opened(x)]

@@ -143,6 +143,9 @@ class Registry:
 
     def tensor(self, type_: TensorType) -> Entry:
         """Return the entry of numbers and arrays of the data."""
+        entry = self.known.get(('tensor', type_))
+        if entry is not None:
+            return entry
         read = b.GetItem(1) >> b.Tensor(type_.shape, type_.dtype)
         return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
 
@@ -430,7 +433,7 @@ def _applied(block: b.Block, count: int) -> Body:
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:
-            return block
+            return b.GetItem(0) >> b.Void() >> block
         if count == 1:
             return b.GetItem(1) >> inputs[0] >> block
         return b.Record(dict(enumerate(inputs, 1))) >> block
