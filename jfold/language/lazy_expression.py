@@ -178,7 +178,8 @@ class Recorded:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
-                Recording(self.registry).run(lazy, data)
+                with noting_flax_modules(callable_name(lazy.fn)):
+                    Recording(self.registry).run(lazy, data)
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise

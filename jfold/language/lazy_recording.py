@@ -113,30 +113,9 @@ class Recording:
     ) -> Any:
         nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple(node[0] for node in nodes)
-        key = block, *numbers
-        entry = self.registry.known.get(key)
-        if entry is None and takes_data and self._is_refused(key, arguments):
-            nodes = [self.node(x) for x in arguments]
-            numbers = tuple(node[0] for node in nodes)
-            entry = self.registry.known.get((block, *numbers))
-        entry = entry or self.registry.apply(block, numbers)
+        known = self.registry.known.get((block, *numbers))
+        entry = known or self.registry.apply(block, numbers)
         return self._opened((entry.number, *nodes), entry)
-
-    def _is_refused(self, key: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
-        """Return whether a block takes no data, so that its data are constants.
-
-        Args:
-          key: the block, and the entries of its arguments if they are data.
-        """
-        refused = self.registry.refused
-        if key not in refused and not all(map(_holds_values, arguments)):
-            try:
-                self.registry.apply(key[0], key[1:])
-            except EmptyList:
-                raise
-            except TypeError:
-                refused.add(key)
-        return key in refused
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return the result of a lazy function that runs once for the same objects."""
