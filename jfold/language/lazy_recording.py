@@ -167,7 +167,7 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
-        own = np.result_type(value) if isinstance(value, NUMBERS) else _kind_of(value)
+        own = value.dtype if hasattr(value, 'dtype') else _kind_of(value)
         shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
         if own.kind not in 'biufcV':
             hint = 'look up its number first, as in `vocabulary[word]`'

@@ -83,7 +83,7 @@ def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
     def empty(node: Any) -> Any:
         return total([empty(x) for x in node]) + 1
 
-    expected = 'a list with items, .*or begin the list by a value, as in `total'
+    expected = 'a list with items, which tell its type, got an empty one before'
     with pytest.raises(TypeError, match=expected):
         jf.compile(empty, like=[[[]]])
 
