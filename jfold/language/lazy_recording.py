@@ -48,7 +48,7 @@ class Recording:
         token = RECORDER.set(self)
         try:
             value = lazy(example)
-            if hasattr(value, 'send'):  # a generator function
+            if _is_generator(value):
                 value = run(value)
             if value is None:
                 raise TypeError(
@@ -130,7 +130,7 @@ class Recording:
             return self._remembered(key)
         self.memo[key] = (arguments,)  # kept, so that no other object gets its id
         value = function(*arguments)
-        if hasattr(value, 'send'):
+        if _is_generator(value):
             return self._shared_steps(key, arguments, value)
         self.memo[key] = arguments, value
         return value
@@ -259,12 +259,18 @@ def _holds_values(x: object) -> bool:
     return False
 
 
+def _is_generator(x: object) -> bool:
+    """Return whether this is what a call of a generator function returns."""
+    # A value makes an error with a message for an attribute that it lacks.
+    return type(x) is not Value and hasattr(x, 'send')
+
+
 def _advice(x: object) -> str:
     """Return what to do about an argument that is no value; '' if unknown."""
     if isinstance(x, b.Block):
         return ': call it, or write `return` before what it gives'
     if isinstance(x, str | bytes):
         return ': look up its number first, as in `jf.int32(vocabulary[word])`'
-    if hasattr(x, 'send'):
+    if _is_generator(x):
         return ': write `yield` before a call of a generator function'
     return ''
