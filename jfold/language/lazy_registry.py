@@ -200,7 +200,7 @@ class Registry:
                 raise EmptyList(
                     f'{block!r}: expected a list with items, whose type it has, got an '
                     'empty one; give first an example where it has items, or begin the '
-                    'list by a value, as in `total([zeros, *items])`'
+                    'list by a value, as in `total([zeros(), *items])`'
                 )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
