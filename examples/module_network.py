@@ -246,7 +246,9 @@ def pixels_and_words(questions: Sequence[Question]) -> np.ndarray:
 
 def train(parts: dict[str, Examples], options: argparse.Namespace) -> list[float]:
     """Train, and return the accuracy on both parts held out."""
-    model = jf.compile(make_block(options.width), like=parts['train'].items[:300])
+    # All of them: which modules follow each other is part of what is compiled.
+    like = [question for part in parts.values() for question in part.items]
+    model = jf.compile(make_block(options.width), like=like)
     optimizer = clipped_adam(options, options.questions)
     trainer = make_trainer(
         model, parts, cross_entropy, jf.Model.apply, optimizer, options

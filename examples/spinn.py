@@ -212,7 +212,7 @@ def baselines(parts: dict[str, Examples]) -> dict[str, list[float]]:
 def train(parts: dict[str, Examples], options: argparse.Namespace) -> list[float]:
     """Train, and return the accuracy on both parts held out."""
     block = make_block(options.width, options.width // 2)
-    model = jf.compile(block, like=parts['train'].items[:100])
+    model = jf.compile(block, like=parts['train'].items[:200])
     optimizer = clipped_adam(options, options.lists)
     trainer = make_trainer(
         model, parts, cross_entropy, jf.Model.apply, optimizer, options

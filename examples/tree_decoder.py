@@ -155,7 +155,7 @@ def examples(trees: list[Tree]) -> Examples:
 
 def train(parts: dict[str, Examples], options: argparse.Namespace) -> list[float]:
     """Train, and return the shares of symbols and of trees that are right, by part."""
-    model = jf.compile(make_block(options.width), like=parts['train'].items[-50:])
+    model = jf.compile(make_block(options.width), like=parts['train'].items[-200:])
     optimizer = clipped_adam(options, len(parts['train'].items))
     trainer = make_trainer(model, parts, node_loss, shares, optimizer, options)
     scores: list[float] = []

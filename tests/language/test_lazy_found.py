@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
+from jfold.base.operands import Operand
 from jfold.language import lazy_recording, lazy_registry
 
 
@@ -124,3 +125,19 @@ def test_modules_of_flax_are_wrapped_before_they_are_called() -> None:
         jf.compile(called, like=[1.0])
     expected = 'in `called`: expected blocks to be called, got a module of Flax: '
     assert error.value.__notes__[0].startswith(expected)
+
+
+def test_values_are_not_asked_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by recordings: each question makes an error with a message."""
+
+    @jf.lazy(share=True)
+    def doubled(x: float) -> Any:
+        return jf.float32(x) * 2
+
+    model = jf.compile(doubled, like=[1.0])
+
+    def asked(_: object, name: str) -> NoReturn:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(Operand, '__getattr__', asked)
+    assert model.apply({}, model.schedule([2.0])).tolist() == [4]
