@@ -155,7 +155,7 @@ class Registry:
         known = self.known.get(('parts', form, *numbers))
         if known is not None:
             return known
-        types = [self.entries[n].type for n in numbers]
+        types = tuple(self.entries[n].type for n in numbers)
         is_struct = isinstance(form, StructForm)
         type_ = StructType(form, types) if is_struct else TupleType(types)  # type: ignore[arg-type]
         return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)
@@ -230,7 +230,7 @@ class Registry:
                 if isinstance(lazy, Lazy):
                     raise TypeError(
                         f'{block!r}: expected a block without lazy functions inside, '
-                        f'got {lazy!r}; call that itself, for a Map `[f(x) for x in xs]`'
+                        f'got {lazy!r}; call that one, for a Map `[f(x) for x in xs]`'
                     )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:

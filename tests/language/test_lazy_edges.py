@@ -140,7 +140,7 @@ def test_blocks_that_are_called_have_no_lazy_functions_inside() -> None:
         return jf.float32(x)
 
     every = jf.Map(inner)
-    hint = r'got lazy\(inner\); call that itself, for a Map `\[f\(x\) for x in xs\]`'
+    hint = r'got lazy\(inner\); call that one, for a Map `\[f\(x\) for x in xs\]`'
     with pytest.raises(TypeError, match=hint):
         jf.compile(jf.lazy(lambda x: every(x)[0]), like=[[1.0]])
 
@@ -169,6 +169,14 @@ def test_eval_of_one_example_takes_the_parameters_of_all() -> None:
     params = jf.compile(either, like=[1.0, -1.0]).init(jax.random.key(0))
     assert either.eval(3.0, params) == 6.0
     assert either.eval(-3.0, params) == -2.0
+
+
+def test_parts_may_be_empty() -> None:
+    @jf.lazy
+    def parts(x: float) -> Any:
+        return (), {'a': {}, 'b': (jf.float32(x), ())}
+
+    assert results(parts, [1.0, 2.0]) == [((), {'a': {}, 'b': (x, ())}) for x in (1, 2)]
 
 
 # ---- what is shared ------------------------------------------------------------------
