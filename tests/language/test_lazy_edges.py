@@ -344,6 +344,34 @@ def test_constants_are_nothing_else(value: Any, dtype: Any) -> None:
         jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[value])
 
 
+def test_values_have_methods_of_arrays() -> None:
+    def use(a: Any) -> Any:
+        return (
+            a.sum(-1),
+            a.T,
+            a.reshape([3, 2]),
+            a.astype('int32'),
+            a.mean(axis=0).max(),
+        )
+
+    @jf.lazy
+    def used(x: list[list[float]]) -> Any:
+        return use(jf.tensor(np.asarray(x, np.float32)))
+
+    example = [[1.0, 2.0, 4.0], [7.0, 5.0, 3.0]]
+    want = jax.tree.map(lambda x: x.tolist(), use(jnp.asarray(example)))
+    assert results(used, [example]) == [want]
+
+
+def test_methods_take_no_values() -> None:
+    @jf.lazy
+    def clipped(x: float) -> Any:
+        return jf.float32(x).clip(0.0, jf.float32(x))
+
+    with pytest.raises(TypeError, match=r'expected numbers as arguments of `\.clip`'):
+        jf.compile(clipped, like=[1.0])
+
+
 # ---- lists that are empty in some examples -------------------------------------------
 
 
