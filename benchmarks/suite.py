@@ -40,6 +40,7 @@ PARTS = (
     'models',
     'molecules',
     'unrolled',
+    'lazy',
     'scaling',
     'kernels',
     'search',

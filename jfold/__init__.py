@@ -5,6 +5,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import jfold.models.exported  # noqa: F401  registers schedules with `jax.export`
+from jfold.base.displays import Displays, bind_displays
 from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.blocks import (
     RNN,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from jfold.data.traced import Traced
     from jfold.data.tracer import Tracer
     from jfold.debug.nonfinite import NonFinite, find_nan
+    from jfold.display.drawing import draw
     from jfold.files.formats import DamagedError, UnknownFormatError
     from jfold.models.compiled import CompiledStep
     from jfold.models.loaded import LoadedModel
@@ -151,6 +153,7 @@ __all__ = [
     'compose',
     'convert_to_block',
     'convert_to_type',
+    'draw',
     'find_nan',
     'float32',
     'int32',
@@ -173,6 +176,7 @@ _LATER = {
     'data.traced': ['Traced'],
     'data.tracer': ['Tracer'],
     'debug.nonfinite': ['NonFinite', 'find_nan'],
+    'display.drawing': ['draw'],
     'files.formats': ['DamagedError', 'UnknownFormatError'],
     'models.compiled': ['CompiledStep'],
     'models.loaded': ['LoadedModel'],
@@ -190,7 +194,16 @@ def _passes() -> Passes:
     return Passes(evaluate, input_type, result_type)
 
 
+def _displays() -> Displays:
+    """Import the displays that notebooks show."""
+    from jfold.display.drawing import html_of
+    from jfold.display.error_page import error_traceback
+
+    return Displays(html_of, error_traceback)
+
+
 bind_passes(_passes)
+bind_displays(_displays)
 
 
 def __getattr__(name: str) -> Any:

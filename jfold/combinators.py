@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import (
     Any,
     ClassVar,
@@ -24,6 +23,7 @@ from typing import (
 import jax
 import numpy as np
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import DrawOptions, Rngs
 from jfold.base.memo import Memoized
@@ -34,7 +34,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
 
 
-class Block(Memoized):
+class Block(Memoized, Displayed):
     """The base class of blocks; `a >> b` is `Pipe(a, b)`."""
 
     @api_boundary
@@ -190,7 +190,7 @@ def bound_passes() -> Passes:
 # ---- short-hands ---------------------------------------------------------------------
 
 T = TypeVar('T')
-_SERIALS = count()
+_SERIALS = iter(range(1 << 62))
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
 Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 # The short-hands that `convert_to_block` takes.

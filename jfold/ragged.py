@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,19 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import check_at_least, short_repr
-from jfold.base.functions import ratio
+from jfold.base.functions import mean_of_rows
 from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.graph import Array, ranges
 from jfold.program.result_tables import nesting
-from jfold.types import SequenceType, TensorType, Type, leaf_types, pack
+from jfold.types import SequenceType, Type, leaf_types, pack
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
-class Ragged(NDArrayOperatorsMixin):
+class Ragged(NDArrayOperatorsMixin, Displayed):
     """The sequences of a batch, one per example, of any lengths; a pytree.
 
     Rows are the items of the first example, in order, then those of the second, and so
@@ -80,7 +80,7 @@ class Ragged(NDArrayOperatorsMixin):
         count = self.mask.sum()
 
         def of(x: Any) -> Any:
-            return x.mean() if _is_ragged(x) else ratio(_total(x), count)
+            return x.mean() if _is_ragged(x) else mean_of_rows(jnp.asarray(x), count)
 
         return jax.tree.map(of, self.values, is_leaf=_is_ragged)
 
@@ -118,21 +118,32 @@ class Ragged(NDArrayOperatorsMixin):
         result = fn(*(_masked(items, x, 1) for x in values))
         return Ragged(_masked(items, result, 0), self.lengths)
 
+    @api_boundary
     def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
+        self, ufunc: np.ufunc, method: str, *inputs: object, **options: Any
     ) -> Any:
         """Return the `Ragged` of the `jax.numpy` function named as a NumPy ufunc.
 
-        Return NotImplemented for options, for other methods than a call, and if JAX has
-        no such function.
+        Return NotImplemented for options, for other methods than a call, for functions
+        with several results, and if JAX has no such function.
         """
         fn = getattr(jnp, ufunc.__name__, None)
-        if method != '__call__' or options or fn is None:
+        # `x += y` comes with `out=(x,)`; as for arrays of JAX, it is `x = x + y`.
+        out = options.pop('out', (inputs[0],))
+        is_call = method == '__call__' and ufunc.nout == 1 and out[0] is inputs[0]
+        if not is_call or options or fn is None:
             return NotImplemented
         return _item_by_item(fn, inputs)
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @api_boundary
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f'expected one truth, got those of many items, in {self}: use '
+            '`(x > 0).mean()`, or `&` and `|` for item by item'
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self)))
@@ -144,8 +155,7 @@ class Ragged(NDArrayOperatorsMixin):
                 'expected a `Ragged` with known lengths to index, got a traced one, in '
                 f'{self}: under `jit`, use `padded(length)`, or `values` and `mask`'
             )
-        key = key if isinstance(key, slice) else np.asarray(key)
-        examples = np.arange(len(self))[key]
+        examples = np.arange(len(self))[_rows_of_key(key)]
         result = pick_rows(self, np.atleast_1d(examples), _to_numpy)
         return result if examples.ndim else result.values
 
@@ -208,6 +218,25 @@ def pick_rows(
     return run(_pick_rows(value, rows, read))
 
 
+def _rows_of_key(key: object) -> Any:
+    """Return a key of `Ragged` as a slice, or an array of ints or bools.
+
+    Raise TypeError for another.
+    """
+    if isinstance(key, slice):
+        return key
+    if not isinstance(key, tuple | Ragged):
+        rows = np.asarray(key)
+        if rows.shape == (0,):  # of an empty list NumPy makes floats
+            return rows.astype(int)
+        if rows.ndim < 2 and rows.dtype.kind in ('biu' if rows.ndim else 'iu'):
+            return rows
+    raise TypeError(
+        'expected the number of an example, a slice, or a list of numbers or of '
+        f'truths, got {short_repr(key)}: item `i` of example `k` is `x[k][i]`'
+    )
+
+
 def _to_numpy(x: object) -> object:
     """Return an array as NumPy's, unless it is traced.
 
@@ -240,6 +269,7 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
     axes than an item.
     """
     first, *others = filter(_is_ragged, inputs)
+    axes = [0 if _is_ragged(x) else None for x in inputs]
 
     def of_tensors(*tensors: jax.Array) -> Any:
         items = iter(tensors)
@@ -253,7 +283,7 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
                     f'{list(np.shape(x))}: lay out what differs from item to item by '
                     '`schedule.ragged(lists)`'
                 )
-        return fn(*arguments)
+        return jax.vmap(fn, axes)(*arguments)
 
     def of_items(*items: object) -> Any:
         return jax.tree.map(of_tensors, *items)
@@ -384,48 +414,6 @@ def _repr(values: Any) -> str:
 # ---- layout --------------------------------------------------------------------------
 
 
-def ragged_from_lists(
-    lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
-) -> Ragged:
-    """Return a `Ragged` of given items, with the spare rows of a batch's results.
-
-    Args:
-      lists: the items of each example; if items are sequences, lists of lists.
-      rows: the numbers of rows of each level of nesting, the outermost first.
-      type_: the type of an item; if `None`, inferred from all items.
-
-    Raises:
-      TypeError: items are no numbers, or have different shapes.
-    """
-    lengths: Any = np.array([*map(len, lists)], np.int32)
-    items = [*itertools.chain.from_iterable(lists)]
-    spare = rows[0] - len(items)
-    if len(rows) > 1:
-        return Ragged(
-            ragged_from_lists([*items, *[()] * spare], rows[1:], type_), lengths
-        )
-    values = np.zeros((rows[0], *(type_.shape if type_ else ())), type_ and type_.dtype)
-    if items:
-        array = _stacked(items, type_)
-        values = np.zeros((rows[0], *array.shape[1:]), array.dtype)
-        values[: len(items)] = array
-    return Ragged(values.astype(jax.dtypes.canonicalize_dtype(values.dtype)), lengths)
-
-
-def _stacked(items: list[Any], type_: TensorType | None) -> Array:
-    """Return items as an array [items, *shape], or raise TypeError."""
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        array = np.asarray(items, type_ and type_.dtype)
-        is_numeric = array.dtype.kind in 'biufc'
-        if is_numeric and (not type_ or array.shape[1:] == type_.shape):
-            return array
-    what = f'items as {type_}' if type_ else 'numbers, or arrays of one shape, as items'
-    some = ', '.join(
-        [*map(short_repr, items[:3]), *(['...'] if len(items) > 3 else [])]
-    )
-    raise TypeError(f'expected {what}, got {some}: turn them into numbers before')
-
-
 def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
     """Return the value of a batch: arrays with an axis of rows, and `Ragged`s.
 
@@ -447,7 +435,7 @@ def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MetricValues:
+class MetricValues(Displayed):
     """The values that a `Metric` collected in a batch; a pytree.
 
     Rows are ordered by example, and within an example as `Block.eval` collects them,
@@ -472,4 +460,4 @@ class MetricValues:
     def mean(self) -> Any:
         """Return the mean [*shape] over all rows that are not spare; 0 without any."""
         count = self.mask.sum()
-        return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)
+        return jax.tree.map(lambda x: mean_of_rows(x, count), self.values)

@@ -7,12 +7,14 @@ import contextlib
 import itertools
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 
+from jfold.base.displays import Displayed, bound_displays
 
-class InputError(ValueError):
+
+class InputError(ValueError, Displayed):
     """An error for an example that does not fit the expression.
 
     Attributes:
@@ -21,7 +23,13 @@ class InputError(ValueError):
         `['left'][0]`; the message leaves out the middle of a long path.
       block: the path of the block in the expression.
       hint: what to do, printed below the message; '' if there is no advice.
+      data: a tuple of the example itself, which notebooks show; empty in a copy from
+        another process.
+      was_shown: whether a traceback has shown the example.
     """
+
+    data: tuple[Any, ...] = ()
+    was_shown: bool = False
 
     def __init__(
         self, message: str, example: int, path: str, block: str, hint: str = ''
@@ -38,7 +46,17 @@ class InputError(ValueError):
 
     def renumbered(self, example: int) -> InputError:
         """Return a copy of this error with another index of the example."""
-        return InputError(self.message, example, self.path, self.block, self.hint)
+        arguments = self.message, example, self.path, self.block, self.hint
+        return InputError(*arguments).on(*self.data)
+
+    def on(self, *data: object) -> Self:
+        """Set `data`, one example, and return this error."""
+        self.data = data
+        return self
+
+    def _render_traceback_(self) -> list[str]:
+        """Return IPython's lines; where it shows HTML, show the example too."""
+        return bound_displays().traceback(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         arguments = self.message, self.example, self.path, self.block, self.hint

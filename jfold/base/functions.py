@@ -64,6 +64,26 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
     return result.astype(total.dtype) if is_inexact else result
 
 
+def as_inexact(x: jax.Array) -> jax.Array:
+    """Return floats as they are; ints and bools, whose sums may wrap, as float32."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
+def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
+    """Return the sum [...] of rows [n, ...] divided by their number; 0 without any.
+
+    As in `jnp.mean`, it is computed in float32 or wider; ints and bools give floats.
+
+    Args:
+      count: [] the number of rows that count; the others are zero.
+    """
+    is_inexact = jnp.issubdtype(rows.dtype, jnp.inexact)
+    kinds = (rows.dtype, jnp.float32) if is_inexact else (float,)
+    wide = jnp.result_type(*kinds)
+    mean = ratio(rows.sum(0, dtype=wide), count)
+    return mean.astype(rows.dtype) if is_inexact else mean
+
+
 def take_item(key: object) -> Callable[[Any], Any]:
     """Return the function from `x` to `x[key]`, cached so that its uses are one layer.
 

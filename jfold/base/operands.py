@@ -178,15 +178,15 @@ def noting_flax_modules(name: str) -> Iterator[None]:
     """Add a note to errors of Flax raised in this context: wrap modules in `Function`.
 
     Args:
-      name: the name of the composed function, for the note.
+      name: the name of the function that calls them, for the note.
     """
     try:
         yield
     except Exception as error:
         if type(error).__module__.startswith('flax.'):
             error.add_note(
-                f'in `{name}`: expected blocks to be called on wires, got a module of '
-                'Flax: write `jf.Function(module)(x)` for `module(x)`'
+                f'in `{name}`: expected blocks to be called, got a module of Flax: '
+                'write `jf.Function(module)(x)` for `module(x)`'
             )
         raise
 

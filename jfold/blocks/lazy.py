@@ -319,7 +319,7 @@ def _recorder(name: str) -> Recorder:
     if recorder is None:
         raise TypeError(
             f'jf.{name}: expected to be called in a function of `jf.lazy`, got a call '
-            'outside of one, or in another thread'
+            'outside of one, or in another thread; call it where the data are read'
         )
     return recorder
 

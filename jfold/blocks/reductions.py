@@ -7,12 +7,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jfold.base.functions import ratio, shifted_exp, stack
+from jfold.base.functions import as_inexact, ratio, shifted_exp, stack
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import Wire, compose
 from jfold.blocks.sequences import (
     Broadcast,
     Length,
+    Map,
     Padded,
     Reduce,
     ZipWith,
@@ -40,7 +41,8 @@ def Min(default: Convertible | None = None) -> Reduce:
 
 def Mean() -> Pipe:
     """The mean of a sequence of tensors; zeros if empty. Ints give a float32."""
-    return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
+    total = Map(Function(as_inexact)) >> Sum()
+    return AllOf(total, Length()) >> Function(ratio, name='mean')
 
 
 @api_boundary

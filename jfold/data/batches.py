@@ -237,7 +237,8 @@ def _build_batch(
             bad = error.example
             located = _locate(error, int(indices[bad]))
             if not settings.skip_errors:
-                raise located from error
+                located = located.with_traceback(error.__traceback__)
+                raise located from error.__cause__
             skipped.append((located.example, str(located)))
             indices, items = np.delete(indices, bad), items[:bad] + items[bad + 1 :]
         else:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import jax
 import numpy as np
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, check_at_least, expect, has_masked
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import fit_graph, structure_differences
@@ -57,7 +58,7 @@ class Scheduled(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
+class Corpus(Displayed):
     """Examples as arrays; made by `model.trace` or read by `Corpus.load`.
 
     Attributes:

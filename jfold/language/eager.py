@@ -84,7 +84,7 @@ def evaluate(
     try:
         result = Walk(typing, arrays).run(example)
     except Misfit as error:
-        raise error.input_error() from error.__cause__
+        raise error.input_error().on(example) from error.__cause__
     value = with_structs(typing.root.output, plain(result))
     return (value, arrays.metrics) if arrays.metrics else value
 

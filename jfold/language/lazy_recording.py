@@ -16,7 +16,7 @@ from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, NewCall, Registry
+from jfold.language.lazy_registry import Entry, GivesObjects, NewCall, Registry
 from jfold.types import Product, TensorType
 
 SCALARS = bool, int, float, complex
@@ -100,8 +100,9 @@ class Recording:
         if not isinstance(block, b.Function) and block not in of_values:
             try:
                 return self._called(block, arguments, takes_data=True)
-            except (TypeError, NewCall):
-                if all(map(_holds_values, arguments)):
+            except (TypeError, NewCall) as error:
+                gives_objects = isinstance(error, GivesObjects)
+                if gives_objects or all(map(_holds_values, arguments)):
                     raise
         # Numbers and empty lists are data to some blocks, and constants to others.
         result = self._called(block, arguments, takes_data=False)
@@ -153,7 +154,8 @@ class Recording:
         if not values:
             raise TypeError(
                 'expected data without circles, got an object that contains itself, '
-                f'{short_repr(arguments[0] if arguments else None)}'
+                f'{short_repr(arguments[0] if arguments else None)}; leave out what '
+                'points back, or follow it without `share`, up to a depth'
             )
         return values[0]
 
@@ -212,7 +214,8 @@ class Recording:
             items = [self.node(item) for item in x]
             return self.registry.sequence(item[0] for item in items).number, items
         if isinstance(x, NUMBERS):
-            return self._constant(x)
+            number = self.registry.numbers.get((x.__class__, None))
+            return self._constant(x) if number is None else (number, x)
         if isinstance(x, tuple) or (is_struct(x) and not isinstance(x, b.Block)):
             form = Form() if isinstance(x, tuple) else StructForm.of(x)
             parts = [self.node(part) for part in form.opened(x)]

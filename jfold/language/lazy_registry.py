@@ -143,6 +143,9 @@ class Registry:
 
     def tensor(self, type_: TensorType) -> Entry:
         """Return the entry of numbers and arrays of the data."""
+        entry = self.known.get(('tensor', type_))
+        if entry is not None:
+            return entry
         read = b.GetItem(1) >> b.Tensor(type_.shape, type_.dtype)
         return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
 
@@ -230,11 +233,12 @@ class Registry:
                 if isinstance(lazy, Lazy):
                     raise TypeError(
                         f'{block!r}: expected a block without lazy functions inside, '
-                        f'got {lazy!r}; call that one, for a Map `[f(x) for x in xs]`'
+                        f'got {lazy!r}; call that itself, for a Map as '
+                        '`[f(x) for x in xs]`'
                     )
             result = call_type(block, types)
             if isinstance(result, ObjectType) or result is None:
-                raise TypeError(
+                raise GivesObjects(
                     f'{block!r}: expected a block that gives tensors, got one that '
                     f'gives {result or "what these arguments do not tell"}; compute '
                     'with data in plain Python'
@@ -357,6 +361,10 @@ def _merge_alike(entries: list[Entry]) -> None:
                     makers.update(more)
 
 
+class GivesObjects(TypeError):
+    """An error: a block that is called gives objects, not tensors."""
+
+
 class EmptyList(TypeError):
     """An error: the type of the items of an empty list is not known yet."""
 
@@ -425,7 +433,7 @@ def _applied(block: b.Block, count: int) -> Body:
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:
-            return block
+            return b.GetItem(0) >> b.Void() >> block
         if count == 1:
             return b.GetItem(1) >> inputs[0] >> block
         return b.Record(dict(enumerate(inputs, 1))) >> block

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from jfold import blocks as b
@@ -83,10 +82,10 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
     if isinstance(body.input, ObjectType):
         x = state.as_object(x)
     if block.declaration.key is not None:
-        return (yield _walk_shared(block.declaration, node, x, state))
+        return (yield from _walk_shared(block.declaration, node, x, state))
     # Control flow depends on objects alone, so a call on the objects of an unfinished
     # call of the same declaration would never end.
-    call = block.declaration, *(id(object_.value) for object_ in _objects_in(x))
+    call = block.declaration, *[id(object_.value) for object_ in _objects_in(x)]
     if call in state.calls:
         _refuse_cycle(node, x, state.calls[call], state)
     state.calls[call] = path_of(x) or EXAMPLE
@@ -95,11 +94,10 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
             f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself?'
         )
         refuse(node, text, x)
-    try:
-        # With an empty memo, since the uses inside get other values in each call.
-        return (yield state.anew(body.parts[0], x))
-    finally:
-        del state.calls[call]
+    # With an empty memo, since the uses inside get other values in each call.
+    value = yield state.anew(body.parts[0], x)
+    del state.calls[call]
+    return value
 
 
 @write.register
@@ -150,20 +148,19 @@ def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoRet
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
             _refuse_shared_cycle(declaration, first)
-    object_ = next(_objects_in(x), Located(None))
+    object_ = next(iter(_objects_in(x)), Located(None))
     cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
     kind = type(object_.value).__name__
     text = f'expected data that end, got {kind} that contains itself, as {cycle}'
     raise Misfit(text, str(node), before)
 
 
-def _objects_in(x: object) -> Iterator[Located]:
-    """Yield the objects in nested tuples and lists."""
+def _objects_in(x: object) -> list[Located]:
+    """Return the objects in nested tuples and lists."""
     if isinstance(x, Located):
-        yield x
-    elif isinstance(x, tuple | list):
-        for part in x:
-            yield from _objects_in(part)
+        return [x]
+    parts = x if isinstance(x, tuple | list) else ()
+    return [object_ for part in parts for object_ in _objects_in(part)]
 
 
 def _walk_shared(

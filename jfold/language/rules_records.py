@@ -11,7 +11,7 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.errors import describe_error, short_repr
 from jfold.base.functions import take_item
-from jfold.base.trampoline import Steps, in_turn
+from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import Struct
 from jfold.language import symbols as s
 from jfold.language.fields import argument_order, record_type
@@ -20,7 +20,7 @@ from jfold.language.lines import Lines
 from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import EXAMPLE, Located, Walk, path_of, refuse, walk
+from jfold.language.walk import EXAMPLE, Located, Misfit, Walk, path_of, refuse, walk
 from jfold.language.writing import (
     PLAIN,
     as_object,
@@ -113,7 +113,10 @@ def _(block: b.AllOf, node: TypedUse, state: Inference) -> Steps[Type]:
 
 @walk.register
 def _(block: b.AllOf, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
-    return tuple((yield in_turn(state.part(part, x) for part in node.parts)))
+    values = []
+    for part in node.parts:
+        values.append((yield state.part(part, x)))
+    return tuple(values)
 
 
 @write.register
@@ -209,11 +212,15 @@ def _(block: b.Record, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     for (key, _), part in zip(block.fields, node.parts, strict=True):
         item = None
         if not _takes_no_input(part):
-            default = (None,) if _is_optional(part, state.typing) else ()
             if isinstance(x, tuple):
                 item = x[_index_of(node.input, key)]
             else:
-                item = state.get(node, x, key, default)
+                try:
+                    item = state.get(node, x, key)
+                except Misfit:
+                    if not _is_optional(part, state.typing):
+                        raise
+                    item = state.get(node, x, key, (None,))
         values.append((yield state.part(part, item)))
     return tuple(values)
 

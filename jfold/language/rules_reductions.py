@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jfold import blocks as b
-from jfold.base.trampoline import Steps, in_turn
+from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.groups import GROUPS, Fill, filled_by, group_function, is_by_groups
 from jfold.language.inference import Inference, output_type
@@ -68,10 +68,10 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
             groups = _cut(values, (1, *GROUPS), node.facts is not Fill.NOTHING)
             values = [_reduced_group(group, combine, node, state) for group in groups]
         else:
-            values = yield in_turn(
-                _reduced_pair(combine, pair, state)
-                for pair in _cut(values, (1, 2), False)
-            )
+            pairs, values = _cut(values, (1, 2), False), []
+            for first, *other in pairs:
+                pair = first, *other
+                values.append((yield state.anew(combine, pair)) if other else first)
     return values[0]
 
 
@@ -130,13 +130,6 @@ def _reduced_group(
         size = next(size for size in GROUPS if size >= len(group))
         group = group + group[-1:] * (size - len(group))
     return state.tensors.group(combine, node.output, group)
-
-
-def _reduced_pair(combine: TypedUse, pair: list[Any], state: Walk) -> Steps[Any]:
-    """Return a list of two items combined; an only item is itself the result."""
-    if len(pair) == 1:
-        return pair[0]
-    return (yield state.anew(combine, (pair[0], pair[1])))
 
 
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:

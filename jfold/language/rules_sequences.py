@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jfold import blocks as b
-from jfold.base.trampoline import Steps, in_turn
+from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.bulk import can_map_lists, map_lists
 from jfold.language.cells import check_end
@@ -116,8 +116,10 @@ def _(block: b.Map, node: TypedUse, x: Iterable[object], state: Walk) -> Steps[A
     if isinstance(node.input, BroadcastType):
         item = yield state.anew(node.parts[0], next(iter(x)))
         return itertools.repeat(item)
-    items = state.items(node, x)
-    return (yield in_turn(state.anew(node.parts[0], item) for item in items))
+    values = []
+    for item in state.items(node, x):
+        values.append((yield state.anew(node.parts[0], item)))
+    return values
 
 
 @write.register(b.Map)

@@ -16,7 +16,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -29,10 +29,15 @@ from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
 LACKS = 'put the block in an Optional, if a field may be missing'
+# The memo of uses with `node.shared`: their last input and its value.
+Memo: TypeAlias = dict[TypedUse, tuple[Any, Any]]
+Call: TypeAlias = tuple[TypedUse, Any, Memo]  # a use of a block, its input, the memo
+
 UNHASHABLE = 'make a tuple of a list, which can be looked up'
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+# Not frozen, nor is `Located`: a frozen object takes three times as long to make.
+@dataclass(eq=False, slots=True)
 class Path:
     """The path of an object in an example, as a linked list of steps.
 
@@ -85,7 +90,7 @@ class Misfit(Exception):
         return InputError(self.message, 0, path, self.where, self.hint)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Located:
     """A Python object with its path in the example."""
 
@@ -124,7 +129,7 @@ class Tensors(Protocol):
         """Collect `x` for the metric `name`: a value, or a pair of value and label."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Walk:
     """The state of a walk over one example.
 
@@ -133,49 +138,70 @@ class Walk:
         the declaration and the ids of the objects in the input.
       shared: the memo of `Share`, keyed by the declaration and the key of an object:
         the object, and `(value,)`, or `()` while the value is being computed.
-      known: the memo of uses with `node.shared`: their last input and its value. An
-        item of a sequence or a call of a declaration starts with an empty one.
+      known: the memo of the innermost unfinished call. An item of a sequence or a call
+        of a declaration starts with an empty one.
     """
 
     typing: TypedExpression
     tensors: Tensors
     calls: dict[tuple[Any, ...], Path] = field(default_factory=dict)
     shared: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
-    known: dict[TypedUse, tuple[Any, Any]] = field(default_factory=dict)
+    known: Memo = field(default_factory=dict)
 
     def run(self, example: object) -> Any:
         """Return the value of an example, or raise `Misfit` if it does not fit.
 
         Objects in the value are `Located`; `plain` removes their paths.
         """
-        return run(self.part(self.typing.root, Located(example)))
-
-    def part(self, node: TypedUse | None, x: object) -> Steps[Any]:
-        """Return the value of a use of a block on `x`, memoized if `node.shared`."""
-        assert node is not None
-        x = None if isinstance(node.input, VoidType) else x
-        # The input is compared too: a use wrongly marked as shared is computed again.
-        if node in self.known and self.known[node][0] is x:
-            return self.known[node][1]
-        block_class: type = type(node.block)
-        rule, has_steps = _rule(block_class)
+        call = self.part(self.typing.root, Located(example))
+        waiting: list[tuple[Steps[Any], Call]] = []  # rules with unfinished parts
         try:
-            value = rule(node.block, node, x, self)
-            if has_steps:
-                value = yield value
+            while True:
+                node, x, self.known = call
+                # The input is compared too: a use wrongly marked as shared is computed
+                # again.
+                if node in self.known and self.known[node][0] is x:
+                    value = self.known[node][1]
+                else:
+                    block_class: type = type(node.block)
+                    rule, has_steps = _rule(block_class)
+                    value = rule(node.block, node, x, self)
+                    if has_steps:
+                        waiting.append((value, call))
+                        value = None
+                    elif node.shared and not node.draws:
+                        self.known[node] = x, value
+                while waiting:
+                    steps, (node, x, self.known) = waiting[-1]
+                    try:
+                        call = steps.send(value)
+                        break
+                    except StopIteration as stop:
+                        waiting.pop()
+                        value = stop.value
+                        if node.shared and not node.draws:
+                            self.known[node] = x, value
+                else:
+                    return value
         except Misfit as error:
-            error.path = path_of(x) if error.path is None else error.path
+            if error.path is None:
+                around = (call[1] for _, call in reversed(waiting))
+                paths = map(path_of, itertools.chain([x], around))
+                error.path = next(filter(None, paths), None)
             raise
         except Exception as error:
             _add_note(error, node, x)
             raise
-        if node.shared and not node.draws:
-            self.known[node] = x, value
-        return value
 
-    def anew(self, node: TypedUse | None, x: object) -> Steps[Any]:
-        """Return the value of a block on one of many inputs, with an empty memo."""
-        return Walk(self.typing, self.tensors, self.calls, self.shared).part(node, x)
+    def part(self, node: TypedUse | None, x: object) -> Call:
+        """Return the call of a use of a block on `x`, for a rule to yield."""
+        assert node is not None
+        return node, None if isinstance(node.input, VoidType) else x, self.known
+
+    def anew(self, node: TypedUse | None, x: object) -> Call:
+        """Return the call of a block on one of many inputs, with an empty memo."""
+        node, x, _ = self.part(node, x)
+        return node, x, {}
 
     # ---- objects
 
@@ -344,7 +370,7 @@ def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
     return None if isinstance(type_, VoidType) else next(tensors)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class PathOnly:
     """A stand-in for a tensor: the path of its data, `None` without data."""
 
@@ -353,6 +379,8 @@ class PathOnly:
 
 def path_of(x: object) -> Path | None:
     """Return the longest common prefix of the paths in a value; `None` without any."""
+    if isinstance(x, Located):
+        return x.path
     if isinstance(x, list) and len(x) == 1:  # the path of the list itself
         path = path_of(x[0])
         return path.before if path and path.text == '[0]' else path
@@ -424,8 +452,8 @@ def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
 def walk(block: b.Block, node: TypedUse, x: object, state: Walk) -> Any:
     """Return the value of `node`, a use of `block`, on the input `x`.
 
-    The rule of a block with inner blocks is a generator: it yields the calls of
-    `Walk.part` for these, and is sent their values (`jfold.base.trampoline`).
+    The rule of a block with inner blocks is a generator: it yields what `Walk.part`
+    returns for each of these, and `Walk.run` sends it the value.
 
     Raises:
       Misfit: `x` does not fit.

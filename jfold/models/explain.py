@@ -126,12 +126,12 @@ def _memory(schedule: Schedule) -> list[str]:
         of_edges = places.edge_rows[t] * size if spec.capacity.fans[t] else 0
         values, edges = values + of_values, edges + of_edges
         constants = f'{spec.capacity.constants[t]}'
-        rows.append((repr(type_), constants, _bytes(of_values), _bytes(of_edges)))
+        rows.append((repr(type_), constants, in_bytes(of_values), in_bytes(of_edges)))
     header = ('buffer of', 'constants', 'values', 'edges (in training)')
     return [
         *_table(header, rows),
         *_training(spec, values, edges),
-        f'indices: {_bytes(4 * places.sections.size)}',
+        f'indices: {in_bytes(4 * places.sections.size)}',
     ]
 
 
@@ -142,8 +142,9 @@ def _training(spec: Spec, values: int, edges: int) -> list[str]:
     except Exception:  # a function of the user's without a gradient may raise anything
         return []
     return [
-        f'residuals of training ({spec.residuals}): {_bytes(residuals)}',
-        f'together: {_bytes(values)}, in training {_bytes(values + edges + residuals)}',
+        f'residuals of training ({spec.residuals}): {in_bytes(residuals)}',
+        f'together: {in_bytes(values)}, in training '
+        f'{in_bytes(values + edges + residuals)}',
     ]
 
 
@@ -159,7 +160,8 @@ def _table(header: Row, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _bytes(number: float) -> str:
+def in_bytes(number: float) -> str:
+    """Return a number of bytes in a suitable unit."""
     for unit in ('B', 'kB', 'MB'):
         if number < 1000:
             return f'{number:.3g} {unit}'

@@ -13,6 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
 from jfold.base.containers import plain_containers
+from jfold.base.displays import Displayed
 from jfold.base.errors import check_at_least, check_examples, expect
 from jfold.base.tracebacks import api_boundary
 from jfold.data.corpus import Corpus
@@ -52,7 +53,7 @@ def _refuse(what: str, instead: str, *_: object) -> NoReturn:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadedModel:
+class LoadedModel(Displayed):
     """A model without the code that built it; read by `jfold.load`.
 
     The file has one exported program for each of `capacities`; a batch that fits none

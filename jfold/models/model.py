@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import check_examples, expect
 from jfold.base.keys import Rngs, check_key
 from jfold.base.memo import Recent, Stays, memoized
@@ -45,7 +46,7 @@ from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, check_options
 
 
 @dataclass(eq=False)
-class Model(Stays):
+class Model(Stays, Displayed):
     """A compiled expression; made by `jfold.compile`.
 
     Attributes:

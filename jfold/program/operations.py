@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.base.displays import Displayed
 from jfold.base.memo import Memoized
 from jfold.program import result_tables as tables
 from jfold.program.result_tables import Making, Result, nesting
@@ -140,7 +141,7 @@ class Producers:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Operations(Memoized):
+class Operations(Memoized, Displayed):
     """The half of a program that the device runs.
 
     Compared and hashed by identity; a copy is the object itself.

@@ -18,8 +18,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
+from jfold.base.displays import Displayed
 from jfold.base.errors import expect
-from jfold.base.functions import ratio
+from jfold.base.functions import mean_of_rows
 from jfold.base.tracebacks import api_boundary
 from jfold.graph import Array
 from jfold.ragged import Ragged
@@ -36,7 +37,7 @@ T = TypeVar('T')
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False, repr=False)
-class Schedule:
+class Schedule(Displayed):
     """A batch, ready for the device: a pytree with a static, hashable spec.
 
     Attributes:
@@ -305,7 +306,7 @@ def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
             f'{losses.dtype}{list(losses.shape)}: leave the mean to `mean`'
         )
     real = mask.reshape(mask.shape + (1,) * (losses.ndim - 1))
-    return ratio(jnp.where(real, losses, 0).sum(0), mask.sum())
+    return mean_of_rows(jnp.where(real, losses, 0), mask.sum())
 
 
 def _mask(schedule: Schedule) -> jax.Array:

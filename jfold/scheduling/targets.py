@@ -7,18 +7,21 @@ rows; items of these, if they are sequences, have another, and so on.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+import jax
 import numpy as np
 
-from jfold.base.errors import expect
+from jfold.base.errors import BadItem, expect, has_masked, short_repr
 from jfold.graph import Array
 from jfold.program.result_tables import value_numbers
-from jfold.ragged import Ragged, ragged_from_lists
+from jfold.ragged import Ragged
 from jfold.scheduling.layout import layout
 from jfold.scheduling.spec import Spec
+from jfold.tracing.convert import as_numpy, to_array
 from jfold.types import (
     SequenceType,
     TensorType,
@@ -50,13 +53,69 @@ def lay_out_targets(
         converted = convert_to_type(type_)
         item = converted if isinstance(converted, TensorType) else None
         expect('type', type_, item is not None, 'that of a tensor')
+    if item and item.dtype != (narrow := _kept(item.dtype)):
+        hint = "set jax.config.update('jax_enable_x64', True) to keep others"
+        expect('type', type_, False, f'that of a dtype such as {narrow.name}', hint)
     targets = _lists_by_row(spec, parts, [*map(_as_list, lists)])
-    return ragged_from_lists(targets, _rows_of_levels(spec, parts, targets), item)
+    return _ragged(targets, _rows_of_levels(spec, parts, targets), item)
 
 
-def _as_list(items: Iterable[Any]) -> Sequence[Any]:
-    expect('lists', items, isinstance(items, Iterable), 'a list for each example')
-    return items if isinstance(items, list) else list(items)
+def _as_list(items: Any) -> list[Any]:
+    """Return an example's targets as a list; raise TypeError if they have no order."""
+    if isinstance(items, list):
+        return items
+    is_list = isinstance(items, Iterable) and not isinstance(items, str | Mapping | Set)
+    is_list = is_list and getattr(items, 'ndim', 1) > 0  # arrays [] only look iterable
+    expect('lists', items, is_list, 'a list for each example')
+    return list(items)
+
+
+def _ragged(
+    lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
+) -> Ragged:
+    """Return a `Ragged` of items, with the spare rows of a batch's results.
+
+    Args:
+      lists: the items of each example; if items are sequences, lists of lists.
+      rows: the numbers of rows of each level of nesting, the outermost first.
+      type_: the type of an item; if `None`, inferred from all items.
+
+    Raises:
+      TypeError: items are no numbers, have different shapes, or do not fit the type.
+    """
+    lengths: Any = np.array([*map(len, lists)], np.int32)
+    items = [*itertools.chain.from_iterable(lists)]
+    spare = rows[0] - len(items)
+    if len(rows) > 1:
+        return Ragged(_ragged([*items, *[()] * spare], rows[1:], type_), lengths)
+    type_ = type_ or _inferred(items)
+    values = np.zeros((rows[0], *type_.shape), type_.dtype)
+    try:
+        values[: len(items)] = to_array(items, type_)
+    except BadItem as error:
+        raise TypeError(f'target {error.index}: {error}') from None
+    return Ragged(values, lengths)
+
+
+def _inferred(items: list[Any]) -> TensorType:
+    """Return the type of items, float32[] without any, in a dtype that JAX keeps.
+
+    Raise TypeError if they are no numbers, masked, or differ in shape.
+    """
+    with contextlib.suppress(TypeError, ValueError):
+        array = np.asarray(None if has_masked(items, depth=1) else as_numpy(items))
+        return TensorType(array.shape[1:], _kept(array.dtype))
+    some = ', '.join([*map(short_repr, items[:3]), *['...'] * (len(items) > 3)])
+    raise TypeError(
+        f'expected numbers, or arrays of one shape, as items, got {some}: turn them '
+        'into numbers before'
+    )
+
+
+def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that JAX, as configured, makes of another."""
+    kept: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
+    return kept
 
 
 def _lists_by_row(

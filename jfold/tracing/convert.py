@@ -84,6 +84,16 @@ def check_below(values: Array, below: int) -> None:
         raise BadItem(index, f'expected {text}, got {got}')
 
 
+def as_numpy(item: object) -> object:
+    """Return JAX arrays, also those in lists, as arrays of NumPy.
+
+    NumPy cannot read narrow dtypes of JAX arrays in a list.
+    """
+    if isinstance(item, list | tuple):
+        return list(map(as_numpy, item))
+    return np.asarray(item) if isinstance(item, jax.Array) else item
+
+
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
     """Return the array cast to `target` if a cheap test proves it right, or `None`.
 
@@ -111,7 +121,7 @@ def _one_by_one(
     arrays = []
     for index in chosen:
         try:
-            item = _as_numpy(items[index])
+            item = as_numpy(items[index])
             if has_masked([item], len(type_.shape)):
                 raise _RefusedError(f', {MASKED}')
             arrays.append(_cast(_stack([item], type_), type_))
@@ -143,16 +153,6 @@ def _advice(item: Any, type_: TensorType) -> str:
     if len(shape) == 1 and len(type_.shape) < 2:
         return 'write `Map(Scalar())` for any number of them, `Vector(n)` for n'
     return f'write `Tensor({list(shape)})` for this shape' if shape else ''
-
-
-def _as_numpy(item: object) -> object:
-    """Return JAX arrays, also those in lists, as arrays of NumPy.
-
-    NumPy cannot read narrow dtypes of JAX arrays in a list.
-    """
-    if isinstance(item, list | tuple):
-        return list(map(_as_numpy, item))
-    return np.asarray(item) if isinstance(item, jax.Array) else item
 
 
 def _perhaps_rounded(

@@ -61,17 +61,16 @@ def run(call: Generator[Any, Any, Any]) -> Any:
                 return value
             continue
         if len(calls) >= look:
+            # A circle shorter than half of the calls repeats within the later half.
+            if len(calls) > MAX_DEPTH or _repeat(calls[look // 2 :]):
+                raise Endless
             look = min(2 * look, MAX_DEPTH + 1)
-            _check(calls)
 
 
-def _check(calls: list[Generator[Any, Any, Any]]) -> None:
-    """Raise Endless if two of the nested calls repeat, or there are too many.
-
-    Two calls repeat if they are of the same function on the same objects.
-    """
+def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
+    """Return whether two of the calls are of the same function on the same objects."""
     seen = set()
-    for each in calls[1:]:
+    for each in calls:
         frame = each.gi_frame  # type: ignore[attr-defined]
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
@@ -80,7 +79,6 @@ def _check(calls: list[Generator[Any, Any, Any]]) -> None:
         found = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
         key = code, *found
         if found and key in seen:
-            raise Endless
+            return True
         seen.add(key)
-    if len(calls) > MAX_DEPTH:
-        raise Endless
+    return False

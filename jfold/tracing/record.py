@@ -88,18 +88,20 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
       RuntimeError: recording failed, but each example fitted when it was read again.
     """
     source: Source = program.source
+    call: Any = None
     try:
         try:
             recorded: Tapes = source.record(examples)
         except RecursionError:
             source = _deep(program)
-            recorded = deep.run(source.record(examples))
+            call = source.record(examples)
+            recorded = deep.run(call)
         return graph_of(program, source.recording, len(examples), *recorded)
     except Exception as error:
         failed = error
     # Outside the handler, so that errors raised here do not get `failed` as context.
     try:
-        raise _explained(program, source, examples, failed) from getattr(
+        raise _explained(program, examples, failed, call) from getattr(
             failed, 'explained_cause', None
         )
     finally:
@@ -113,34 +115,35 @@ def _deep(program: Operations) -> Source:
 
 
 def _explained(
-    program: Any, source: Source, examples: Sequence[Any], error: Exception
+    program: Any, examples: Sequence[Any], error: Exception, call: Any
 ) -> Exception:
     """Return an InputError on the example at fault, or a RuntimeError if none is.
 
-    The cause to raise it from is stored as `error.explained_cause`.
+    The cause to raise it from is stored as `error.explained_cause`. `call` is that of
+    `record` in deep form, or `None`.
     """
-    number = _example_of(source, error)
+    number = _example_of(error, call)
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])
         if explanation is not None:
             error.explained_cause = explanation.__cause__  # type: ignore[attr-defined]
-            return explanation.renumbered(k)
+            return explanation.renumbered(k).on(examples[k])
     unsteady = RuntimeError(f'{UNSTEADY}; it was {describe_error(error)}')
     error.explained_cause = error  # type: ignore[attr-defined]
     return unsteady
 
 
-def _example_of(source: Source, error: Exception) -> int | None:
-    """Return the number of the example that was being recorded; `None` if unknown.
-
-    In deep form the frame of `record` waits outside of the traceback: unknown.
-    """
+def _example_of(error: Exception, call: Any) -> int | None:
+    """Return the number of the example that was being recorded; `None` if unknown."""
     if isinstance(error, BadItem):
         return error.example
+    # In deep form `record` waits outside of the traceback, unless it raised itself.
+    frames = [] if call is None or call.gi_frame is None else [call.gi_frame]
     traceback: types.TracebackType | None = error.__traceback__
     while traceback is not None:
-        frame = traceback.tb_frame
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    for frame in frames:
         if frame.f_code.co_name == 'record' and 'ends' in frame.f_locals:
             return len(frame.f_locals['ends'])
-        traceback = traceback.tb_next
     return None

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import close
-from checking import number, numbers, refuses, same
+from checking import number, numbers, observed, refuses, same
 
 import jfold as jf
+from jfold.base.errors import short_repr
 
 scaled = jf.Function(
     lambda w, x: jnp.sin(x * w), lambda key, x: jnp.asarray([1.0, 2.0]), name='scaled'
@@ -57,6 +58,49 @@ def test_operators_work_item_by_item() -> None:
     same((2 * deep - 1).to_list(), [[[1, 3], []], [[5]]])
 
 
+def test_items_of_different_shapes() -> None:
+    """Each item by itself, also where shapes would fit across the rows."""
+    one, v = lists([1, 2], [3], spare=1), np.array([1, 0, 0, 2], 'f4')
+    column, four = (one.map(lambda x, y=y: x[:, None] * y) for y in (np.ones(1), v))
+    same((column - one).to_list(), [[np.zeros(1, 'f4')] * 2, [np.zeros(1, 'f4')]])
+    same((one * four).sum(), v * 14)
+    w = np.arange(16, dtype='f4').reshape(4, 4)
+    for made in w @ four, jnp.asarray(w) @ four:
+        same(made.to_list(), [[w @ v, w @ v * 2], [w @ v * 3]])
+    same((four @ w).to_list(), [[v @ w, v @ w * 2], [v @ w * 3]])
+    same((v @ four).to_list(), [[5, 10], [15]])
+    same((four @ four).to_list(), [[5, 20], [45]])
+
+
+def test_operators_in_place_and_of_two_results() -> None:
+    """The first make another `Ragged`, as of arrays of JAX; of the others none work."""
+    x = before = lists([1, 2], [], [4])
+    x += 1
+    x **= 2
+    same(x.to_list(), [[4, 9], [], [25]])
+    same(before.to_list(), [[1, 2], [], [4]])
+    for wrong in (
+        lambda: divmod(x, 2),
+        lambda: np.modf(x),
+        lambda: np.add(x, 1, out=before),
+        lambda: np.add(x, 1, dtype='float64'),
+    ):
+        with pytest.raises(TypeError, match='returned NotImplemented'):
+            wrong()
+
+
+def test_many_truths_are_not_one() -> None:
+    """As of arrays; else comparisons in chains, `max` and `if` were always true."""
+    x = lists([1, 2], [3])
+    text = (
+        'expected one truth, got those of many items, in Ragged(values=bool[6], '
+        'lengths=int32[2]): use `(x > 0).mean()`, or `&` and `|` for item by item'
+    )
+    for wrong in (lambda: bool(x > 1), lambda: 1 < x < 3, lambda: max(x, x + 1)):
+        with refuses(text):
+            wrong()
+
+
 def test_means_and_sums() -> None:
     """Over all items, of real rows alone; of items in tuples and sequences."""
     x = lists([1, 2], [], [6])
@@ -66,6 +110,18 @@ def test_means_and_sums() -> None:
     same(jax.tree.map(float, deep.mean()), (1.0, 2.0))
     same(jax.tree.map(float, deep.sum()), (3.0, 6.0))
     assert jax.jit(lambda x: (x + 1).mean())(x) == 4
+
+
+def test_means_of_what_overflows() -> None:
+    """Sums that their dtype cannot hold: of results, of metrics and of sequences."""
+    for dtype, value, count in ('float16', 100.0, 1000), ('int32', 1 << 30, 4):
+        scalar = jf.Scalar(dtype)
+        found, metrics = applied(jf.Map(scalar >> observed('x')), [[value] * count, []])
+        model = jf.compile(scalar)
+        schedule = model.schedule([value] * count)
+        means = found.mean(), metrics['x'].mean()
+        for mean in (*means, schedule.mean(model.apply({}, schedule))):
+            assert (mean, mean.dtype) == (value, jnp.mean(found.values).dtype)
 
 
 def test_gradients_of_what_has_none_in_spare_rows() -> None:
@@ -98,8 +154,16 @@ def test_items_of_examples() -> None:
     length, inner = pair[0]
     assert length.tolist() == [2, 0]
     same(inner.to_list(), [[1, 2], []])
+    assert len(x[[]]) == len(x[np.zeros(4, bool)]) == 0
     with pytest.raises(IndexError, match='index 4 is out of bounds'):
         x[4]
+    for wrong in (0, 1), [[0, 1]], True, None, 'a', 1.0, x > 2, (slice(2), 0):
+        text = (
+            'expected the number of an example, a slice, or a list of numbers or of '
+            f'truths, got {short_repr(wrong)}: item `i` of example `k` is `x[k][i]`'
+        )
+        with refuses(text):
+            x[wrong]
     text = (
         'expected a `Ragged` with known lengths to index, got a traced one, in Ragged('
         'values=float32[128], lengths=int32[4]): under `jit`, use `padded(length)`, or '

@@ -347,6 +347,16 @@ def test_mean() -> None:
     )
 
 
+def test_means_of_what_wraps() -> None:
+    """Sums that their dtype cannot hold, and truths, whose sum is no count."""
+    third = np.float32(1) / 3
+    check(
+        (jf.Map(jf.Scalar('uint8')) >> jf.Mean(), [[200] * 4], [np.float32(200)]),
+        (jf.Map(whole) >> jf.Mean(), [[1 << 30] * 4], [np.float32(1 << 30)]),
+        (jf.Map(jf.Scalar('bool')) >> jf.Mean(), [[True, True, False]], [third * 2]),
+    )
+
+
 def test_double_precision() -> None:
     with jax.enable_x64(True):
         double = jf.Map(jf.Scalar('float64'))

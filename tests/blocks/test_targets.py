@@ -158,6 +158,33 @@ def test_targets_of_shards() -> None:
         assert jax.jit(lambda x, y: (x - y).sum())(found, targets) == 0
 
 
+def test_targets_are_converted_as_strictly_as_data() -> None:
+    """Nothing wraps, is cut off, read from text, or loses its order or its mask."""
+    schedule = jf.compile(numbers).schedule([[1], [2, 3]])
+    cases: list[tuple[Any, Any, str]] = [
+        (2**31, None, 'target 0: expected int32[], got 2147483648, which int32'),
+        (np.array(300), 'int8', 'target 0: expected int8[], got array(300) (ndarray)'),
+        (1.7, 'int32', 'target 0: expected int32[], got 1.7, which int32 cannot hold'),
+        (2, 'bool', 'target 0: expected bool[], got 2, which bool cannot hold'),
+        (1e300, None, 'target 0: expected float32[], got 1e+300, which float32'),
+        (None, 'float32', 'target 0: expected float32[], got None'),
+        ('12.5', 'float32', "target 0: expected float32[], got '12.5'"),
+        (np.ma.masked, 'float32', 'target 0: expected float32[], got masked'),
+        (np.ma.masked, None, 'expected numbers, or arrays of one shape, as items'),
+        (1, 'float64', "expected `type` as that of a dtype such as float32, got 'flo"),
+    ]
+    for target, type_, text in cases:
+        with pytest.raises(TypeError, match=re.escape(text)):
+            schedule.ragged([[target], [0, 1]], type_)
+    for targets in {1: 2}, {1}, '1', np.array(1), None:
+        with pytest.raises(TypeError, match='expected `lists` as a list for each exa'):
+            schedule.ragged([targets, [0, 1]], 'int32')
+    half = schedule.ragged([[jnp.bfloat16(1.5)], [2, 3]], 'bfloat16')
+    assert half.values[:3].tolist() == [1.5, 2, 3]
+    halves = [[jnp.bfloat16(1.5)], [jnp.bfloat16(2), jnp.bfloat16(3)]]
+    assert schedule.ragged(halves).values.tolist() == half.values.tolist()
+
+
 def test_targets_that_do_not_fit() -> None:
     schedule = jf.compile(numbers).schedule([[1], [2, 3]], size=3)
     for lists, text in {
@@ -177,9 +204,7 @@ def test_targets_that_do_not_fit() -> None:
     }.items():
         with refuses(text):
             schedule.ragged(lists)  # type: ignore[arg-type]
-    with refuses(
-        'expected items as int32[2], got 1, 2, 3: turn them into numbers before'
-    ):
+    with refuses('target 0: expected int32[2], got 1 of shape ()'):
         schedule.ragged([[1], [2, 3]], [2, 'int32'])
     with refuses("expected `type` as that of a tensor, got ('int32', 2) (tuple)"):
         schedule.ragged([[1], [2, 3]], ('int32', 2))

@@ -50,13 +50,20 @@ def test_rows_outside_of_a_table(outside: Any, rows: list[int | None]) -> None:
 
 @pytest.mark.parametrize('outside', ['clip', 'modulo', 'nan'])
 @pytest.mark.parametrize(
-    'dtype', ['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32']
+    'dtype', [f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64)]
 )
 def test_indices_of_any_kind(dtype: str, outside: Any) -> None:
-    """Also of those that cannot hold the number of rows."""
+    """Also of those that cannot hold the number of rows, or more than 32 bits."""
+    with jax.enable_x64(dtype.endswith('64')):
+        check_indices(dtype, outside)
+
+
+def check_indices(dtype: str, outside: Any) -> None:
+    """Indices of each kind, against Python's arithmetic."""
     count, least, most = 300, np.iinfo(dtype).min, np.iinfo(dtype).max
     table = np.arange(count, dtype='float32')[:, None]
     indices = [least, max(least, -1), 0, 127, min(most, 299), min(most, 300), most]
+    indices += [(1 << 32) + 7, (1 << 62) + 7] if dtype.endswith('64') else []
     block = jf.Scalar(dtype) >> layers.Embed(count, 1, table=table, outside=outside)
     model, params = jf.compile(block), {'embed': {'embedding': table}}
     found = model.apply(params, model.schedule(indices))[:, 0]

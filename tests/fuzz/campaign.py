@@ -27,7 +27,8 @@ from fuzz.failures import store  # noqa: E402
 
 PATIENCE = 1800.0  # seconds that a case may take
 COLUMNS = 'cases', 'expressions', 'functions', 'calls', 'values', 'metrics', 'gradients'
-NESTINGS = 'nested', 'refused', 'wrong'  # transformations; examples that are refused
+# Transformations; examples that are refused; programs in plain Python.
+NESTINGS = 'nested', 'refused', 'wrong', 'lazy'
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:

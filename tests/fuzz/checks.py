@@ -22,6 +22,7 @@ from ways_in import TOGETHER, WAYS
 
 import jfold as jf
 from fuzz.cases import Case, Step
+from fuzz.lazies import check_lazy
 from fuzz.levels import rows_by_level, tensors_by_level
 from fuzz.near import Mismatch, same_array
 from fuzz.rows import compare_rows
@@ -33,6 +34,7 @@ from jfold.language.inference import infer
 from jfold.types import SequenceType, leaf_types
 
 Tally = Counter[str]
+LAZY = 4  # one in as many cases also has programs in plain Python
 WRONG_EXAMPLES = 3  # that are compared in a case
 EXACT = 1e-8  # of results in double precision, relative to the largest
 ROUNDED = {'float64': 1e-8, 'float32': 1e-2, 'float16': 0.5, 'bfloat16': 0.5}
@@ -45,6 +47,8 @@ def check_case(case: Case, tally: Tally) -> None:
     Raises:
       Mismatch: a result is wrong. Other errors are jfold's own.
     """
+    if sum(case.seeds) % LAZY == 0:
+        check_lazy(case.seeds, tally)
     with jax.enable_x64(case.dtype == 'float64'):
         session = open_session(case, tally)
         for number, step in enumerate(case.steps):

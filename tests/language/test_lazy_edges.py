@@ -140,7 +140,7 @@ def test_blocks_that_are_called_have_no_lazy_functions_inside() -> None:
         return jf.float32(x)
 
     every = jf.Map(inner)
-    hint = r'got lazy\(inner\); call that one, for a Map `\[f\(x\) for x in xs\]`'
+    hint = r'got lazy\(inner\); call that itself, for a Map as `\[f\(x\) for x in xs\]`'
     with pytest.raises(TypeError, match=hint):
         jf.compile(jf.lazy(lambda x: every(x)[0]), like=[[1.0]])
 

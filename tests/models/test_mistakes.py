@@ -16,6 +16,7 @@ from mistakes import (
     examples,
     functions,
     kinds,
+    lazy,
     of_flax,
     precompile,
     results,
@@ -37,7 +38,7 @@ from mistakes.common import (
 import jfold as jf
 
 TABLES = {
-    'compile': [arguments, wiring, results, functions, of_flax],
+    'compile': [arguments, wiring, results, functions, of_flax, lazy],
     'schedule': [examples, values, structure, elsewhere],
     'use': [apply, precompile, corpora, batches, kinds],
 }

@@ -166,6 +166,9 @@ def test_a_notebook_shows_cells_alone(tmp_path: Path) -> None:
             "model.schedule([[1, 'x']])",
             "jf.compile(jf.InputTransform(lambda x: x['a'])).schedule([{}])",
             'model.apply({}, 3)',
+            "made = jf.compile(jf.InputTransform(lambda x: x['a']) >> jf.Scalar())\n"
+            'made.predict({}, [{}], batch_size=1)',
+            "for batch in made.batches([{'a': 1}, {}], 2):\n    pass",
             'jf.compile(jf.InputTransform(late) >> jf.Scalar()).schedule([1])',
             'jf.compile(jf.Scalar() >> jf.Function(late))',
             'jax.jit(lambda x: jf.compile(jf.Scalar() >> jf.Function(late)))(1)',
@@ -173,7 +176,8 @@ def test_a_notebook_shows_cells_alone(tmp_path: Path) -> None:
         tmp_path,
     )
     assert first.error is None
-    errors = ['InputError', 'TypeError', 'TypeError'] + ['KeyboardInterrupt'] * 3
+    errors = ['InputError', 'TypeError', 'TypeError'] + ['InputError'] * 2
+    errors += ['KeyboardInterrupt'] * 3
     assert [each.error for each in mistakes] == errors
     for each in mistakes:
         assert len(each.lines) <= 12, each.text
@@ -205,6 +209,13 @@ def test_causes_and_suppressed_contexts_stay() -> None:
         outer(raises_alone)
     assert caught.value.__suppress_context__
     assert isinstance(caught.value.__context__, KeyError)
+
+
+def test_operators_of_ragged_values_show_no_frames_of_jfold() -> None:
+    values = jf.Ragged(jnp.ones(3), jnp.array([1, 1]))
+    with pytest.raises(ValueError, match='expected what goes with each item') as caught:
+        values + jnp.ones(2)
+    assert [name for name in modules(caught.value) if name.startswith('jfold')] == []
 
 
 def test_an_error_that_was_being_handled_stays() -> None:

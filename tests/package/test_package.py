@@ -47,7 +47,7 @@ def test_importing_jfold_imports_little() -> None:
     assert others.isdisjoint(x.partition('.')[0] for x in found)
     assert not [x for x in found if x.startswith('jax')]  # Pallas comes with jax.extend
     late = {'models.model', 'lower', 'runtime', 'data', 'device'}
-    late |= {'language', 'tracing', 'flax', 'debug'}
+    late |= {'language', 'tracing.record', 'flax', 'debug', 'display'}
     assert late.isdisjoint(x.removeprefix('jfold.') for x in found)
 
 
@@ -154,7 +154,7 @@ RUNS = {
     *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
     *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Ragged'),
     *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
-    *('LoadedModel', 'find_nan', 'load', 'save'),
+    *('LoadedModel', 'draw', 'find_nan', 'load', 'save'),
 }
 LAZY = {'Lazy', 'float32', 'int32', 'lazy', 'observe', 'select', 'tensor'}
 
@@ -239,7 +239,7 @@ def test_few_import_when_they_are_called() -> None:
     """All other imports are at the top, where the tests of their order see them."""
     found = {structure.module(x): {*importing_functions(parsed(x))} for x in FILES}
     assert {name: names for name, names in found.items() if names} == {
-        '__init__': {'_passes'},  # to which the methods of `Block` are bound
+        '__init__': {'_displays', '_passes'},  # to which methods are bound
         # What every import of jfold registers, and so has to be quick.
         'models.exported': {'_spec_text'},
     }

@@ -466,6 +466,21 @@ def test_programs_without_loops_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_plain_python_is_compared_with_blocks(tmp_path: Path) -> None:
+    """A row of each form, and three ratios."""
+    (_, *rows), _ = run('lazy', '--quick', '--only', 'graphs', folder=tmp_path)
+    assert [x['form'] for x in rows if 'form' in x] == [
+        'graphs, blocks',
+        'graphs, lazy',
+    ]
+    assert [x['mode'] for x in rows if 'ratio' in x] == [
+        'schedule',
+        'train',
+        'whole train',
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['kinds', 'depth'])
 def test_sweeps_run(name: str, tmp_path: Path) -> None:
     """Times and memory of every point, shares that add up, and a picture."""

@@ -25,13 +25,18 @@ sys.path.append(str(Path(__file__).parents[2] / 'examples'))
 
 import attention
 import calculator
+import module_network
 import names
 import server
+import spinn
+import tree_decoder
 import words
 from training import accuracy, fit_logistic
 
+SHOWN = calculator, module_network, names, spinn, tree_decoder, words
 
-@pytest.mark.parametrize('module', [names, calculator, words])
+
+@pytest.mark.parametrize('module', SHOWN)
 def test_what_docstrings_show(module: ModuleType) -> None:
     """There is some, and all of it is so."""
     found = doctest.testmod(module)
@@ -187,6 +192,85 @@ def test_the_model_of_the_calculator() -> None:
     block = calculator.make_block(4)
     params = check_model(block, [7, ('+', 1, ('/', 2, 0)), ('*', ('-', 1, 2), 3)], 3)
     assert set(params) == {'digit', *'+-*/', 'sign'}
+
+
+# ---- plain Python --------------------------------------------------------------------
+
+
+def check_lazy(block: jf.Block, examples: list[Any]) -> Any:
+    """Together as one by one, metrics aside; gives the parameters."""
+    model = jf.compile(block, like=examples)
+    params = model.init(jax.random.key(0))
+    rows = model.apply(params, model.schedule(examples))
+    expected: Any = [model.eval(example, params) for example in examples]
+    if isinstance(rows, tuple):
+        rows, expected = rows[0], [result for result, _ in expected]
+    np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
+    return params
+
+
+def test_lists_have_values() -> None:
+    """Medians are one of the numbers."""
+    item = 'min', ('med', 4, 9, ('max', 1, 5, 0)), 7
+    assert (spinn.evaluate(item), spinn.depth_of(item)) == (5, 3)
+    assert spinn.evaluate(('med', 4, 9)) == 9
+
+
+def test_transitions_parse_lists() -> None:
+    """One state remains, of all tokens in their order."""
+    parts = spinn.make_parts(30, seed=0)
+    assert [len(part.items) for part in parts.values()] == [30, 1000, 1000]
+    for sentence in parts['train'].items:
+        buffer, stack = sentence.tokens[::-1], list[list[int]]()
+        for transition in sentence.transitions:
+            if transition == spinn.SHIFT:
+                stack.append([buffer.pop()])
+            else:
+                right = stack.pop()
+                stack[-1] = stack[-1] + right
+        assert (stack, buffer) == ([sentence.tokens], [])
+
+
+@pytest.mark.slow
+def test_the_model_of_lists() -> None:
+    """A tracker beside the stack."""
+    lists = [('max', 1, 2), ('min', 3, ('med', 4, 5, 6), 7)]
+    params = check_lazy(spinn.make_block(4, 3), [*map(spinn.parsed, lists)])
+    assert set(params) == {'embed', 'leaf', 'compose', 'track', 'answer'}
+
+
+def test_questions_have_both_answers() -> None:
+    """Each layout, about two images."""
+    part = module_network.draw(40, (2, 3), seed=0)
+    assert part.targets.sum() == 20
+    layouts = [question.layout for question in part.items]
+    assert layouts[::2] == layouts[1::2]
+    empty = module_network.Cell(None, None)
+    cells = [[module_network.Cell('cross', 'red'), empty, empty], [empty] * 3]
+    layout = 'or', 'blue', ('below', ('and', 'red', 'cross'))
+    found = module_network.attended(layout, [*cells, [empty] * 3])
+    assert np.argwhere(found).tolist() == [[1, 0]]
+
+
+@pytest.mark.slow
+def test_the_model_of_questions() -> None:
+    """A module for each name that occurs."""
+    part = module_network.draw(8, (1, 3), seed=1)
+    params = check_lazy(module_network.make_block(3), part.items)
+    used = {
+        word
+        for question in part.items
+        for word in module_network.words(question.layout)
+    }
+    assert set(params) == {'see', 'is', *used}
+
+
+@pytest.mark.slow
+def test_the_autoencoder_of_trees() -> None:
+    """Shares of right symbols, and whether all are right."""
+    trees = ['a', ('+', 'b', ('*', 'c', 'd'))]
+    params = check_lazy(tree_decoder.make_block(4), trees)
+    assert set(params) == {'embed', 'fold', 'unfold', 'say'}
 
 
 # ---- server --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from jfold import blocks
 ROOT = Path(__file__).parents[2]
 ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
 NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
-GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks'
+GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks', 'lazy'
 FOLDERS = '.', 'docs', 'examples', 'benchmarks', 'tests'
 PAGES = sorted(
     str(x.relative_to(ROOT)) for f in FOLDERS for x in (ROOT / f).glob('*.md')
@@ -155,6 +155,9 @@ def test_function_names_prints_its_table_and_draws(
         ('names', 'most frequent language'),
         ('words', 'words in order'),
         ('calculator', 'right signs'),
+        ('spinn', 'stack and tracker'),
+        ('module_network', 'pixels and words, linear'),
+        ('tree_decoder', 'one letter, one operation'),
     ],
 )
 def test_small_examples_print_their_tables(

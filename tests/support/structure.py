@@ -27,7 +27,7 @@ FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 ROOMS = (
     *('base', 'types', 'program', 'graph', 'ragged', 'combinators', 'blocks'),
     *('tracing', 'language', 'lower', 'files', 'scheduling', 'device', 'runtime'),
-    *('data', 'models', 'debug', 'flax'),
+    *('data', 'models', 'debug', 'display', 'flax'),
 )
 PRAGMAS = '# noqa', '# type:', '# SPDX', '# ----'
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -287,3 +288,19 @@ def test_constants_and_indices_that_are_masked() -> None:
     corpus = jf.compile(jf.Scalar()).trace([1.0, 2.0])
     with pytest.raises(TypeError, match=MASKED):
         corpus.schedule(masked([0, 1], 0, 1, dtype='int64'))
+
+
+def test_of_two_errors_in_an_example_the_first_is_told() -> None:
+    """Whether of a number, all of which are converted at the end, or of a choice."""
+    number, whole = jf.Scalar(), jf.Scalar('int32')
+    block = jf.Record([number, whole, jf.OneOf(type, {int: whole}), number])
+    wrong = 'a', 2.5, 'c', 'd'
+    texts = "got 'a'", 'got 2.5', "got <class 'str'>", "got 'd'"
+    for first, second in itertools.combinations(range(4), 2):
+        bad = [wrong[k] if k in (first, second) else 1 for k in range(4)]
+        with pytest.raises(jf.InputError, match=texts[first]) as caught:
+            jf.compile(block).schedule([[1, 2, 3, 4], bad])
+        assert (caught.value.example, caught.value.path) == (1, f'[{first}]')
+        with pytest.raises(jf.InputError) as twin:
+            block.eval(bad)
+        assert twin.value.path == caught.value.path

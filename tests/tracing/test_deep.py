@@ -14,6 +14,7 @@ from graphs import same
 
 import jfold as jf
 from jfold.graph import concatenate
+from jfold.language.expression import Expression
 from jfold.language.walk import EXAMPLE, Path, common_prefix
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
@@ -86,6 +87,25 @@ def test_what_is_wrong_deep_down_is_located() -> None:
     assert caught.value.example == 1
     assert caught.value.path == '[1]' * 1501
     assert len(str(caught.value)) < 700
+
+
+def test_only_the_example_at_fault_is_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though those before it are as deep."""
+    program = jf.compile(sums(SUMS['map'])).program
+    examples = [nested(2000), nested(2000), [2, 'x'], nested(2000)]
+    explain, explained = Expression.explain, []
+
+    def recorded(self: Expression, example: object) -> Any:
+        explained.append(example)
+        return explain(self, example)
+
+    monkeypatch.setattr(Expression, 'explain', recorded)
+    with pytest.raises(jf.InputError, match="got <class 'str'>") as caught:
+        trace(program, examples)
+    assert caught.value.example == 2
+    assert [id(example) for example in explained] == [id(examples[2])]
 
 
 class Unread:

@@ -470,7 +470,8 @@ def test_an_input_error_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(found))
     assert type(again) is jf.InputError
     assert str(again) == str(found)
-    assert vars(again) == vars(found)
+    # The example stays where it is; it may be large, or not to be pickled.
+    assert vars(again) == {k: x for k, x in vars(found).items() if k != 'data'}
 
 
 def test_nothing_is_kept_of_a_bad_batch() -> None:

@@ -99,8 +99,8 @@ class Table(nn.Module):
             return rows[jnp.abs(jax.lax.rem(index, index.dtype.type(self.count)))]
         if self.outside == 'clip':
             return rows[jnp.clip(index, 0, self.count - 1)]
-        # JAX would count a negative index from the end.
-        known = jnp.where(index < 0, self.count, index)
+        # JAX would count a negative index from the end, and cast one of 64 bits to 32.
+        known = jnp.where((index < 0) | (index >= self.count), self.count, index)
         return rows.at[known].get(mode='fill', fill_value=jnp.nan)
 
     def _first_rows(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:

@@ -46,7 +46,7 @@ BLOCKS = '|'.join(
     if isinstance(getattr(jf, name), type) and issubclass(getattr(jf, name), jf.Block)
 )
 VERBS = (
-    'call|cast|collect|drop|end|give|leave|make|pass|put|raise|reduce|return|say|set|'
+    'call|cast|choose|collect|drop|end|give|leave|make|pass|put|raise|reduce|return|say|set|'
     'take|trace|turn|use|write'
 )
 PARTS = {
@@ -55,6 +55,7 @@ PARTS = {
     'where': re.compile(
         # An example, a block, a declaration, a layer, an argument, a file.
         rf'\bexample \d|(^|in |\.)({BLOCKS}|Scalar|Vector|ForwardDeclaration)[\[(.:]'
+        r'|(^|in )lazy\('
         r"|^tree[.(]|\blayer '|`\w+`|\.npz\b",
         re.MULTILINE,
     ),

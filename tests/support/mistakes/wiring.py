@@ -444,7 +444,7 @@ MISTAKES = [
         'a module of Linen on a wire',
         lambda: jf.compose(lambda x: nn.Dense(3)(vector(x))),
         CallCompactUnboundModuleError,
-        '…\nin `compose`: expected blocks to be called on wires, got a module of Flax: '
+        '…\nin `compose`: expected blocks to be called, got a module of Flax: '
         'write `jf.Function(module)(x)` for `module(x)`',
     ),
     Mistake(

@@ -214,9 +214,10 @@ ROWS = [
             (
                 typed(number >> jf.Mean()),
                 TypeError,
-                'Pipe[2].AllOf[0].Sum(): expected a sequence, a non-empty tuple of '
-                'one type, or an object, got float32[]; use a Function for what is '
-                'in one tensor, and Map for a list of the data',
+                'Pipe[2].AllOf[0].Pipe[0].Map(Function(as_inexact)): expected a '
+                'sequence, a non-empty tuple of one type, or an object, got '
+                'float32[]; use a Function for what is in one tensor, and Map for a '
+                'list of the data',
             )
         ],
     ),

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The displays of programs and models: operations, source, layers, capacities."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import itertools
+import keyword
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jfold.base.printing import short_text
+from jfold.display import markup as m
+from jfold.display.block_page import block_trees
+from jfold.display.texts import array_type, cut, listed, several
+from jfold.language.expression import Expression
+from jfold.language.partial import all_types
+from jfold.models.explain import in_bytes
+from jfold.models.loaded import LoadedModel
+from jfold.models.model import Model
+from jfold.program.components import are_recurrent, direct_reads, results_in
+from jfold.program.operations import Operation, Operations, Program
+from jfold.scheduling.spec import Capacity
+
+SHOWN, LINES, SHAPES = 40, 240, 12  # operations or layers; lines of source; capacities
+_NAMES = {*dir(builtins)}
+_STYLES = {tokenize.COMMENT: 'comment', tokenize.STRING: 'string'}
+_STYLES[tokenize.NUMBER] = 'number'
+
+
+def program_page(program: Operations) -> str:
+    """Return the display of a program, or of operations without source."""
+    return m.page(type(program).__name__, _facts(program), _folds(program, True))
+
+
+def _facts(program: Operations, *others: str) -> list[str]:
+    """Return facts for a title: the type of the result, and whether there are loops."""
+    output = m.span('type', cut(short_text(program.output)))
+    return [output, *others, 'no loops' if program.unrolled else '']
+
+
+def _folds(program: Operations, opened: bool = False) -> m.Markup:
+    """Return the operations and the source of a program, each in a fold."""
+    recurrent, reads, rows = are_recurrent(program), direct_reads(program), []
+    for o, operation in enumerate(program.operations[:SHOWN]):
+        cells = [m.span('muted', o), m.span('title', cut(operation.layer.name))]
+        cells.append(m.span('muted', _inputs(operation)))
+        cells.append(m.span('type', cut(short_text(operation.result))))
+        read = ', '.join(map(str, results_in(reads[o]))) or 'data'
+        rows.append((*cells, cut(read, 24), 'by level' if recurrent[o] else 'once'))
+    head = '', 'operation', 'inputs', 'result', 'reads', 'runs'
+    count = len(program.operations)
+    body = m.table(head, rows, 'rlllll'), m.more(count - SHOWN, 'operations')
+    folds = [m.folded(several(count, 'operation'), *body, opened=opened)]
+    if hasattr(program, 'source'):
+        folds.append(_source_fold(str(program.source)))
+    return m.joined(folds)
+
+
+def _inputs(operation: Operation) -> str:
+    texts = (cut(short_text(x), 40) for x in operation.arguments[:5])
+    if operation.from_left:
+        return f'{len(operation.arguments)} of {next(texts)}'
+    return listed(texts, len(operation.arguments))
+
+
+def _source_fold(source: str) -> m.Markup:
+    lines = source.splitlines(keepends=True)
+    shown = [cut(text.rstrip('\n'), 240) + '\n' for text in lines[:LINES]]
+    body = (
+        m.element('pre', m.joined(_tokens(shown))),
+        m.more(len(lines) - LINES, 'lines'),
+    )
+    return m.folded(f'source, {several(len(lines), "line")}', *body)
+
+
+def _tokens(lines: list[str]) -> Iterator[str]:
+    """Yield the pieces of source: texts, and tokens in the style of their kind."""
+    source, end = ''.join(lines), 0
+    begins = [*itertools.accumulate(map(len, lines), initial=0)]
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            kind = _STYLES.get(token.type, '')
+            if token.type == tokenize.NAME:
+                kind = 'type' if token.string in _NAMES else ''
+                kind = 'keyword' if keyword.iskeyword(token.string) else kind
+            if kind:
+                begin = begins[token.start[0] - 1] + token.start[1]
+                yield from (source[end:begin], m.span(kind, token.string))
+                end = begin + len(token.string)
+    except (tokenize.TokenError, SyntaxError):  # cut in the middle, or no Python
+        pass
+    yield source[end:]
+
+
+# ---- models --------------------------------------------------------------------------
+
+
+def model_page(model: Model) -> str:
+    """Return the display of a model; nothing runs, and nothing is compiled."""
+    limit = '' if model.max_programs is None else f' of at most {model.max_programs}'
+    facts = [several(model.programs, 'program') + limit]
+    facts += [f'residuals: {model.residuals}', model.strategy or '']
+    facts += ['reproducible'] if model.reproducible else []
+    program = model.program
+    params = {x.name: x.params for x in program.layers}
+    shapes = _capacities([spec.capacity for spec in model.budget.specs])
+    assert isinstance(program.expression, Expression)
+    trees = block_trees(model.block, all_types(program.expression.typing))
+    parts = _layers(program, params), shapes, trees, _folds(program)
+    return m.page('Model', _facts(program, *facts), *parts)
+
+
+def loaded_page(model: LoadedModel) -> str:
+    """Return the display of a model that was read from a file."""
+    programs = several(len(model.capacities), 'program')
+    facts = _facts(model.program, programs, f'for {", ".join(model.platforms)}')
+    shapes = _capacities(model.capacities)
+    parts = _layers(model.program, model.params), shapes, _folds(model.program)
+    return m.page('LoadedModel', facts, *parts)
+
+
+def _layers(program: Program, params: Mapping[str, Any]) -> m.Markup:
+    """Return the table of layers; `params` has arrays or their specs, by layer."""
+    rows: list[tuple[object, ...]] = []
+    count = size = 0
+    for layer in program.layers:
+        leaves, _ = jax.tree_util.tree_flatten_with_path(params.get(layer.name))
+        numbers = sum(int(x.size) for _, x in leaves)
+        count += numbers
+        size += sum(int(x.size) * x.dtype.itemsize for _, x in leaves)
+        arrays = m.joined(map(_array, leaves[:4])) + '…' * (len(leaves) > 4)
+        if layer.parts:  # it is fused, and has none of its own
+            arrays = f'those of {listed(layer.parts[:4], len(layer.parts))}'
+        if len(rows) < SHOWN:
+            name = m.span('title', cut(layer.name))
+            rows.append((name, f'{numbers:,}' if numbers else '', m.Markup(arrays)))
+    total = m.span('muted', 'together'), m.span('title', f'{count:,}'), in_bytes(size)
+    body = m.table(('layer', 'parameters', 'arrays'), [*rows, total], 'lrl')
+    return m.joined([body, m.more(len(program.layers) - SHOWN, 'layers')])
+
+
+def _array(leaf: tuple[Any, Any]) -> m.Markup:
+    """Return the name, dtype and shape of an array among parameters."""
+    name = cut(jax.tree_util.keystr(leaf[0], simple=True, separator='.'), 40)
+    type_ = m.span('type', array_type(leaf[1]))
+    return m.joined([m.span('muted', name, ' ') if name else '', type_, '  '])
+
+
+def _capacities(capacities: Sequence[Capacity]) -> m.Markup:
+    """Return the table of capacities, each of which is a program to compile."""
+    if not capacities:
+        return m.line('muted', 'no capacity so far: the first schedule makes one')
+    rows = []
+    for k, x in enumerate(capacities[:SHAPES], 1):
+        numbers = map('{:,}'.format, (x.results, sum(x.rows), x.levels))
+        rooms = listed(map('{:,}'.format, x.rows[:12]), len(x.rows))
+        rows.append((m.span('muted', k), *numbers, rooms))
+    head = 'program', 'examples', 'nodes', 'levels', 'rows of operations'
+    body = m.table(head, rows, 'rrrrl')
+    return m.joined([body, m.more(len(capacities) - SHAPES, 'capacities')])

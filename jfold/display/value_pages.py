@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The displays of what examples become: corpora, ragged results, metrics."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold.base.structs import is_leaf
+from jfold.data.corpus import Corpus
+from jfold.data.parts import graphs_in
+from jfold.display import markup as m
+from jfold.display.pictures import bars
+from jfold.display.texts import (
+    array_type,
+    cut,
+    listed,
+    numbers_text,
+    on_host,
+    several,
+)
+from jfold.graph import Array
+from jfold.models.explain import in_bytes
+from jfold.ragged import MetricValues, Ragged
+from jfold.scheduling.demands import node_counts
+from jfold.scheduling.selections import Demands
+
+ROWS, ITEMS, COLUMNS, SAMPLE, BARS = 12, 6, 6, 20_000, 24
+
+
+def corpus_page(corpus: Corpus) -> str:
+    """Return the display of a corpus, with pictures of a sample of its examples."""
+    graphs = graphs_in(corpus.graph)
+    columns = (x for g in graphs for t in g.tables for x in (t.first, *t.columns))
+    facts = [several(len(corpus), 'example'), several(corpus.graph.nodes, 'node')]
+    facts += [in_bytes(sum(x.nbytes for x in columns))]
+    facts += [several(len(graphs), 'part')] if len(graphs) > 1 else []
+    step = max(-(-len(corpus) // SAMPLE), 1)
+    facts += [f'pictures of one in {step:,} examples'] if step > 1 else []
+    demands = Demands(corpus.demands.added[::step], corpus.demands.highest[::step])
+    nodes, depths = node_counts(corpus.program, demands), demands.highest[:, 0]
+    parts = [_histogram(nodes, 'nodes'), _histogram(depths, 'levels')]
+    if corpus.skipped:
+        rows = [(f'{at:,}', cut(text, 200)) for at, text in corpus.skipped[:ROWS]]
+        rest = m.more(len(corpus.skipped) - ROWS, 'examples')
+        title = f'{len(corpus.skipped):,} skipped'
+        parts.append(m.folded(title, m.table([], rows, 'rl'), rest))
+    return m.page('Corpus', facts, *parts)
+
+
+def _histogram(numbers: Array, name: str) -> m.Markup:
+    """Return a histogram of numbers [n] int, with bars of whole numbers."""
+    if not len(numbers):
+        return m.Markup('')
+    least, most = int(numbers.min()), int(numbers.max())
+    wide = -(-(most - least + 1) // BARS)
+    counts = np.bincount((numbers - least) // wide)
+    title = f'{name} of an example, median {np.median(numbers):,.0f}'
+    return bars(counts.tolist(), (f'{least:,}', f'{most:,}'), title)
+
+
+# ---- ragged and metrics --------------------------------------------------------------
+
+
+def ragged_page(ragged: Ragged) -> str:
+    """Return the display of sequences: of the first examples, the first items."""
+    lengths = on_host(ragged.lengths)
+    if lengths is None:
+        return m.page('Ragged', [repr(ragged)])
+    names, columns = _columns(ragged.values)
+    rows, end = [], 0
+    for k, length in enumerate(lengths[:ROWS].tolist()):
+        texts = [_items(x, end, length) for x in columns]
+        rows.append((m.span('muted', k), f'{length:,}', *texts))
+        end += length
+    facts = several(len(lengths), 'example'), several(int(lengths.sum()), 'item')
+    body = m.table(('example', 'items', *names), rows, 'rr' + 'l' * len(names))
+    return m.page('Ragged', facts, body, m.more(len(lengths) - ROWS, 'examples'))
+
+
+def metrics_page(metrics: MetricValues) -> str:
+    """Return the display of collected values, with the example of each."""
+    mask, example = on_host(metrics.mask), on_host(metrics.example)
+    if mask is None or example is None:
+        return m.page('MetricValues', ['traced, or on other devices'])
+    names, columns = _columns(metrics.values)
+    rows, count = [], int(mask.sum())
+    for k in np.flatnonzero(mask)[:ROWS].tolist():
+        texts = [_items(x, k, 1) for x in columns]
+        rows.append((m.span('muted', k), f'{int(example[k]):,}', *texts))
+    facts = several(count, 'row'), f'{len(mask) - count:,} spare'
+    body = m.table(('row', 'example', *names), rows, 'rr' + 'l' * len(names))
+    return m.page('MetricValues', facts, body, m.more(count - len(rows), 'rows'))
+
+
+def _columns(values: Any) -> tuple[list[str], list[Any]]:
+    """Return the headings and the values of the columns of a table."""
+    leaves: list[tuple[Any, Any]] = [((), values)]
+    if not isinstance(values, Ragged):
+        is_part = functools.partial(operator.is_not, values)
+        leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=is_part)
+    names, parts = [], [part for _, part in leaves[:COLUMNS]]
+    for path, part in leaves[:COLUMNS]:
+        name = cut(jax.tree_util.keystr(path, simple=True)) or 'values'
+        kind = f' {array_type(part, 1)}' if hasattr(part, 'dtype') else ''
+        names.append(name + kind)
+    return names, parts
+
+
+def _items(x: Any, begin: int, count: int) -> str:
+    """Return the text of the first of `count` rows of a column."""
+    places = slice(begin, begin + min(count, ITEMS))
+    if isinstance(x, Ragged):
+        lengths = on_host(x.lengths)
+        inner = [] if lengths is None else [f'{n:,} items' for n in lengths[places]]
+    else:
+        array = on_host(x) if is_leaf(x) else None
+        inner = [] if array is None else [*map(_item, array[places])]
+    return listed(inner, count)
+
+
+def _item(row: Any) -> str:
+    return f'[{numbers_text(row)}]' if np.ndim(row) else numbers_text(row)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of blocks as far as they follow in a short time, for displays."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from jfold import blocks as b
+from jfold.base.trampoline import Steps, run
+from jfold.language.inference import Inference, begin
+from jfold.language.typed import TypedExpression, TypedUse
+from jfold.types import ObjectType, Type
+
+Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
+
+
+class _TimeIsUp(Exception):
+    """An error for an expression that takes too long to read."""
+
+
+@dataclass(eq=False)
+class _Hurried(Inference):
+    """An inference that stops at a time; what is unknown then stays unknown.
+
+    Attributes:
+      until: the time, by `time.perf_counter`.
+      finished: the uses that were typed, without those that an error interrupted.
+    """
+
+    until: float = math.inf
+    finished: list[TypedUse] = field(default_factory=list)
+
+    def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
+        """Type one use of a block, or raise `_TimeIsUp`."""
+        if time.perf_counter() > self.until:
+            raise _TimeIsUp
+        use: TypedUse = yield super().visit_inline(block, input_, where)
+        self.finished.append(use)
+        return use
+
+    def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
+        """Call a constraint now and later, as long as there is time."""
+        is_late = time.perf_counter() > self.until
+        super().when(node, (lambda: False) if is_late else constraint)
+
+    def apply_default(self) -> bool:
+        """Bind one unknown input to its default type, if there is time."""
+        return time.perf_counter() < self.until and super().apply_default()
+
+
+def all_types(typing: TypedExpression) -> Types:
+    """Return the types of all blocks in a typed expression, at their first use."""
+    waiting: list[TypedUse | None] = [*typing.declarations.values(), typing.root]
+    types: Types = {}
+    seen = set[TypedUse | None]([None])
+    while waiting:
+        use = waiting.pop()
+        if use not in seen and use is not None:
+            seen.add(use)
+            types.setdefault(use.block, (use.input, use.output))
+            waiting += reversed(use.parts)
+    return types
+
+
+def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
+    """Return the types in an expression of objects that follow within a time.
+
+    The rules of all blocks have to be registered (`jfold.lower`).
+
+    Args:
+      seconds: the time after which no further function is looked at; each takes some
+        milliseconds.
+
+    Returns:
+      By block the types of its first use, if both are known; and the message of the
+      first error, '' if there is none.
+    """
+    problem, state = '', _Hurried(**vars(begin(root)))
+    state.until = time.perf_counter() + seconds
+    try:
+        run(state.visit(root, state.input_of(root, ObjectType()), ''))
+        state.settle()
+    except _TimeIsUp:
+        pass
+    except Exception as error:  # a function of the user's may raise anything
+        problem = str(error)
+    types: Types = {}
+    for use in reversed(state.finished):
+        input_, output = map(state.types.plain, (use.input, use.output))
+        if input_.ground and output.ground:
+            types[use.block] = input_, output
+    return types, problem

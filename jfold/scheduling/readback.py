@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of an example, read back from the arrays of a schedule, for pictures.
+
+It is the inverse of `fill`, row by row. A node is one application of an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from jfold.graph import Array, shared_counts, value_parts
+from jfold.program.components import component_of
+from jfold.scheduling.layout import layout
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.sections import summed_at_once
+from jfold.scheduling.slots import (
+    ReadMode,
+    column_modes,
+    slot_numbers,
+    slots,
+    sums_have_rows,
+)
+
+Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of data
+
+
+def level_of(part: Schedule, node: Node) -> int:
+    """Return the level on which a node runs, counted through components; 0 for data.
+
+    Args:
+      part: a schedule without shards, as in `Schedule.parts`.
+    """
+    o, row = node
+    if o < 0:
+        return 0
+    c, depths = component_of(part.spec.program)[o], part.depths
+    table = part.sections.tiles[c].of(_indices(part))
+    ends = table[: depths[c], layout(part.spec).column[o] + 1]
+    return int(depths[:c].sum() + 1 + np.searchsorted(ends, row, 'right'))
+
+
+def nodes_of_result(part: Schedule, r: int, example: int) -> Iterator[Node]:
+    """Yield the nodes and data in the rows of result `r` that an example has."""
+    program, rows = part.spec.program, np.array([example])
+    if program.results[r].kind.is_counted:
+        rows = np.flatnonzero(part.sections.owners[r].of(_indices(part)) == example)
+    for row in rows.tolist():
+        for j, t in enumerate(program.results[r].tensors):
+            for value in _column(part, len(program.operations) + r, j, t, row):
+                yield _maker(part, t, value)
+
+
+def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
+    """Yield the nodes and data that a node reads, in the order of its operands."""
+    (o, row), spec = node, part.spec
+    component, bases = component_of(spec.program), layout(spec).value_base
+    inputs, c = spec.program.operations[o].inputs, component[o]
+    if summed_at_once(spec, c) and sums_have_rows(spec):
+        inside = [x for x, y in enumerate(component) if y == c]
+        first = min(bases[x][0] for x in inside if spec.capacity.rows[x])
+        to = part.sections.sums_of[c].of(_indices(part)) + first
+        values = part.sections.summands[c].of(_indices(part))[to == bases[o][0] + row]
+        yield from (_maker(part, inputs[0], x) for x in values.tolist())
+        return
+    for a, t in enumerate(inputs):
+        yield from (_maker(part, t, x) for x in _column(part, o, a, t, row))
+
+
+def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
+    """Return the rows of the value buffer that a row of a table reads in a column."""
+    program, sections, indices = part.spec.program, part.sections, _indices(part)
+    mode = column_modes(part.spec, table, a + 1)[a]
+    read = (sections.inputs + sections.results)[table][a].of(indices)
+    if mode is ReadMode.INDEXED:
+        return [int(read[row])]
+    if mode is ReadMode.SUMMED:
+        to = (sections.input_sums + sections.result_sums)[table][a].of(indices)
+        return [int(x) for x in read[to == row]]
+    slot = slots(program)[slot_numbers(program)[table, a]]
+    assert slot.part is not None
+    _, maker, k = value_parts(program)[slot.part]
+    if maker < len(program.types):
+        return [shared_counts(program)[t] + row]
+    return [layout(part.spec).value_base[maker - len(program.types)][k] + row]
+
+
+def _maker(part: Schedule, t: int, row: int) -> Node:
+    """Return the node that makes a row of a value buffer, or data."""
+    places, operations = layout(part.spec), part.spec.program.operations
+    if row >= part.spec.capacity.constants[t]:
+        for o, bases in enumerate(places.value_base):
+            for first, type_ in zip(bases, operations[o].outputs, strict=True):
+                if type_ == t and first <= row < first + places.region[o]:
+                    return o, row - first
+    return ~t, row
+
+
+def _indices(part: Schedule) -> Array:
+    return np.asarray(part.indices)

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy functions: what is recorded, and what expressions are made of it."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chex
+import cloudpickle
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+from lazy_models import embed, encode, pair, summed
+
+import jfold as jf
+from jfold.tracing.record import trace
+
+TREES = [(1, (2, 3)), ((1, 2), 3), 4, ((1, 2), (3, 4))]
+ITEMS: dict[str, Any] = {'a': 1, 'b': [2, 3]}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """A value with two parts."""
+
+    value: Any
+    count: Any
+
+
+def tree_block() -> jf.Block:
+    """The same model as a block."""
+    tree = jf.ForwardDeclaration(name='tree')
+    leaf, node = jf.Scalar('int32') >> embed, jf.Record((tree(), tree())) >> pair
+    tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: node}))
+    return tree()
+
+
+def lists_of(graph: Any) -> list[Any]:
+    """The columns of the tables of operations and results."""
+    tables = (*graph.operations, *graph.results)
+    return [x.tolist() for table in tables for x in (table.first, *table.columns)]
+
+
+@pytest.mark.parametrize('reproducible', [False, True])
+def test_a_model_that_is_written_both_ways(reproducible: bool) -> None:
+    """Graphs are equal, and values and gradients to the bit."""
+    head = jf.Function(nn.Dense(2), name='head')
+    options: Any = {'reproducible': reproducible}
+    one = jf.compile(encode >> head, like=TREES, **options)
+    other = jf.compile(tree_block() >> head, **options)
+    assert str(one.program.operations) == str(other.program.operations)
+    graphs = [trace(model.program, TREES) for model in (one, other)]
+    assert lists_of(graphs[0]) == lists_of(graphs[1])
+    params = one.init(jax.random.key(0))
+    chex.assert_trees_all_equal(params, other.init(jax.random.key(0)))
+
+    def loss(params: Any, model: jf.Model) -> Any:
+        return jnp.sum(jnp.sin(model.apply(params, model.schedule(TREES))))
+
+    chex.assert_trees_all_equal(
+        *(jax.value_and_grad(loss)(params, model) for model in (one, other))
+    )
+
+
+def test_the_source_is_that_of_blocks() -> None:
+    """A node is a tuple, whose first item says which call it is of."""
+    source = jf.compile(encode, like=TREES).source
+    assert 'def pair(x):' in source
+    assert 'pair_known.get(id(' in source
+
+
+def test_values_know_their_shape_and_dtype() -> None:
+    seen = []
+
+    @jf.lazy
+    def look(x: int) -> Any:
+        value = embed(x)
+        seen.append((value.shape, value.dtype, repr(value)))
+        return value
+
+    jf.compile(look, like=[1])
+    assert seen[0] == ((3,), np.dtype('float32'), '<value of embed: float32[3]>')
+
+
+def test_operators_and_static_indices() -> None:
+    @jf.lazy
+    def computed(x: int) -> Any:
+        v = embed(x)
+        w = (1.0 - v) * 2 + v @ v
+        return v[..., 0], w[1:], -abs(v), v**2 / 3, jf.select(v > w, v, w)
+
+    model = jf.compile(computed, like=[1])
+    params = model.init(jax.random.key(0))
+    v = params['embed'][2]
+    w = (1.0 - v) * 2 + v @ v
+    expected = v[..., 0], w[1:], -abs(v), v**2 / 3, jnp.where(v > w, v, w)
+    for x, y in zip(model.eval(2, params), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    agree(model, params, [1, 2, 3])
+
+
+def test_constants_take_the_types_of_jax() -> None:
+    @jf.lazy
+    def constants(x: Any) -> Any:
+        halves = jf.tensor(np.ones(2)), jf.tensor(x, 'float16'), jf.float32(x)
+        return jf.tensor(x), jf.int32([x, x]), *halves, jf.tensor(True)
+
+    results = [(x.dtype.name, x.shape) for x in constants.eval(3)]
+    assert results == [
+        ('int32', ()),
+        ('int32', (2,)),
+        ('float32', (2,)),
+        ('float16', ()),
+        ('float32', ()),
+        ('bool', ()),
+    ]
+
+
+def test_results_in_dicts_tuples_and_lists() -> None:
+    @jf.lazy
+    def results(xs: list[int]) -> Any:
+        values = [embed(x) for x in xs]
+        return {'all': values, 'pairs': [(x, [x, x]) for x in values]}
+
+    examples = [[1, 2], [], [3]]
+    model = jf.compile(results, like=[[], *examples])
+    params = model.init(jax.random.key(0))
+    batch = model.apply(params, model.schedule(examples))
+    assert batch['all'].lengths.tolist() == [2, 0, 1]
+    assert batch['pairs'].values[1].lengths.tolist()[:3] == [2, 2, 2]
+    agree(model, params, examples)
+
+
+def test_results_that_are_dataclasses() -> None:
+    @jf.lazy
+    def results(x: int) -> Any:
+        return State(embed(x), jf.int32(x))
+
+    model = jf.compile(results, like=[1])
+    params = model.init(jax.random.key(0))
+    batch = model.apply(params, model.schedule([1, 2]))
+    assert isinstance(batch, State)
+    assert batch.count.tolist() == [1, 2]
+
+
+def test_calls_with_tuples_and_dicts() -> None:
+    state = jf.Function(lambda s, x: {'h': s['h'] + x, 'n': s['n'] + 1}, name='state')
+
+    @jf.lazy
+    def folded(xs: list[int]) -> Any:
+        s = {'h': jf.tensor(np.zeros(3, 'float32')), 'n': jf.int32(0)}
+        for x in xs:
+            s = state(s, embed(x))
+        return s['h'], s['n']
+
+    model = jf.compile(folded, like=[[], [1], [1, 2], [1, 2, 3]])
+    params = model.init(jax.random.key(0))
+    _, count = model.apply(params, model.schedule([[1, 2, 3, 1], []]))
+    assert count.tolist() == [4, 0]
+    agree(model, params, [[1, 2, 3, 1], []])
+
+
+def test_blocks_on_data_and_on_lists_of_values() -> None:
+    words = jf.Map(jf.Scalar('int32') >> embed) >> jf.Sum()
+
+    @jf.lazy
+    def both(x: Any) -> Any:
+        return words(x['b']), summed([embed(i) for i in x['b']] + [embed(x['a'])])
+
+    model = jf.compile(both, like=[ITEMS])
+    params = model.init(jax.random.key(0))
+    one, other = model.eval(ITEMS, params)
+    np.testing.assert_allclose(other, one + params['embed'][1], rtol=1e-6)
+    agree(model, params, [ITEMS, {'a': 4, 'b': [1]}])
+
+
+def test_lazy_functions_inside_of_blocks() -> None:
+    each = jf.Map(encode) >> jf.Sum()
+    block = jf.Record({'trees': each, 'scale': jf.Scalar()}) >> (
+        lambda trees, scale: trees * scale
+    )
+    examples = [{'trees': TREES, 'scale': 2.0}, {'trees': [1], 'scale': 3.0}]
+    model = jf.compile(block, like=examples)
+    agree(model, model.init(jax.random.key(0)), examples)
+
+
+def test_metrics_with_labels() -> None:
+    @jf.lazy
+    def observed(x: Any) -> Any:
+        value = embed(x) if isinstance(x, int) else pair(*map(observed, x))
+        jf.observe('norm', value @ value, str(x))
+        return value
+
+    model = jf.compile(observed, like=TREES)
+    params = model.init(jax.random.key(0))
+    schedule = model.schedule([(1, 2)])
+    assert schedule.labels['norm'].tolist() == ['1', '2', '(1, 2)']
+    _, metrics = model.apply(params, schedule)
+    assert metrics['norm'].mask.sum() == 3
+    agree(model, params, TREES)
+
+
+def test_shared_objects_run_once() -> None:
+    runs = []
+
+    @jf.lazy(share=True)
+    def graph(node: Any) -> Any:
+        runs.append(node)
+        value = embed(node['v'])
+        return summed([value, *map(graph, node['to'])])
+
+    a: Any = {'v': 1, 'to': []}
+    b: Any = {'v': 2, 'to': [a, a]}
+    c: Any = {'v': 3, 'to': [b, a, b]}
+    model = jf.compile(graph, like=[c])
+    runs.clear()
+    assert trace(model.program, [c]).nodes == 3 + 2
+    assert len(runs) == 3
+
+
+def test_a_value_that_is_used_twice_has_one_row() -> None:
+    @jf.lazy
+    def twice(x: int) -> Any:
+        value = embed(x)
+        return pair(value, value)
+
+    model = jf.compile(twice, like=[1])
+    counts = {
+        str(o.layer): len(rows)
+        for o, rows in zip(
+            model.program.operations,
+            trace(model.program, [1, 2]).operations,
+            strict=True,
+        )
+    }
+    assert counts == {'embed': 2, 'pair': 2}
+
+
+def test_generator_functions_go_as_deep_as_data() -> None:
+    @jf.lazy
+    def deep(t: Any) -> Any:
+        if isinstance(t, int):
+            return embed(t)
+        left = yield deep(t[0])
+        right = yield deep(t[1])
+        return pair(left, right)
+
+    chain: Any = 1
+    for _ in range(3000):
+        chain = chain, 2
+    model = jf.compile(deep, like=TREES)
+    assert model.schedule([chain]).depth == 3001
+    agree(model, model.init(jax.random.key(0)), TREES)
+
+
+def test_methods_and_closures() -> None:
+    class Encoder:
+        def __init__(self, join: Any) -> None:
+            self.join = join
+
+        @jf.lazy
+        def run(self, t: Any) -> Any:
+            if isinstance(t, int):
+                return embed(t)
+            return self.join(self.run(t[0]), self.run(t[1]))
+
+    encoder = Encoder(pair)
+    model = jf.compile(encoder.run, like=TREES)
+    params = model.init(jax.random.key(0))
+    other = jf.compile(encode, like=TREES)
+    np.testing.assert_array_equal(
+        model.apply(params, model.schedule(TREES)),
+        other.apply(params, other.schedule(TREES)),
+    )
+
+
+# ---- growth, files and processes -----------------------------------------------------
+
+
+def test_programs_grow_with_new_kinds_of_calls(caplog: Any) -> None:
+    model = jf.compile(encode, like=[4])
+    before = model.schedule([4])
+    with caplog.at_level(logging.INFO, logger='jfold'):
+        after = model.schedule(TREES)
+        model.schedule(TREES)
+    grown = [x for x in caplog.messages if 'lowered again' in x]
+    assert grown == ['lazy(encode): lowered again, for calls that `like=` lacks']
+    params = model.init(jax.random.key(0))
+    assert list(params) == ['embed', 'pair']
+    assert model.apply(params, after).shape == (4, 3)
+    assert model.apply(params, before).shape == (1, 3)  # of the smaller program
+    agree(model, params, TREES)
+
+
+def test_a_corpus_lets_a_program_grow() -> None:
+    model = jf.compile(encode, like=[4])
+    corpus = model.trace(TREES)
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, corpus.schedule([0, 3])).shape == (2, 3)
+
+
+def test_an_error_leaves_the_program_as_it_was() -> None:
+    """What a failing example has shown is no part of it."""
+    model = jf.compile(encode, like=[4])
+    program = model.program
+    for _ in range(2):
+        with pytest.raises(Exception, match='expected'):
+            model.schedule([(1, 'x')])
+        assert model.program is program
+        model.schedule([4])
+
+
+def test_tracers_learn_the_same_calls_in_other_processes() -> None:
+    model = jf.compile(encode, like=TREES)
+    tracer = pickle.loads(pickle.dumps(model.tracer()))
+    params = model.init(jax.random.key(0))
+    found = model.apply(params, model.schedule(tracer(TREES)))
+    np.testing.assert_array_equal(found, model.apply(params, model.schedule(TREES)))
+
+
+def test_models_with_lazy_functions_are_saved(tmp_path: Path) -> None:
+    model = jf.compile(encode, like=TREES)
+    params = model.init(jax.random.key(0))
+    model.schedule(TREES)
+    jf.save(tmp_path / 'model', model, params)
+    loaded = jf.load(tmp_path / 'model')
+    np.testing.assert_allclose(
+        loaded.predict(TREES, batch_size=4),
+        model.apply(params, model.schedule(TREES)),
+        rtol=1e-6,
+    )
+
+
+def test_the_expression_of_a_model_is_a_block() -> None:
+    """For modules, which compile blocks themselves."""
+    from flax import nnx
+
+    block = jf.compile(encode, like=TREES).block
+    fold = jf.nnx.Fold(block, rngs=nnx.Rngs(0))
+    assert fold(fold.model.schedule(TREES)).shape == (4, 3)
+
+
+def test_other_processes_number_calls_alike() -> None:
+    """Though an example with an empty list had to wait for another."""
+
+    @jf.lazy
+    def total(xs: list[int]) -> Any:
+        start = pair(embed(0), embed(0)) if not xs else embed(xs[0])
+        return start + summed([embed(x) for x in xs])
+
+    examples = [[], [1, 2], [3]]
+    model = jf.compile(total, like=examples)
+    again = cloudpickle.loads(cloudpickle.dumps(model.tracer()))
+    params = model.init(jax.random.key(0))
+    found = model.apply(params, model.schedule(again(examples)))
+    np.testing.assert_array_equal(found, model.apply(params, model.schedule(examples)))
+    agree(model, params, examples)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types that are inferred in a short time are right, as far as they go."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from expressions import expressions
+from hypothesis import HealthCheck, given, settings
+
+import jfold as jf
+from jfold.language import partial
+from jfold.language.inference import infer
+from jfold.language.partial import all_types, partial_types
+from jfold.language.typed import TypedUse
+
+
+def uses(root: TypedUse) -> list[TypedUse]:
+    """All uses inside a use, the outer ones first."""
+    waiting, found = [root], []
+    while waiting:
+        use = waiting.pop()
+        found.append(use)
+        waiting += [part for part in use.parts if part is not None]
+    return found
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+@given(expressions())
+def test_without_haste_all_types_are_those_of_inference(drawn: Any) -> None:
+    types, problem = partial_types(drawn.block, 1e6)
+    typing = infer(drawn.block)
+    assert problem == ''
+    known = all_types(typing)
+    assert {*known} >= {use.block for use in uses(typing.root)}
+    for block in types.keys() & known.keys():
+        assert str(types[block][1]) == str(known[block][1])
+    for use in uses(typing.root):
+        input_, output = types[use.block]
+        if (input_, output) != (use.input, use.output):  # another use of the block
+            assert input_.ground and output.ground
+
+
+def test_without_time_nothing_is_known_and_nothing_raises() -> None:
+    block = jf.Scalar() >> jf.Function(jnp.tanh)
+    assert partial_types(block, -1.0) == ({}, '')
+
+
+def test_functions_behind_the_time_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(partial.time, 'perf_counter', lambda: now[0])
+
+    def slow(x: Any) -> Any:
+        now[0] += 1.0
+        return jnp.tanh(x)
+
+    first, second = jf.Function(slow), jf.Function(functools.partial(slow))
+    scalar = jf.Scalar()
+    block = scalar >> first >> second
+    types, problem = partial_types(block, 0.5)
+    assert problem == ''
+    assert str(types[scalar]) == '(object, float32[])'
+    assert str(types[first]) == '(float32[], float32[])'
+    assert second not in types
+
+
+def test_what_an_error_interrupts_has_no_type() -> None:
+    scalar, vector = jf.Scalar(), jf.Vector(3)
+    block = scalar >> vector
+    types, problem = partial_types(block, 1e6)
+    assert [*types] == [scalar]
+    assert problem.startswith("Pipe[1].Vector(3, 'float32'): expected an object")

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in functions of plain Python, whose calls are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jfold as jf
+from jfold.language.lazy_registry import GivesObjects
+from mistakes.common import Mistake
+
+add = jf.Function(jnp.add)
+embed = jf.Function(lambda p, i: p[i], lambda key: jnp.ones((9, 4)), name='embed')
+text = jf.InputTransform(str)
+
+
+@jf.lazy
+def known(x: int) -> Any:
+    return embed(x)
+
+
+kept: list[Any] = []
+
+
+def learned(fn: Callable[[Any], Any], *like: Any) -> Callable[[], Any]:
+    """Compiles a function, for ints if no other examples are given."""
+    return lambda: jf.compile(jf.lazy(fn), like=[*(like or (1, 2))])
+
+
+def asked(x: int) -> Any:
+    value = embed(x)
+    return value if value else -value
+
+
+def keeping(x: int) -> Any:
+    kept.append(embed(x))
+    return kept[0]
+
+
+def forgotten(x: int) -> None:
+    embed(x)
+
+
+@jf.lazy
+def tree(t: Any) -> Any:
+    if isinstance(t, int):
+        return embed(t)
+    return add(tree(t[0]), tree(t[1]))
+
+
+@jf.lazy(share=True)
+def graph(t: Any) -> Any:
+    return embed(t) if isinstance(t, int) else add(graph(t[0]), graph(t[1]))
+
+
+@jf.lazy
+def steps(t: Any) -> Any:
+    if isinstance(t, int):
+        return embed(t)
+    left = steps(t[0])
+    right = yield steps(t[1])
+    return add(left, right)
+
+
+def chain(depth: int) -> Any:
+    """A tree as deep as that."""
+    made: Any = 1
+    for _ in range(depth):
+        made = made, 1
+    return made
+
+
+circle: list[Any] = [1]
+circle.append(circle)
+
+VALUE = '<value of embed: float32[4]>: expected blocks and operators on it, got a '
+CALLED = '<value of embed: float32[4]>: expected a block to be called on it, got '
+UNKNOWN = 'though its value is not known yet; '
+FIRST = '\nin lazy(function), on example 0 of `like=`'
+OPAQUE = 'question for its number or its truth, ' + UNKNOWN
+CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
+WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
+
+MISTAKES = [
+    Mistake(
+        'a value is asked for its truth',
+        learned(asked),
+        TypeError,
+        f'{VALUE}{OPAQUE}{CHOOSE}\nin lazy(asked), on example 0 of `like=`',
+    ),
+    Mistake(
+        'a value as a number',
+        learned(lambda x: jf.tensor(float(embed(x)))),
+        TypeError,
+        VALUE + OPAQUE + CHOOSE + FIRST,
+    ),
+    Mistake(
+        'a value as an array',
+        learned(lambda x: jf.tensor(np.asarray(embed(x)))),
+        TypeError,
+        f'{CALLED}a function of NumPy, {WRAPPED}',
+    ),
+    Mistake(
+        'a function of JAX on a value',
+        learned(lambda x: jnp.exp(embed(x))),
+        ValueError,
+        f'{CALLED}a function or a module, {WRAPPED}',
+    ),
+    Mistake(
+        'the items of a value',
+        learned(lambda x: [*embed(x)]),
+        TypeError,
+        f'{VALUE}question for its items, {UNKNOWN}take rows of a tensor by `x[0]`, '
+        f'`x[1]`{FIRST}',
+    ),
+    Mistake(
+        'the length of a value',
+        learned(lambda x: jf.tensor(len(embed(x)))),
+        TypeError,
+        f'{VALUE}question for its length, {UNKNOWN}take it from the data, or from '
+        f'`x.shape[0]`{FIRST}',
+    ),
+    Mistake(
+        'a method of arrays on a value',
+        learned(lambda x: embed(x).dot(embed(x))),
+        AttributeError,
+        f'{VALUE}question for `.dot`, {UNKNOWN}write `jf.Function(fn)(x)` for a '
+        f'method, with an `fn` outside that calls it{FIRST}',
+    ),
+    Mistake(
+        'an index that is a value',
+        learned(lambda x: embed(x)[jf.int32(1)]),
+        TypeError,
+        '<value of embed: float32[4]>: expected an index of ints, got a value; write '
+        f'`jf.Function(lambda x, i: x[i])` outside and call it{FIRST}',
+    ),
+    Mistake(
+        'a value of another example',
+        learned(keeping),
+        TypeError,
+        '<value of embed: float32[4]>: expected a value of this example, got one that '
+        'was kept from another example or model; make it again'
+        '\nin lazy(keeping), on example 1 of `like=`',
+    ),
+    Mistake(
+        'results of two types',
+        learned(lambda x: embed(x) if x == 1 else jf.tensor(1.0)),
+        TypeError,
+        'lazy(function): expected results of one type, got float32[], and float32[4] '
+        'in another example or branch; return values of one type from each'
+        '\nin lazy(function), on example 1 of `like=`',
+    ),
+    Mistake(
+        'a list of two types',
+        learned(lambda x: [embed(x), jf.tensor(1.0)]),
+        TypeError,
+        'expected a list of items of one type, got float32[4] and float32[]; make a '
+        f'tuple of what differs{FIRST}',
+    ),
+    Mistake(
+        'lists that are always empty',
+        learned(lambda x: []),
+        TypeError,
+        'expected a list with items in some example of `like=`, which tell its type, '
+        'got empty ones alone; give an example that has some',
+        lacks='where',
+    ),
+    Mistake(
+        'a layer made in the function',
+        learned(lambda x: jf.Function(lambda i: i + 1)(jf.int32(x))),
+        TypeError,
+        'lazy(function): expected a lazy function that calls the same blocks each '
+        'time, got one that calls new ones when it runs on example 0 of `like=` '
+        'again; make blocks outside of it, once, and let it depend on nothing but the '
+        'data',
+    ),
+    Mistake(
+        'a forgotten return',
+        learned(forgotten),
+        TypeError,
+        'lazy(forgotten): expected a result of values, got None; end every branch of '
+        'the function by `return`\nin lazy(forgotten), on example 0 of `like=`',
+    ),
+    Mistake(
+        'a block as the result',
+        learned(lambda x: embed),
+        TypeError,
+        'expected values, numbers or arrays, in tuples, lists or dicts, got '
+        'Function(embed) (Function): call it, or write `return` before what it gives'
+        f'{FIRST}',
+    ),
+    Mistake(
+        'a word as an argument',
+        learned(lambda x: embed('word')),
+        TypeError,
+        "expected values, numbers or arrays, in tuples, lists or dicts, got 'word': "
+        f'look up its number first, as in `jf.int32(vocabulary[word])`{FIRST}',
+        lacks='do',
+    ),
+    Mistake(
+        'a fraction as an int',
+        learned(lambda x: embed(jf.int32(x / 2))),
+        TypeError,
+        'expected a number that fits int32, got 0.5; say `jf.float32`, or convert it'
+        f'{FIRST}',
+    ),
+    Mistake(
+        'arguments that do not fit',
+        learned(lambda x: add(embed(x), jf.tensor(np.ones(3, 'float32')))),
+        TypeError,
+        'Function(add): expected to run on inputs (float32[4], float32[3]), got '
+        f'TypeError: …{FIRST}',
+        lacks='do',
+    ),
+    Mistake(
+        'a block that gives objects',
+        learned(lambda x: (text(x),)),
+        GivesObjects,
+        'InputTransform(str): expected a block that gives tensors, got one that gives '
+        f'object; compute with data in plain Python{FIRST}',
+        lacks='do',
+    ),
+    Mistake(
+        'data with a circle',
+        lambda: jf.compile(graph, like=[circle]),
+        TypeError,
+        'expected data without circles, got an object that contains itself, [1, '
+        '[...]] (list); leave out what points back, or follow it without `share`, up '
+        'to a depth\nin lazy(graph), on example 0 of `like=`',
+    ),
+    Mistake(
+        'data deeper than calls of Python',
+        lambda: jf.compile(tree, like=[chain(5000)]),
+        TypeError,
+        'lazy(tree): expected data less deep than calls of Python may be nested, got '
+        'deeper ones; write `x = yield f(part)` for each call of itself, which makes '
+        'it a generator function without that limit'
+        '\nin lazy(tree), on example 0 of `like=`',
+    ),
+    Mistake(
+        'a call of a generator function without yield',
+        lambda: jf.compile(steps, like=[(1, 2)]),
+        TypeError,
+        'expected values, numbers or arrays, in tuples, lists or dicts, got '
+        '<generator object steps at …> (generator): write `yield` before a call of a '
+        'generator function\nin lazy(steps), on example 0 of `like=`',
+    ),
+    Mistake(
+        'compiled without examples',
+        lambda: jf.compile(known),
+        TypeError,
+        'expected `like` as a list of examples, got None: lazy(known) is run on '
+        'them: `jf.compile(block, like=examples[:8])`',
+        lacks='do',
+    ),
+    Mistake(
+        'examples for blocks',
+        lambda: jf.compile(jf.Scalar(), like=[1]),
+        TypeError,
+        'expected `like` as nothing without lazy functions, got [1] (list): leave it '
+        'out: types follow from the expression',
+    ),
+    Mistake(
+        'examples that reach no function',
+        lambda: jf.compile(jf.Map(known) >> jf.Sum(), like=[[]]),
+        TypeError,
+        'lazy(known): expected an example in `like=` that it runs on, got none; '
+        'give one',
+    ),
+    Mistake(
+        'a lazy function as a cell',
+        lambda: jf.compile(
+            jf.Map(jf.Scalar()) >> jf.Fold(known, jf.Zeros([])), like=[[1]]
+        ),
+        TypeError,
+        'Fold(lazy(known), Zeros(float32[])): expected lazy(known) in Pipe, '
+        'Record, AllOf, Map, OneOf, Optional or a declaration, got it in another '
+        'block; call that block in a lazy function instead',
+    ),
+    Mistake(
+        'a lazy function on data alone',
+        lambda: known(1),
+        TypeError,
+        'lazy(known): expected to run on the data of an example, in a model, got a '
+        'call outside of one; write `jf.compile(f, like=examples)`, or '
+        '`f.eval(example)` for one example',
+    ),
+    Mistake(
+        'a lazy function under jit',
+        lambda: jax.jit(known)(1),
+        TypeError,
+        'lazy(known): expected to run on the data of an example, in a model, got a '
+        'call outside of one; write `jf.compile(f, like=examples)`, or '
+        '`f.eval(example)` for one example',
+    ),
+    Mistake(
+        'a constant outside of a lazy function',
+        lambda: jf.tensor(3),
+        TypeError,
+        'jf.tensor: expected to be called in a function of `jf.lazy`, got a call '
+        'outside of one, or in another thread; call it where the data are read',
+        lacks='where',
+    ),
+    Mistake(
+        'a class as a lazy function',
+        lambda: jf.lazy(int),
+        TypeError,
+        "expected `fn` as a function, got <class 'int'> (type): decorate a function "
+        'of Python, `@jf.lazy`',
+        lacks='do',
+    ),
+    Mistake(
+        'an error of the function on an example',
+        lambda: jf.compile(jf.lazy(lambda x: embed({1: 2}[x])), like=[1]).schedule([3]),
+        jf.InputError,
+        'example 0: expected what its function takes, got 3: KeyError: 3; in '
+        'Pipe[0].InputTransform(function)',
+        lacks='do',
+    ),
+    Mistake(
+        'a new kind of call in a prediction',
+        lambda: jf.compile(tree, like=[1]).predict(
+            {'embed': jnp.ones((9, 4))}, [(1, 2)], batch_size=1
+        ),
+        jf.InputError,
+        'example 0 of the source: expected what its function takes, got (1, 2) '
+        '(tuple): NewCall: expected calls like those on the examples of `like=`, got '
+        'add, a new kind: give `like=` an example with such a call; in '
+        'Pipe[0].InputTransform(tree)',
+    ),
+]
