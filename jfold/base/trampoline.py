@@ -9,6 +9,7 @@ no generator is sent back as it is.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from types import GeneratorType
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar('T')
@@ -33,7 +34,7 @@ def run(steps: Steps[T]) -> T:
             value, error = None, raised
         else:
             error = None
-            if isinstance(inner, Generator):
+            if isinstance(inner, GeneratorType):
                 calls.append(inner)
                 value = None
             else:

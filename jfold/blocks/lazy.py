@@ -31,6 +31,13 @@ from jfold.combinators import Block, Function, Record, block
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
 INDICES = int, np.integer, np.bool_
+# Methods and properties of arrays that values have, with arguments that are no values.
+METHODS = frozenset(
+    'all any argmax argmin argsort astype clip cumprod cumsum diagonal flatten max '
+    'mean min prod ravel repeat reshape round sort squeeze std sum swapaxes trace '
+    'transpose var'.split()
+)
+PROPERTIES = frozenset({'T', 'mT', 'real', 'imag'})
 
 
 @block
@@ -164,8 +171,8 @@ class Struct(Record):
 class Value(Operand):
     """A result of a recorded call, which is computed later, in a batch.
 
-    It has a `shape` and a `dtype`. Operators, `a + b`, `a @ b`, `a[..., 0]`, record
-    calls of small functions.
+    It has a `shape` and a `dtype`. Operators, `a + b`, `a @ b`, `a[..., 0]`, and the
+    methods of arrays, `a.sum(-1)`, `a.T`, record calls of small functions.
 
     Attributes:
       node: the recorded call, as data.
@@ -226,6 +233,30 @@ class Value(Operand):
                     )
         return self.recording.call(_item(tuple(map(_frozen, parts))), (self,))
 
+    @api_boundary
+    def __getattr__(self, name: str) -> Any:
+        if name in PROPERTIES:
+            return self.recording.call(_attribute(name), (self,))
+        if name in METHODS:
+            return functools.partial(self._method, name)
+        return super().__getattr__(name)
+
+    @api_boundary
+    def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Return the value of a method of arrays, with arguments that are no values."""
+        static = tuple(tuple(x) if isinstance(x, list) else x for x in arguments)
+        try:
+            block = _attribute(name, static, tuple(sorted(options.items())))
+        except TypeError:  # which cannot be hashed
+            block = None
+        if block is None or any(isinstance(x, Operand) for x in static):
+            raise TypeError(
+                f'{self!r}: expected numbers as arguments of `.{name}`, got '
+                f'{short_repr((*arguments, *options.values()))}; write '
+                f'`jf.Function(lambda x, y: x.{name}(y))` outside and call it'
+            )
+        return self.recording.call(block, (self,))
+
     def _refused(self, *_: object) -> NoReturn:
         hint = 'choose by the data, or by `jf.select(condition, a, b)`'
         raise TypeError(self._question_message('its number or its truth', hint))
@@ -265,6 +296,18 @@ def _item(parts: tuple[tuple[Any, ...], ...]) -> Function:
         return x[key]
 
     return Function(item)
+
+
+@functools.cache
+def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
+    """Return the block of `x.name`, or of `x.name(*arguments, **options)`."""
+
+    def attribute(x: Any) -> Any:
+        value = getattr(x, name)
+        return value(*call[0], **dict(call[1])) if call else value
+
+    attribute.__name__ = name
+    return Function(attribute)
 
 
 # ---- functions that are called in lazy functions -------------------------------------

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from types import GeneratorType
 from typing import Any, NoReturn
 
 import jax
@@ -49,7 +50,7 @@ class Recording:
         token = RECORDER.set(self)
         try:
             value = lazy(example)
-            if isinstance(value, Generator):
+            if isinstance(value, GeneratorType):
                 value = run(value)
             if value is None:
                 raise TypeError(
@@ -130,7 +131,7 @@ class Recording:
         except BaseException:
             del self.memo[key]
             raise
-        if isinstance(value, Generator):
+        if isinstance(value, GeneratorType):
             del self.memo[key]
             return self._shared_steps(key, kept, value)
         self.memo[key] = kept, value
@@ -289,6 +290,6 @@ def _advice(x: object) -> str:
         return ': look up its number first, as in `jf.int32(vocabulary[word])`'
     if isinstance(x, Operand):
         return ', which `jf.compose` makes; compose blocks outside the lazy function'
-    if isinstance(x, Generator):
+    if isinstance(x, GeneratorType):
         return ': write `yield` before a call of a generator function'
     return ''

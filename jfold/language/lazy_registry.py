@@ -158,7 +158,7 @@ class Registry:
         known = self.known.get(('parts', form, *numbers))
         if known is not None:
             return known
-        types = [self.entries[n].type for n in numbers]
+        types = tuple(self.entries[n].type for n in numbers)
         is_struct = isinstance(form, StructForm)
         type_ = StructType(form, types) if is_struct else TupleType(types)  # type: ignore[arg-type]
         return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)

@@ -171,6 +171,14 @@ def test_eval_of_one_example_takes_the_parameters_of_all() -> None:
     assert either.eval(-3.0, params) == -2.0
 
 
+def test_parts_may_be_empty() -> None:
+    @jf.lazy
+    def parts(x: float) -> Any:
+        return (), {'a': {}, 'b': (jf.float32(x), ())}
+
+    assert results(parts, [1.0, 2.0]) == [((), {'a': {}, 'b': (x, ())}) for x in (1, 2)]
+
+
 # ---- what is shared ------------------------------------------------------------------
 
 
@@ -334,6 +342,34 @@ def test_constants_are_numbers_in_lists_and_of_any_dtype() -> None:
 def test_constants_are_nothing_else(value: Any, dtype: Any) -> None:
     with pytest.raises(TypeError, match='expected a number or an array, got'):
         jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[value])
+
+
+def test_values_have_methods_of_arrays() -> None:
+    def use(a: Any) -> Any:
+        return (
+            a.sum(-1),
+            a.T,
+            a.reshape([3, 2]),
+            a.astype('int32'),
+            a.mean(axis=0).max(),
+        )
+
+    @jf.lazy
+    def used(x: list[list[float]]) -> Any:
+        return use(jf.tensor(np.asarray(x, np.float32)))
+
+    example = [[1.0, 2.0, 4.0], [7.0, 5.0, 3.0]]
+    want = jax.tree.map(lambda x: x.tolist(), use(jnp.asarray(example)))
+    assert results(used, [example]) == [want]
+
+
+def test_methods_take_no_values() -> None:
+    @jf.lazy
+    def clipped(x: float) -> Any:
+        return jf.float32(x).clip(0.0, jf.float32(x))
+
+    with pytest.raises(TypeError, match=r'expected numbers as arguments of `\.clip`'):
+        jf.compile(clipped, like=[1.0])
 
 
 # ---- lists that are empty in some examples -------------------------------------------

@@ -127,9 +127,9 @@ MISTAKES = [
     ),
     Mistake(
         'a method of arrays on a value',
-        learned(lambda x: embed(x).sum()),
+        learned(lambda x: embed(x).dot(embed(x))),
         AttributeError,
-        f'{VALUE}question for `.sum`, {UNKNOWN}write `jf.Function(fn)(x)` for a '
+        f'{VALUE}question for `.dot`, {UNKNOWN}write `jf.Function(fn)(x)` for a '
         f'method, with an `fn` outside that calls it{FIRST}',
     ),
     Mistake(
