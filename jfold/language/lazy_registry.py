@@ -80,8 +80,12 @@ class Entry:
 
     @property
     def is_row(self) -> bool:
-        """Whether the result has a row of its own, which several readers share."""
-        return self.key[0] == 'tensor' or isinstance(self.key[0], b.Block)
+        """Whether the result has a row of its own, which several readers share.
+
+        Numbers have a row for each reader, which takes less time than to share one.
+        """
+        is_array = self.key[0] == 'tensor' and self.key[1].shape != ()
+        return is_array or isinstance(self.key[0], b.Block)
 
 
 @dataclass(eq=False)
