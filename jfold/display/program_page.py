@@ -108,7 +108,8 @@ def model_page(model: Model) -> str:
     facts += ['reproducible'] if model.reproducible else []
     program = model.program
     params = {x.name: x.params for x in program.layers}
-    shapes = _capacities([spec.capacity for spec in model.budget.specs])
+    specs = [x for x in model.budget.specs if x.program is program]  # since it grew
+    shapes = _capacities([spec.capacity for spec in specs])
     assert isinstance(program.expression, Expression)
     trees = block_trees(model.block, all_types(program.expression.typing))
     parts = _layers(program, params), shapes, trees, _folds(program)

@@ -221,7 +221,10 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
         hint = 'leave it out: types follow from the expression'
         expect('like', like, like is None, 'nothing without lazy functions', hint)
         return None
-    hint = f'{functions[0]!r} is run on them: `jf.compile(block, like=examples[:8])`'
+    hint = (
+        f'{functions[0]!r} is run on them: `jf.compile(block, like=examples[:8])`, '
+        'whose `block` is what `Fold` in modules takes'
+    )
     expect('like', like, like is not None, 'a list of examples', hint)
     recorded = Recorded(root)
     recorded.learn(check_examples(like))

@@ -170,7 +170,7 @@ class Recording:
             raise TypeError(f'expected a number or an array, got {value!r}')
         own = value.dtype if hasattr(value, 'dtype') else _kind_of(value)
         shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
-        if own.kind not in 'biufcV':
+        if getattr(own, 'kind', 'O') not in 'biufcV':  # keys of JAX have none
             hint = 'look up its number first, as in `vocabulary[word]`'
             got = short_repr(value)
             raise TypeError(f'expected a number or an array, got {got}; {hint}')

@@ -10,13 +10,14 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from jfold.base.errors import InputError
+from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.combinators import Block
 from jfold.data.adoption import adopt_schedule
 from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import NewCall
 from jfold.models.compile_times import LOG
 from jfold.program.operations import Layer, Program
+from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule
 
 T = TypeVar('T')
@@ -24,7 +25,7 @@ T = TypeVar('T')
 
 def growing(
     recorded: Recorded | None,
-    lower: Callable[[Block], None],
+    lower: Callable[[Callable[[], Block]], None],
     batches: Iterable[object],
     record: Callable[[], T],
 ) -> T:
@@ -32,8 +33,8 @@ def growing(
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
-      lower: lowers the expression that knows the calls of all batches. Schedules and
-        corpora of before stay with the old program.
+      lower: lowers what a function returns: the expression for calls of all batches.
+        Schedules and corpora of before stay with the old program.
       batches: lists of examples; of iterators, which cannot be read twice, a call that
         is new is an error.
     """
@@ -47,17 +48,28 @@ def growing(
         if not (lists and isinstance(error.__cause__, NewCall)):
             raise
     else:
-        if not (
-            lists and recorded.closed.lacks
-        ):  # no example was left out for its calls
+        is_new = lists and recorded.closed.lacks  # of an example that was left out
+        if not is_new:
             return result
     examples = itertools.chain.from_iterable(lists)
     with recorded.registry.lock:  # other threads may find new calls as well
         recorded.learn(examples, skip_errors=True)  # of which `record` tells
         if recorded.registry.version != recorded.closed.version:
-            lower(recorded.expression())
+            lower(recorded.expression)
             LOG.info(f'{recorded.root!r}: lowered again, for calls that `like=` lacks')
     return record()
+
+
+def check_room(budget: Budget) -> None:
+    """Raise ProgramBudgetError if no program may be compiled after those in use."""
+    limit = budget.limit
+    if limit is not None and sum(budget.specs.values()) >= limit:
+        raise ProgramBudgetError(
+            f'expected calls like those on the examples of `like=`, as {limit} '
+            'programs are in use, and `max_programs` allows no other, got new calls: '
+            'give `like=` examples with all calls, or raise '
+            '`jfold.compile(..., max_programs=...)`'
+        )
 
 
 def adopted(

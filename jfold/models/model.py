@@ -34,7 +34,7 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import adopted, growing, without_later
+from jfold.models.growing import adopted, check_room, growing, without_later
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
@@ -98,9 +98,12 @@ class Model(Stays, Displayed):
 
         return growing(self._recorded, self._lower, batches, select)
 
-    def _lower(self, block: Block) -> None:
-        self.block, self.program = block, lower(block, unrolls=not self.reproducible)
+    def _lower(self, expression: Callable[[], Block]) -> None:
+        check_room(before := self.budget)
+        self.block = expression()
+        self.program = lower(self.block, unrolls=not self.reproducible)
         self._begin()
+        self.budget.specs |= before.specs
 
     @property
     def programs(self) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import jax
@@ -335,6 +336,20 @@ def test_constants_are_numbers_in_lists_and_of_any_dtype() -> None:
     model = jf.compile(constants, like=[1])
     with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
         model.schedule([-1])
+
+
+def test_arrays_of_jax_are_constants() -> None:
+    ones = jnp.ones(2)
+
+    @jf.lazy
+    def shifted(x: Any) -> Any:
+        return add(ones, x), jf.tensor(ones, 'int32')
+
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert results(shifted, [jnp.int32(1)]) == [([2.0, 2.0], [1, 1])]
+    with pytest.raises(TypeError, match='expected a number or an array, got'):
+        jf.compile(jf.lazy(lambda x: jf.tensor(x)[0]), like=[jax.random.key(0)])
 
 
 @pytest.mark.parametrize('value', ['int32', 'a', None, {}, ['a'], object])

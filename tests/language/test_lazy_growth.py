@@ -123,6 +123,23 @@ def test_threads_let_one_program_grow() -> None:
     assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8
 
 
+def test_programs_before_and_after_growth_count_together() -> None:
+    model = jf.compile(signed, 2, like=[1.0])
+    model.schedule([1.0])
+    grown = model.schedule([-1.0])
+    assert model.programs == 2
+    params = model.init(jax.random.key(0))
+    assert model.apply(params, grown).tolist() == [3.0]
+    assert model.apply(params, model.schedule([-2.0])).tolist() == [6.0]
+
+    full = jf.compile(signed, 1, like=[1.0])
+    full.schedule([1.0])
+    for _ in range(2):
+        with pytest.raises(jf.ProgramBudgetError, match='as 1 programs are in use'):
+            full.schedule([-1.0])
+    assert full.apply({}, full.schedule([2.0])).tolist() == [0.0]
+
+
 # ---- names of layers -----------------------------------------------------------------
 
 

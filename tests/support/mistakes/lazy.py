@@ -255,7 +255,8 @@ MISTAKES = [
         lambda: jf.compile(known),
         TypeError,
         'expected `like` as a list of examples, got None: lazy(known) is run on '
-        'them: `jf.compile(block, like=examples[:8])`',
+        'them: `jf.compile(block, like=examples[:8])`, '
+        'whose `block` is what `Fold` in modules takes',
         lacks='do',
     ),
     Mistake(
