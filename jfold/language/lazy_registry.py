@@ -295,6 +295,10 @@ class Registry:
         """Return the types of the entries and what makes their arguments, as text."""
         return tuple(f'{x.type} of {[*map(list, x.inputs)]}' for x in self.entries)
 
+    def __deepcopy__(self, memo: object) -> Registry:
+        """Return a copy that meets new calls on its own."""
+        return replace(self.snapshot(), closed=self.closed, lock=threading.RLock())
+
     def snapshot(self) -> Registry:
         """Return a closed copy, which knows what has been met so far."""
         with self.lock:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import pickle
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lazy_models import encode
 
 import jfold as jf
 
@@ -211,3 +213,11 @@ def test_what_was_traced_fits_a_model_made_again() -> None:
     parts = [one.trace(examples), one.tracer()(examples)]
     corpus = other.join(parts)
     assert other.apply({}, corpus.schedule([0, 3])).tolist() == [7.0, 16.0]
+
+
+def test_copies_of_a_model_grow_apart() -> None:
+    model = jf.compile(encode, like=[4])
+    other = copy.deepcopy(model)
+    assert other.schedule([(1, 2), 3]).examples == 2
+    assert [len(x.program.operations) for x in (model, other)] == [1, 2]
+    assert model.schedule([(1, 2)]).examples == 1
