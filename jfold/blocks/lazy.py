@@ -155,7 +155,7 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
 
 @block
 class Struct(Record):
-    """A record whose result is a dict, or an object of another class that JAX knows.
+    """A record that gives a dict, or an object of a class that JAX knows.
 
     Attributes:
       form: the form of the result; the fields are its parts, in the order of the form.

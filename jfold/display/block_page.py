@@ -66,7 +66,7 @@ def _row(line: Line, types: Types) -> tuple[m.Markup, m.Markup]:
 
 
 def _lines(root: b.Block) -> Iterator[Line]:
-    """Yield a line for each use of a block inside `root`, inner ones the first time."""
+    """Yield a line for each use of a block, inner ones the first time."""
     waiting, seen = [(0, '', root)], set[b.Block]()
     while waiting:
         depth, key, block = waiting.pop()

@@ -62,7 +62,7 @@ def _tree(example: Any, path: str) -> m.Markup:
 def _branch(
     step: str, value: Any, depth: int, note: str = '', marked: bool = False
 ) -> m.Markup:
-    """Return a value as a fold of what is in it; as one line if nothing is."""
+    """Return a value as a fold of its parts; without parts, as one line."""
     title = m.joined([_title(step, value, marked), m.span('muted', note)])
     children = _children(value) if depth > 0 else []
     if not children:
@@ -113,7 +113,7 @@ def _size(value: Any) -> int:
 
 
 def _step(value: Any, path: str, end: int) -> Child | None:
-    """Return the step of a path at `end`, with its value; `None` if it is unknown."""
+    """Return the step of a path at `end` and its value, or `None`."""
     try:
         if type(value) in (list, tuple) and (match := _INDEX.match(path, end)):
             return match[0], value[int(match[1])]

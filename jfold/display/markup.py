@@ -101,7 +101,7 @@ STYLE = Markup(f'<style>{_variables(1)}\n{_DARK}{_RULES}</style>')
 
 
 def escaped(text: object) -> Markup:
-    """Return a text as markup, which shows as the text; markup is returned as it is."""
+    """Return a text escaped, so that it shows as it is; markup unchanged."""
     if type(text) is Markup:
         return text
     return Markup(html.escape(_FORBIDDEN.sub('\ufffd', str(text))))

@@ -44,7 +44,7 @@ def svg(width: float, height: float, parts: Sequence[Markup], name: str) -> Mark
 
 
 def text(x: float, y: float, content: object, kind: str | None = None) -> Markup:
-    """Return a text; it is centred at x, or begins there if the kind is 'jf-l'."""
+    """Return a text centred at x, or beginning there for the kind 'jf-l'."""
     return element('text', content, x=f'{x:.1f}', y=f'{y:.1f}', class_=kind)
 
 
@@ -84,7 +84,7 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
 def _edge(
     boxes: Sequence[Box], xs: Sequence[float], ys: Sequence[float], i: int, k: int
 ) -> Markup:
-    """Return the edge from box i up to box k, or around if they are in one rank."""
+    """Return the edge from box i up to box k, or around within a rank."""
     (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:
         form = f'M{x + boxes[k].half:.1f} {b + 10}c16 -16 16 28 0 12'
@@ -110,7 +110,7 @@ def _edge(
 
 
 def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float]:
-    """Return the point at t, from 0 to 1, of a cubic curve of four points."""
+    """Return the point at t in [0, 1] of a cubic Bézier curve."""
     weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3
     pairs = [*zip(weights, curve, strict=True)]
     return sum(w * x for w, (x, _) in pairs), sum(w * y for w, (_, y) in pairs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that a block takes and gives, as far as the block alone tells them."""
+"""The types that a block takes and gives, as far as it tells."""
 
 from __future__ import annotations
 

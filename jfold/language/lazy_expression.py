@@ -53,7 +53,7 @@ def lazy_functions(root: b.Block) -> list[Lazy]:
 
 @dataclass(eq=False)
 class Reader(Ranking):
-    """A function from an example to the node of what a lazy function returns for it.
+    """A function from an example to the node of a lazy function's result.
 
     It returns a pair of that and the nodes of metrics, if the program has any.
 

@@ -258,7 +258,7 @@ class Recording:
 
 
 def _kind_of(value: object) -> np.dtype[Any]:
-    """Return the dtype of an array of what is no array; that of objects for values."""
+    """Return the dtype of a value as an array; that of objects for values."""
     return np.dtype(object) if _holds_values(value) else np.asarray(value).dtype
 
 

@@ -389,7 +389,7 @@ def fits(type_: Type, other: Type) -> bool:
 
 
 def joined(type_: Type, other: Type) -> Type | None:
-    """Return the type of values that may be of both, with lists that both may have.
+    """Return the type that fits both types, whose lists may be empty.
 
     It is `None` where they differ in more than empty lists.
     """

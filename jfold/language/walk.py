@@ -194,7 +194,7 @@ class Walk:
             raise
 
     def part(self, node: TypedUse | None, x: object) -> Call:
-        """Return the call of a use of a block on `x`, for a rule to yield."""
+        """Return the call of a block on `x`, for a rule to yield."""
         assert node is not None
         return node, None if isinstance(node.input, VoidType) else x, self.known
 

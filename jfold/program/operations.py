@@ -93,7 +93,7 @@ class Operation(Memoized):
 
     @property
     def is_sum(self) -> bool:
-        """True if the operation adds up its inputs, all of the type of its one output.
+        """Whether the operation adds up inputs of the type of its one output.
 
         Then the cotangent of each input is that of the output.
         """

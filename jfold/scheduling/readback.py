@@ -70,7 +70,7 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
 
 
 def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
-    """Return the rows of the value buffer that a row of a table reads in a column."""
+    """Return the rows of the value buffer that a table's column reads."""
     program, sections, indices = part.spec.program, part.sections, _indices(part)
     mode = column_modes(part.spec, table, a + 1)[a]
     read = (sections.inputs + sections.results)[table][a].of(indices)
