@@ -78,8 +78,8 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
       count: [] the number of rows that count; the others are zero.
     """
     is_inexact = jnp.issubdtype(rows.dtype, jnp.inexact)
-    kinds = (rows.dtype, jnp.float32) if is_inexact else (float,)
-    wide = jnp.result_type(*kinds)
+    wide = jnp.result_type(rows.dtype if is_inexact else float)
+    wide = jnp.dtype(jnp.float32) if wide.itemsize < 4 else wide
     mean = ratio(rows.sum(0, dtype=wide), count)
     return mean.astype(rows.dtype) if is_inexact else mean
 

@@ -434,7 +434,8 @@ SHOWN: list[tuple[Any, str]] = [
     (jf.Length('int32'), "Length('int32')"),
     (
         jf.Mean(),
-        "AllOf(Sum(), Length('float32')) >> Function(mean)",
+        "AllOf(Map(Function(as_inexact)) >> Sum(), Length('float32')) >> "
+        'Function(mean)',
     ),
 ]
 
