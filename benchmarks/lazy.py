@@ -17,10 +17,10 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from measuring import begin, jax_parser, set_up
-from options import among, fill, say
+from measuring import report_cases, set_up, timed_in_turns
+from options import say
 from report import Row
-from turns import ratio_row, take_turns
+from turns import ratio_row
 
 import jfold as jf
 
@@ -142,7 +142,7 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
     def learned(block: jf.Block, programs: int) -> jf.Model:
         return jf.compile(block, programs, like=like)
 
-    setups, contenders = [], dict[str, Callable[[int], Any]]()
+    setups = []
     for kind, root, compiles in (
         ('blocks', block, jf.compile),
         ('lazy', lazy, learned),
@@ -150,9 +150,8 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
         say(f'{name}, {kind}: compiling and checking')
         own = f'{name}, {kind}'
         setups.append(set_up(own, root, pool, pool[0][:2], len, compiles=compiles))
-        contenders |= setups[-1].contenders()
     say(f'{name}: timing')
-    times = take_turns(contenders, options.repeats, options.limit)
+    times = timed_in_turns(setups, options)
     for setup in setups:
         recording, whole = (
             times[f'{setup.name}: {part}'] for part in ('schedule', 'whole train')
@@ -171,17 +170,8 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
 
 def main() -> None:
     """Measures, and prints tables."""
-    parser = jax_parser(__doc__ or '')
-    default = ','.join(CASES)
-    parser.add_argument('--only', type=among(CASES), default=default, help=default)
-    options = fill(parser.parse_args(), {}, {})
-    report = begin('Models in plain Python', options)
-    report.note('Width, examples of a batch, leaves, nodes or words of each: ')
-    report.note(str({name: sizes for name, (_, sizes) in CASES.items()}))
-    rows = [row for name in options.only for row in compare(name, options)]
-    report.rows += sorted(rows, key=lambda row: 'ratio' in row)
-    report.write()
-    report.close()
+    note = 'Width, examples of a batch, leaves, nodes or words of each'
+    report_cases(__doc__ or '', 'Models in plain Python', note, CASES, compare)
 
 
 if __name__ == '__main__':

@@ -11,18 +11,18 @@ import functools
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from options import make_parser
+from options import among, fill, make_parser
 from perfect import Perfect, perfect_batch
 from report import Report, Row
 from trees import Params
-from turns import Times, clocked, compiled
+from turns import Times, clocked, compiled, take_turns
 
 import jfold as jf
 
@@ -414,3 +414,38 @@ def begin(title: str, options: argparse.Namespace) -> Report:
     jax.config.update('jax_default_matmul_precision', options.precision)
     command = shlex.join(['python', *sys.argv])
     return Report(title, command, (options.json, options.markdown))
+
+
+def timed_in_turns(
+    setups: Iterable[Setup], options: argparse.Namespace
+) -> dict[str, Times]:
+    """Times of all contenders of several models, which take turns."""
+    contenders: dict[str, Callable[[int], Any]] = {}
+    for setup in setups:
+        contenders |= setup.contenders()
+    return take_turns(contenders, options.repeats, options.limit)
+
+
+def report_cases(
+    description: str,
+    title: str,
+    note: str,
+    cases: Mapping[str, tuple[Any, Any]],
+    compare: Callable[[str, argparse.Namespace], Iterator[Row]],
+) -> None:
+    """Measures the cases that the command line asks for, and prints tables.
+
+    Args:
+      note: what the sizes of the cases, their second parts, are.
+      compare: gives the rows of a case; ratios come last.
+    """
+    parser, default = jax_parser(description), ','.join(cases)
+    parser.add_argument('--only', type=among(cases), default=default, help=default)
+    options = fill(parser.parse_args(), {}, {})
+    report = begin(title, options)
+    sizes = {name: sizes for name, (_, sizes) in cases.items()}
+    report.note(f'{note}: {sizes}')
+    rows = [row for name in options.only for row in compare(name, options)]
+    report.rows += sorted(rows, key=lambda row: 'ratio' in row)
+    report.write()
+    report.close()

@@ -19,10 +19,10 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 from compile import FEATURES, kinds_expression
-from measuring import MODES, Setup, begin, jax_parser, set_up
-from options import among, fill, say
+from measuring import MODES, Setup, report_cases, set_up, timed_in_turns
+from options import say
 from report import Row
-from turns import ratio_row, take_turns
+from turns import ratio_row
 
 import jfold as jf
 from jfold.combinators import convert_to_block
@@ -108,11 +108,8 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
         say(f'{name}, {kind}: compiling and checking')
         checks, own = [min(batches[0], key=len)], f'{name}, {kind}'
         setups.append(set_up(own, block, batches, checks, len, compiles=compiles))
-    contenders: dict[str, Callable[[int], Any]] = {}
-    for setup in setups:
-        contenders |= setup.contenders()
     say(f'{name}: timing')
-    times = take_turns(contenders, options.repeats, options.limit)
+    times = timed_in_turns(setups, options)
     for mode in MODES:
         yield from (setup.row(mode, times) for setup in setups)
         one, other = (times[f'{setup.name}: {mode}'] for setup in setups)
@@ -121,19 +118,8 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
 
 def main() -> None:
     """Measures, and prints tables."""
-    parser = jax_parser(__doc__ or '')
-    default = ','.join(CASES)
-    parser.add_argument('--only', type=among(CASES), default=default, help=default)
-    options = fill(parser.parse_args(), {}, {})
-    report = begin('Programs without loops', options)
-    report.note(
-        'Width, examples of a batch, most items of each: '
-        + str({name: sizes for name, (_, sizes) in CASES.items()})
-    )
-    rows = [row for name in options.only for row in compare(name, options)]
-    report.rows += sorted(rows, key=lambda row: 'ratio' in row)
-    report.write()
-    report.close()
+    note = 'Width, examples of a batch, most items of each'
+    report_cases(__doc__ or '', 'Programs without loops', note, CASES, compare)
 
 
 if __name__ == '__main__':

@@ -29,7 +29,7 @@ from training import (
     fit_logistic,
     make_parser,
     make_trainer,
-    table,
+    print_shares,
 )
 
 import jfold as jf
@@ -238,8 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parts = make_parts(options.expressions, options.seed)
     rows = {**baselines(parts), 'networks within networks': train(parts, options)}
     head = 'right signs', f'depth 0 to {DEPTH}', f'{DEPTH + 1} to {DEPTH + 3}'
-    body = ((name, *(f'{x:.1%}' for x in row)) for name, row in rows.items())
-    print(f'\n{table([head, *body])}')
+    print_shares(head, rows)
 
 
 if __name__ == '__main__':

@@ -24,12 +24,10 @@ import numpy as np
 from training import (
     Examples,
     accuracy,
-    clipped_adam,
-    cross_entropy,
     fit_logistic,
     make_parser,
-    make_trainer,
-    table,
+    print_shares,
+    train_classifier,
 )
 
 import jfold as jf
@@ -249,20 +247,7 @@ def train(parts: dict[str, Examples], options: argparse.Namespace) -> list[float
     # All of them: which modules follow each other is part of what is compiled.
     like = [question for part in parts.values() for question in part.items]
     model = jf.compile(make_block(options.width), like=like)
-    optimizer = clipped_adam(options, options.questions)
-    trainer = make_trainer(
-        model, parts, cross_entropy, jf.Model.apply, optimizer, options
-    )
-    scores: list[float] = []
-    for epoch, params, losses in trainer.epochs(options.seed):
-        scores = [
-            accuracy(trainer.predictions(params, name), parts[name].targets)
-            for name in ('alike', 'deeper')
-        ]
-        loss, (alike, deeper) = np.mean(losses), scores
-        print(f'{epoch}: loss {loss:.4f}, alike {alike:.1%}, deeper {deeper:.1%}')
-    print(trainer.clock)
-    return scores
+    return train_classifier(model, parts, options.questions, options)
 
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -296,8 +281,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = {'either answer': [0.5, 0.5], 'pixels and words, linear': linear}
     rows['modules'] = train(parts, options)
     head = 'right answers', f'depth 1 to {DEPTH}', '{} and {}'.format(*deeper)
-    body = ((name, *(f'{x:.1%}' for x in row)) for name, row in rows.items())
-    print(f'\n{table([head, *body])}')
+    print_shares(head, rows)
 
 
 if __name__ == '__main__':

@@ -24,12 +24,10 @@ import numpy as np
 from training import (
     Examples,
     accuracy,
-    clipped_adam,
-    cross_entropy,
     fit_logistic,
     make_parser,
-    make_trainer,
-    table,
+    print_shares,
+    train_classifier,
 )
 
 import jfold as jf
@@ -213,20 +211,7 @@ def train(parts: dict[str, Examples], options: argparse.Namespace) -> list[float
     """Train, and return the accuracy on both parts held out."""
     block = make_block(options.width, options.width // 2)
     model = jf.compile(block, like=parts['train'].items[:200])
-    optimizer = clipped_adam(options, options.lists)
-    trainer = make_trainer(
-        model, parts, cross_entropy, jf.Model.apply, optimizer, options
-    )
-    scores: list[float] = []
-    for epoch, params, losses in trainer.epochs(options.seed):
-        scores = [
-            accuracy(trainer.predictions(params, name), parts[name].targets)
-            for name in ('alike', 'deeper')
-        ]
-        loss, (alike, deeper) = np.mean(losses), scores
-        print(f'{epoch}: loss {loss:.4f}, alike {alike:.1%}, deeper {deeper:.1%}')
-    print(trainer.clock)
-    return scores
+    return train_classifier(model, parts, options.lists, options)
 
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -247,8 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parts = make_parts(options.lists, options.seed)
     rows = {**baselines(parts), 'stack and tracker': train(parts, options)}
     head = 'right values', 'depth 1 to 3', '4 and 5'
-    body = ((name, *(f'{x:.1%}' for x in row)) for name, row in rows.items())
-    print(f'\n{table([head, *body])}')
+    print_shares(head, rows)
 
 
 if __name__ == '__main__':

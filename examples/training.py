@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import groupby
@@ -379,6 +379,41 @@ def apply_gradients(
 def copy(params: Params) -> Params:
     """A copy that survives the donation of the original."""
     return jax.tree.map(jnp.copy, params)
+
+
+def train_classifier(
+    model: jf.Model,
+    parts: dict[str, Examples],
+    examples: int,
+    options: argparse.Namespace,
+) -> list[float]:
+    """Trains a model of logits, and gives the accuracies on all parts but `train`.
+
+    Args:
+      examples: how many there are to learn from.
+    """
+    optimizer = clipped_adam(options, examples)
+    trainer = make_trainer(
+        model, parts, cross_entropy, jf.Model.apply, optimizer, options
+    )
+    scores: list[float] = []
+    for epoch, params, losses in trainer.epochs(options.seed):
+        found = {
+            name: accuracy(trainer.predictions(params, name), part.targets)
+            for name, part in parts.items()
+            if name != 'train'
+        }
+        text = ', '.join(f'{name} {score:.1%}' for name, score in found.items())
+        print(f'{epoch}: loss {np.mean(losses):.4f}, {text}')
+        scores = [*found.values()]
+    print(trainer.clock)
+    return scores
+
+
+def print_shares(head: Sequence[str], rows: Mapping[str, Iterable[float]]) -> None:
+    """Prints a table of shares in percent, a row for each name."""
+    body = ((name, *(f'{x:.1%}' for x in row)) for name, row in rows.items())
+    print(f'\n{table([head, *body])}')
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:

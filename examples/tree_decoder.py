@@ -21,7 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, clipped_adam, make_parser, make_trainer, table
+from training import (
+    Examples,
+    Params,
+    clipped_adam,
+    make_parser,
+    make_trainer,
+    print_shares,
+)
 
 import jfold as jf
 
@@ -192,8 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     head = ['right']
     for name, sizes in SIZES.items():
         head += [f'symbols, {name}', '{} or {} letters'.format(*sizes)]
-    body = ((name, *(f'{x:.1%}' for x in row)) for name, row in rows.items())
-    print(f'\n{table([head, *body])}')
+    print_shares(head, rows)
 
 
 if __name__ == '__main__':

@@ -17,9 +17,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-import numpy as np
-
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
@@ -38,8 +35,6 @@ from jfold.types import (
     VoidType,
 )
 
-SCALARS = bool, int, float, complex
-NUMBERS = *SCALARS, np.generic, np.ndarray, jax.Array
 EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsewhere
 # Makes the block that reads a node, of blocks that read its arguments.
 Body = Callable[[Sequence[b.Block]], b.Block]
