@@ -131,6 +131,10 @@ def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         return s.Endless(w.part(part, operand.item))
     if can_map_lists(part, operand.items, w):
         return map_lists(part, counted(operand, w), w)
+    if w.g.deep:
+        # Elsewhere this may be written for lists: then it has a count that is known to
+        # be that of others, which fusion rests on.
+        operand = counted(operand, w)
     items = w.loop(operand, 'item', lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))
     n = operand.n

@@ -73,6 +73,24 @@ def test_drawn_expressions(root: str) -> None:
     equal()
 
 
+def test_deep_data_where_functions_of_lists_are_fused() -> None:
+    """Which are written for all items at once, but for deep data after a loop."""
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> jnp.add
+    tree.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: pair}))
+    divide, weigh = (jf.Function(f, name=f.__name__) for f in (jnp.divide, jnp.dot))
+
+    @jf.compose
+    def weighed(xs: Any) -> Any:
+        shares = jf.ZipWith(divide)(xs, jf.Broadcast()(jf.Sum()(xs)))
+        vectors = jf.Map(jf.Function(lambda x: jnp.stack([x, -x]), name='two'))(xs)
+        return jf.Sum()(jf.ZipWith(weigh)(shares, vectors))
+
+    program = jf.compile(jf.Map(tree()) >> weighed).program
+    assert any(' >> ' in x.layer.name for x in program.operations)
+    check_program(program, [[1.0, (2.0, 3.0)], [], [2.0]])
+
+
 def test_names_without_letters() -> None:
     """A field, and the layer that reads it, both called by the same digits."""
     tree = jf.ForwardDeclaration(name='3')
