@@ -64,8 +64,7 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     Args:
       fuses: whether functions in a row are fused into one operation; see `fusion`.
       unrolls: whether rounds of message passing become operations of their own, so that
-        the program runs without loops; see `unrolling`. Where that cannot be done, the
-        program has loops as without it.
+        as much of the program as can be runs outside of loops; see `unrolling`.
 
     Raises:
       TypeError: the types clash or cannot be determined, the result is not made of
@@ -126,20 +125,21 @@ def _lowered(
     round_, text = generate_source(tables, chosen)
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
-    uses, grouped, applied = round_.uses, round_.grouped, tables.listed
+    uses, grouped, listed = round_.uses, round_.grouped, tables.listed
     if feeds is None:
-        chosen = fuse(round_.program(applied), uses, grouped)
+        chosen = fuse(round_.program(listed), uses, grouped)
     else:
-        chosen = apply_fusion(feeds, applied, uses, grouped)
+        chosen = apply_fusion(feeds, listed, uses, grouped)
     if chosen.feeds:  # fusion renumbers operations, so the source is written again
         round_, text = generate_source(tables, chosen)
     unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None
+    applied: frozenset[int] = frozenset()
     if unrolled:
-        round_, text, chosen = unrolled
+        round_, text, chosen, applied = unrolled
     operations, sites = round_.program(round_.operations), round_.sites_in_order()
     attributes = {x.name: getattr(operations, x.name) for x in fields(Operations)}
     result = Program(
-        **attributes | {'unrolled': unrolled is not None},
+        **attributes | {'applied': applied},
         source=Source(text, round_.names.values, recording(round_), round_.where),
         expression=Expression(typing, tables, chosen, unrolled is not None, sites),
     )

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from jfold.base.arrays import Arrays, ByOperation, cast_varying, masked, varying_axes
@@ -35,6 +35,7 @@ from jfold.device.results import by_result, gathered
 from jfold.program.result_tables import packed
 from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
+from jfold.scheduling.slots import has_slots
 from jfold.scheduling.spec import Spec
 
 if TYPE_CHECKING:
@@ -43,8 +44,11 @@ if TYPE_CHECKING:
     Results: TypeAlias = list[Arrays]  # by result: tensors, each [rows, ...]
     Params: TypeAlias = Mapping[str, ArrayTree]
     Execute: TypeAlias = Callable[[Params, Schedule], Results]
-    # Weights by operation, each [*shape]; index array [size]; constants by type.
-    Arguments: TypeAlias = tuple[ByOperation, Array, tuple[Array, ...]]
+    # Weights by operation, each [*shape]; by number of an output, its rows computed
+    # before; index array [size]; constants by type.
+    Arguments: TypeAlias = tuple[
+        ByOperation, Mapping[int, Array], Array, tuple[Array, ...]
+    ]
 
 
 def make_execute() -> Execute:
@@ -105,12 +109,11 @@ def _run_shard(
     )
     spec = schedule.spec
     execution = make_execution(spec, used, varying)
-    arguments = _weights(execution, used), indices, constants
-    tensors = (
-        _in_loops(execution, arguments)
-        if spec.has_loops
-        else apply_all(execution, *arguments)
-    )
+    weights = _weights(execution, used)
+    if has_slots(spec.program):
+        tensors = apply_all(execution, weights, indices, constants, _in_loops)
+    else:
+        tensors = _in_loops(execution, weights, {}, indices, constants)
     results = by_result(execution.program, tensors)
     # Results with any number of rows have zeros behind the real ones.
     for r in execution.program.observed:
@@ -120,8 +123,8 @@ def _run_shard(
     return results
 
 
-def _in_loops(execution: Execution, arguments: Arguments) -> Arrays:
-    """Return the tensors of all results, each [rows, *shape], of a program with loops.
+def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
+    """Return what an execution in loops returns, its `tensors`, each [rows, *shape].
 
     Its reverse pass is written out, since JAX has none for loops of unknown length.
     """
@@ -184,24 +187,26 @@ def _weights(execution: Execution, params: Params) -> ByOperation:
 def _run(
     execution: Execution,
     weights: ByOperation,
+    entering: Mapping[int, Array],
     indices: Array,
     constants: tuple[Array, ...],
 ) -> Arrays:
     """Return the tensors of all results, each [rows, *shape]; store no residuals."""
     batch = Batch(execution.layout, indices, constants)
-    values, _ = forward(execution, execution.forward_alone, weights, batch)
+    values, _ = forward(execution, execution.forward_alone, weights, batch, entering)
     return gathered(execution.tensors, batch, values)
 
 
 def _save(
     execution: Execution,
     weights: ByOperation,
+    entering: Mapping[int, Array],
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
     """Return the tensors of all results, then values and residuals for the reverse."""
     batch = Batch(execution.layout, indices, constants)
-    carry = forward(execution, execution.policies, weights, batch)
+    carry = forward(execution, execution.policies, weights, batch, entering)
     return gathered(execution.tensors, batch, carry[0]), carry
 
 
@@ -212,17 +217,17 @@ def _pull(
     """Return the cotangents of all arguments, as a flat list; `None` for zeros.
 
     Args:
-      arguments: weights, index array and constants; the last two have no cotangents.
+      arguments: as of `_run`; index array and constants have no cotangents.
       stored: values and residuals of the forward pass.
       cotangents: of the tensors of all results, each [rows, *shape], or `None` for
         zero.
     """
-    weights, indices, constants = arguments
+    weights, _, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
     batch = Batch(execution.layout, indices, constants)
     grads = backward(execution, pullbacks, weights, batch, *stored, cotangents)
     data = None, [None for _ in constants]
-    return jax.tree.leaves((grads, data), is_leaf=lambda x: x is None)
+    return jax.tree.leaves((*grads, data), is_leaf=lambda x: x is None)
 
 
 def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> None:
@@ -252,10 +257,12 @@ def residual_bytes(spec: Spec) -> int:
     """
     layers = spec.program.layers
     execution = make_execution(spec, {layer.name: layer.params for layer in layers})
-    if not spec.has_loops:
-        return kept_bytes(execution)
-    pullbacks = execution.pullbacks([True for _ in execution.tensors])
-    specs = list(itertools.chain(*saved_specs(execution, execution.policies).values()))
+    kept = kept_bytes(execution, _in_loops) if has_slots(spec.program) else 0
+    looped = execution.loops
+    pullbacks = looped.pullbacks([True for _ in looped.tensors])
+    stored = {} if kept else saved_specs(looped, looped.policies)
+    specs = list(itertools.chain(*stored.values()))
     for o, pullback in pullbacks.items():
-        specs += stash_specs(execution, o, pullback).values()
-    return sum(int(np.prod(buffer.shape)) * buffer.dtype.itemsize for buffer in specs)
+        specs += stash_specs(looped, o, pullback).values()
+    sizes = (math.prod(x.shape) * x.dtype.itemsize for x in specs)
+    return int(kept + sum(sizes))

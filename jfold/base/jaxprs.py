@@ -187,10 +187,13 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 # ---- dependence ----------------------------------------------------------------------
 
 
-def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
+def depends(closed: core.ClosedJaxpr, pulled: bool = False) -> list[set[int]]:
     """Return, for each output, the indices of the arguments that it depends on.
 
     Nested `jit`s are looked into; any other equation depends on all its operands.
+
+    Args:
+      pulled: whether nothing is taken to depend on what is behind `stop_gradient`.
     """
     jaxpr, _ = open_jaxpr(closed)
     sources = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
@@ -201,7 +204,9 @@ def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
     for equation in jaxpr.eqns:
         operands = list(map(read, equation.invars))
         if equation.primitive.name == 'jit':
-            used = depends(equation.params['jaxpr'])
+            used = depends(equation.params['jaxpr'], pulled)
+        elif pulled and equation.primitive.name == 'stop_gradient':
+            used = [set()]
         else:
             used = [set(range(len(operands)))] * len(equation.outvars)
         for variable, places in zip(equation.outvars, used, strict=True):

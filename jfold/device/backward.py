@@ -62,6 +62,8 @@ from jfold.device.linear import MaybeZeros
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
+from jfold.program.components import output_places, phases, results_in
+from jfold.scheduling.layout import active_types
 
 Carry: TypeAlias = tuple[Edges, Residuals]
 State: TypeAlias = Chained[Carry]
@@ -93,8 +95,10 @@ def backward(
     values: Values,
     saved: Residuals,
     cotangents: MaybeZeros,
-) -> dict[int, list[Array | None]]:
-    """Return the gradients of weights by operation, `None` if known to be zero.
+) -> tuple[dict[int, list[Array | None]], dict[int, Array | None]]:
+    """Return the gradients of weights, and of what was computed before the loops.
+
+    By operation, and by number of an output; `None` if known to be zero.
 
     Args:
       pullbacks: by operation, the reverse of those through which cotangents flow.
@@ -128,7 +132,31 @@ def backward(
     for o, pullback in pullbacks.items():
         if pullback.to_weights and o not in grads:
             state, grads[o] = _after_loops(reads, o, state)
-    return {o: _gradients(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
+    gradients = {
+        o: _gradients(reads, o, grads.get(o), len(x)) for o, x in arrays.items()
+    }
+    return gradients, _of_entering(reads, state)
+
+
+def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
+    """Return the cotangents [rows, *shape] of what was computed before the loops.
+
+    They are by number of the output; `None` if known to be zero.
+    """
+    program, layout = reads.execution.program, reads.execution.layout
+    numbers = list(results_in(phases(program).entering))
+    places = [output_places(program)[n] for n in numbers]
+    # All rows are of one level, the first of their component.
+    for c in sorted({layout.component[o] for o, _ in places}, reverse=True):
+        state = _sum_uses(reads, c, 0, state)
+    edges, _ = state.carry
+    result: dict[int, Array | None] = {}
+    for number, (o, k) in zip(numbers, places, strict=True):
+        t, rows = program.operations[o].outputs[k], layout.region[o]
+        result[number] = None
+        if rows and t in edges.buffers:
+            result[number] = _cotangent(reads, edges, t, layout.value_base[o][k], rows)
+    return result
 
 
 def _pull_level(
@@ -237,17 +265,25 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
 
     An output is live if it has a cotangent.
     """
-    o, capacity = tile.operation, reads.execution.spec.capacity
+    o = tile.operation
     outputs = reads.execution.operations[o].outputs
     bases = reads.execution.layout.value_base[o]
     for k in reads.pullbacks[o].reverse.flow.live:
-        t = outputs[k]
-        # The section begins behind the constants, which have no cotangents. Values
-        # with fewer uses have indices of the row of zeros for the others.
-        at = bases[k] - capacity.constants[t] + tile.first
-        uses = reads.batch.sections.consumers[t].rows
-        indices = [reads.batch.read(section, at, tile.rows) for section in uses]
-        yield sum_arrays(reads.loops.gather(edges.buffers[t], indices))
+        yield _cotangent(reads, edges, outputs[k], bases[k] + tile.first, tile.rows)
+
+
+def _cotangent(reads: Reads, edges: Edges, t: int, first: Number, rows: int) -> Array:
+    """Return the cotangents [rows, *shape] of successive values, summed over uses.
+
+    Args:
+      first: the row of the first value in the buffer of type `t`.
+    """
+    # The section begins behind the constants, which have no cotangents. Values
+    # with fewer uses have indices of the row of zeros for the others.
+    at = first - reads.execution.spec.capacity.constants[t]
+    uses = reads.batch.sections.consumers[t].rows
+    indices = [reads.batch.read(section, at, rows) for section in uses]
+    return sum_arrays(reads.loops.gather(edges.buffers[t], indices))
 
 
 def _write_edges(
@@ -447,7 +483,11 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Ca
 
 def _types(reads: Reads) -> set[int]:
     """Return the numbers of the types of values that have cotangents."""
-    types: set[int] = set()
+    execution = reads.execution
+    outputs = [t for x in execution.operations for t in x.outputs]
+    entering = phases(execution.program).entering & execution.trainable
+    types = {outputs[n] for n in results_in(entering)}
+    types &= active_types(execution.program)
     for o, pullback in reads.pullbacks.items():
         operation, flow = reads.execution.operations[o], pullback.reverse.flow
         types.update(operation.outputs[k] for k in flow.live)

@@ -122,14 +122,27 @@ def add_at(buffer: Array, rows: Array, at: Array) -> Array:
 
     Rows are added one by one; those whose index is outside of the buffer are dropped.
     """
+    return lax.scatter_add(buffer, *_updates(buffer, rows, at), mode='drop')
+
+
+def extremum_at(buffer: Array, rows: Array, at: Array, is_largest: bool) -> Array:
+    """Return a buffer [size, ...] with the larger, or smaller, of its rows and others.
+
+    Args:
+      rows: [count, ...] the others; those whose index is outside of it are dropped.
+      at: [count] row indices.
+    """
+    combine = lax.scatter_max if is_largest else lax.scatter_min
+    return combine(buffer, *_updates(buffer, rows, at), mode='drop')
+
+
+def _updates(
+    buffer: Array, rows: Array, at: Array
+) -> tuple[Array, Array, lax.ScatterDimensionNumbers]:
+    """Return indices, updates and their dimensions, as a scatter of JAX takes them."""
     window_dims = tuple(range(1, buffer.ndim))
-    return lax.scatter_add(
-        buffer,
-        lax.expand_dims(at, (1,)),
-        rows,
-        lax.ScatterDimensionNumbers(window_dims, (0,), (0,)),
-        mode='drop',
-    )
+    dimensions = lax.ScatterDimensionNumbers(window_dims, (0,), (0,))
+    return lax.expand_dims(at, (1,)), rows, dimensions
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
@@ -24,11 +24,12 @@ from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
 from jfold.device.residuals import Policy, RecomputeAll, SaveProducts
-from jfold.device.results import ResultTensor, returned
+from jfold.device.results import ResultTensor, leaving, returned
 from jfold.program.components import (
     Component,
     external_inputs,
     first_results,
+    segment_sums,
     sources,
     union,
 )
@@ -40,7 +41,6 @@ from jfold.scheduling.layout import (
     layout,
     running_components,
 )
-from jfold.scheduling.slots import sum_operations
 from jfold.scheduling.spec import RECOMPUTE_ALL, Spec
 from jfold.scheduling.tiles import strategy_of
 
@@ -63,6 +63,7 @@ class Execution:
         one go.
       tensors: the tensors of all results, which are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
+      program_execution: where this runs a part of a program, the execution of all.
     """
 
     spec: Spec
@@ -71,6 +72,29 @@ class Execution:
     kernels: Mapping[int, Kernel]
     tensors: tuple[ResultTensor, ...]
     varying: Varying | None
+    program_execution: Execution | None = None
+
+    @functools.cached_property
+    def loops(self) -> Execution:
+        """The execution of what runs in loops, which returns what is read from them."""
+        applied = self.program.applied
+        if not applied:
+            return self
+        components = tuple(
+            part
+            if applied.isdisjoint(part.operations)
+            else replace(part, operations=())
+            for part in self.components
+        )
+        kernels = {o: x for o, x in self.kernels.items() if o not in applied}
+        tensors = leaving(self.spec)
+        return replace(
+            self,
+            components=components,
+            kernels=kernels,
+            tensors=tensors,
+            program_execution=self,
+        )
 
     @property
     def program(self) -> Operations:
@@ -185,6 +209,8 @@ class Execution:
     @functools.cached_property
     def trainable(self) -> ProducerSet:
         """The results of operations that depend on trained weights, as a bit set."""
+        if self.program_execution is not None:
+            return self.program_execution.trainable
         inputs, before = sources(self.program).inputs, -1
         result = union(self._outputs(o) for o in self._ran if self.is_trained(o))
         while result != before:  # a fixed point, as recurrences read themselves
@@ -294,7 +320,7 @@ def make_execution(
       params: by layer name, parameters or specs of them.
       varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
     """
-    program, sums = spec.program, sum_operations(spec.program)
+    program, sums = spec.program, segment_sums(spec.program)
     # Products hoisted from a loop are stored, which `recompute all` forbids.
     stores = spec.residuals != RECOMPUTE_ALL
     external = external_inputs(program) if stores else [()] * len(program.operations)

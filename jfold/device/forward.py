@@ -35,6 +35,8 @@ from jfold.device.kernel import Weights
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.residuals import Policy
 from jfold.device.xla import Chained
+from jfold.program.components import output_places
+from jfold.scheduling.layout import in_buffers
 
 Carry: TypeAlias = tuple[Values, Residuals]
 
@@ -44,12 +46,14 @@ def forward(
     policies: Mapping[int, Policy],
     arrays: ByOperation,
     batch: Batch,
+    entering: Mapping[int, Array],
 ) -> Carry:
     """Return the buffers of all values, and the residuals that the reverse pass reads.
 
     Args:
       policies: by operation, which decide what is stored.
       arrays: by operation, its weights, each [*shape].
+      entering: by number of an output, its rows [rows, *shape], computed before.
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in execution.kernels.items()}
     loops = make_loops(execution.spec, batch, down=False)
@@ -79,7 +83,7 @@ def forward(
         return state
 
     extra = xla.extra_rows(even=True)
-    values = _new_values(execution, batch, extra)
+    values = _new_values(execution, batch, entering, extra)
     carry = values, _new_residuals(execution, policies, extra)
     state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
     # No operation reads results of a later component, so each component has a loop of
@@ -208,16 +212,27 @@ def _hoist(
 # ---- new buffers ---------------------------------------------------------------------
 
 
-def _new_values(execution: Execution, batch: Batch, extra: Iterator[int]) -> Values:
-    """Return value buffers by type: the constants, then zeros."""
+def _new_values(
+    execution: Execution,
+    batch: Batch,
+    entering: Mapping[int, Array],
+    extra: Iterator[int],
+) -> Values:
+    """Return value buffers by type: constants, what was computed before, then zeros."""
+    program, inside = execution.program, in_buffers(execution.program)
     buffers = {}
-    for t in sorted({t for x in execution.operations for t in x.outputs}):
-        type_, rows = execution.program.types[t], execution.layout.value_rows[t]
-        spec = array_spec((rows, *type_.shape), type_.dtype)
+    for t in sorted({t for o in inside for t in program.operations[o].outputs}):
+        type_, size = program.types[t], execution.layout.value_rows[t]
+        spec = array_spec((size, *type_.shape), type_.dtype)
         buffers[t] = new_buffer(spec, extra, execution.varying)
         if execution.spec.capacity.constants[t]:
             buffers[t] = write(buffers[t], jnp.asarray(batch.constants[t]), 0)
-    return Values(buffers)
+    values = Values(buffers)
+    for number, rows in entering.items():
+        o, k = output_places(program)[number]
+        t, base = program.operations[o].outputs[k], execution.layout.value_base[o][k]
+        values = values.written(t, rows, base)
+    return values
 
 
 def _new_residuals(

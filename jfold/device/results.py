@@ -6,21 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from jfold.base.arrays import Arrays
 from jfold.device.batch import Batch
 from jfold.device.buffers import Values, take
-from jfold.program.components import sources
+from jfold.program.components import Place, operand, phases
 from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.layout import layout
-from jfold.scheduling.sections import Section
+from jfold.scheduling.sections import Section, section_of
 from jfold.scheduling.spec import Spec
 
 
 @dataclass(frozen=True)
 class ResultTensor:
-    """A tensor of a result of the program.
+    """A tensor of a result, or an operand, that is read from value buffers.
 
     Attributes:
       type: number of its type.
@@ -28,29 +29,38 @@ class ResultTensor:
         value buffer of its type.
       edge: the first of its rows in the edge buffer, where its cotangent is put.
       makers: the results of operations that it may read, as a bit set.
+      is_mixed: whether some of the rows may be behind the end of the buffer, since they
+        are computed outside of loops; the last row stands for them.
     """
 
     type: int
     section: Section
     edge: int
     makers: ProducerSet
+    is_mixed: bool
 
 
 def returned(spec: Spec) -> tuple[ResultTensor, ...]:
     """Return the tensors of all results of a program, in order."""
-    places = layout(spec)
-    tables = zip(
-        spec.program.results,
-        places.sections.results,
-        places.edge_results,
-        sources(spec.program).results,
-        strict=True,
-    )
-    return tuple(
-        ResultTensor(*tensor)
-        for result, sections, edges, producers in tables
-        for tensor in zip(result.tensors, sections, edges, producers, strict=True)
-    )
+    first = len(spec.program.operations)
+    results = enumerate(spec.program.results, first)
+    return _tensors(spec, [(r, j) for r, x in results for j, _ in enumerate(x.tensors)])
+
+
+def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
+    """Return what is read from loops, in the order of `Phases.leaving`."""
+    return _tensors(spec, phases(spec.program).leaving)
+
+
+def _tensors(spec: Spec, wanted: Sequence[Place]) -> tuple[ResultTensor, ...]:
+    program, places = spec.program, layout(spec)
+    behind, tensors = phases(program).applied, []
+    for place in wanted:
+        t, makers = operand(program, place)
+        section = section_of(program, places.sections, place)
+        edge, is_mixed = places.edges_leaving.get(place, -1), bool(makers & behind)
+        tensors.append(ResultTensor(t, section, edge, makers, is_mixed))
+    return tuple(tensors)
 
 
 def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:
@@ -65,8 +75,11 @@ def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Values) -> A
     Spare (padding) rows repeat a real one.
     """
 
-    def rows(section: Section) -> Array:
+    def rows(tensor: ResultTensor, buffer: Array) -> Array:
         """Return the row indices [rows] into a value buffer that a tensor reads."""
-        return batch.read(section, 0, *section.shape)
+        indices = batch.read(tensor.section, 0, *tensor.section.shape)
+        last = max(len(buffer) - 1, 0)
+        return lax.min(indices, np.int32(last)) if tensor.is_mixed else indices
 
-    return [take(values.of(batch, x.type), rows(x.section)) for x in tensors]
+    buffers = [values.of(batch, x.type) for x in tensors]
+    return [take(y, rows(x, y)) for x, y in zip(tensors, buffers, strict=True)]

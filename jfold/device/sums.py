@@ -30,6 +30,7 @@ from jfold.device.batch import Number
 from jfold.device.buffers import Edges, sum_arrays, write
 from jfold.device.execution import Execution
 from jfold.device.loops import Loops
+from jfold.scheduling.layout import running_components
 
 
 def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
@@ -47,8 +48,8 @@ def sum_uses(
       c: number of the component.
       level: [] int32, counted in the component.
     """
-    operations = [execution.operations[o] for o in execution.components[c].operations]
-    types = {t for operation in operations for t in operation.outputs}
+    operations = running_components(execution.spec)[c].operations
+    types = {t for o in operations for t in execution.operations[o].outputs}
     # The tables of sums count levels through all components.
     before = sum(levels for levels, _ in execution.layout.tables[:c])
     buffers = dict(edges.buffers)

@@ -22,7 +22,12 @@ from jfold.language.partial import all_types
 from jfold.models.explain import in_bytes
 from jfold.models.loaded import LoadedModel
 from jfold.models.model import Model
-from jfold.program.components import are_recurrent, direct_reads, results_in
+from jfold.program.components import (
+    are_recurrent,
+    direct_reads,
+    loops_of,
+    results_in,
+)
 from jfold.program.operations import Operation, Operations, Program
 from jfold.scheduling.spec import Capacity
 
@@ -40,7 +45,7 @@ def program_page(program: Operations) -> str:
 def _facts(program: Operations, *others: str) -> list[str]:
     """Return facts for a title: the type of the result, and whether there are loops."""
     output = m.span('type', cut(short_text(program.output)))
-    return [output, *others, 'no loops' if program.unrolled else '']
+    return [output, *others, loops_of(program)]
 
 
 def _folds(program: Operations, opened: bool = False) -> m.Markup:

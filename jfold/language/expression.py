@@ -30,7 +30,7 @@ class Expression:
       typing: the uses of blocks.
       tables: the numbers of types, operations and constants.
       chosen: the operations of the program.
-      unrolled: whether rounds were unrolled, so that nothing runs in a loop.
+      unrolled: whether operations were told apart to run outside of loops.
       sites: by type number, (bound, use of a block) for each tape of constants.
     """
 

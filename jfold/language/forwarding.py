@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base import jaxprs
-from jfold.program.operations import Layer
+from jfold.program.operations import ADD, Layer
 from jfold.types import KeyType, TensorType, TupleType, Type, pack, tensors
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ class Forwarding:
       outputs: the origin of each output.
       reads: the indices of inputs that computed outputs depend on.
       is_straight: whether the function may be fused with others; see `Operation`.
+      pulled: the indices of inputs that a gradient may flow back to.
     """
 
     outputs: tuple[Origin, ...]
     reads: tuple[int, ...]
     is_straight: bool
+    pulled: tuple[int, ...]
 
     @property
     def computed(self) -> tuple[int, ...]:
@@ -67,23 +69,26 @@ def forwarding_of(
     """
     keyed = *map(KeyType, layer.rngs), *arguments
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
-    alone = layer.batched or layer.external or layer.adds
+    alone = layer.batched or layer.external or layer.combines == ADD
     is_straight = not alone and all(map(jaxprs.is_straight, traces))
     # These compute all outputs: a function with effects has to run for each node, one
     # that draws forwards something else without keys, and a batched one may forward
     # tiles of the numbers of rows that were traced and no others.
     effects = any(jaxprs.open_jaxpr(trace)[0].effects for trace in traces)
     if effects or layer.rngs or layer.external or layer.batched:
-        return Forwarding(
-            (None,) * len(results), tuple(range(len(inputs))), is_straight
-        )
+        every = tuple(range(len(inputs)))
+        return Forwarding((None,) * len(results), every, is_straight, every)
     weights = len(jax.tree.leaves(layer.params))
     outputs = tuple(_outputs(traces, weights, inputs, results))
-    depends = _depends(traces)
-    computed = (x for x, origin in zip(depends, outputs, strict=True) if origin is None)
-    read = {place - weights for places in computed for place in places}
-    reads = (i for i in range(len(inputs)) if i in read)  # without parameters
-    return Forwarding(outputs, tuple(reads), is_straight)
+
+    def read(depends: list[set[int]]) -> tuple[int, ...]:
+        """Return the inputs that computed outputs depend on, without parameters."""
+        pairs = zip(depends, outputs, strict=True)
+        places = set().union(*(x for x, origin in pairs if origin is None))
+        return tuple(i for i in range(len(inputs)) if i + weights in places)
+
+    pulled = read(_depends(traces, pulled=True))
+    return Forwarding(outputs, read(_depends(traces)), is_straight, pulled)
 
 
 def _outputs(
@@ -108,9 +113,13 @@ def _outputs(
             yield None if value is None else np.array(value, results[k].dtype)  # a copy
 
 
-def _depends(traces: Traces) -> list[set[int]]:
-    """Return per output the indices of arguments that it depends on in any trace."""
-    outputs = zip(*map(jaxprs.depends, traces), strict=True)
+def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
+    """Return per output the indices of arguments that it depends on in any trace.
+
+    Args:
+      pulled: whether only those count that a gradient may flow back to.
+    """
+    outputs = zip(*(jaxprs.depends(trace, pulled) for trace in traces), strict=True)
     return [set().union(*sets) for sets in outputs]
 
 
@@ -128,4 +137,4 @@ def computed_layer(
         leaves = jax.tree.leaves(result)
         return tuple(leaves[k] for k in computed)
 
-    return dataclasses.replace(layer, call=call, adds=False)
+    return dataclasses.replace(layer, call=call, combines='')

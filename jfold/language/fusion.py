@@ -203,9 +203,15 @@ def _composed(
     )
     types = [x for op in before for x in tensors(TupleType(op.arguments))]
     of_last, inputs = list(tensors(TupleType(last.arguments))), last.inputs
+    stops, count = set[int](), 0
+    for op in before:
+        stops.update(count + k for k in op.stops)
+        count += len(op.inputs)
+    stops.update(count + n for n, k in enumerate(outside) if k in last.stops)
     return replace(
         last,
         layer=layer,
+        stops=frozenset(stops),
         arguments=(*types, *(of_last[k] for k in outside)),
         inputs=(
             *(t for op in before for t in op.inputs),

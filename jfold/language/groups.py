@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jfold.language import symbols as s
 from jfold.language.lines import INDENT, Lines
 from jfold.language.tapes import Maker, Tape
 from jfold.language.typed import TypedUse
+from jfold.program.operations import ProducerSet
 from jfold.types import TensorType
 
 GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
@@ -51,7 +53,7 @@ def is_by_groups(node: TypedUse) -> bool:
 
 
 def group_function(
-    node: TypedUse, items: list[Any], w: Lines
+    node: TypedUse, items: list[Any], given: Sequence[ProducerSet], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
     """Return the name of the function that reduces a list of items, and its result.
 
@@ -60,6 +62,7 @@ def group_function(
     Args:
       node: the use of `Reduce`.
       items: the leaves of an item, with the producers of items and of all results.
+      given: the producers of the leaves of items alone.
 
     Returns:
       The name, and a tensor without text per leaf of the result.
@@ -88,6 +91,8 @@ def group_function(
         name = g.names.new(names.get(combine.layer.name, 'reduced'))
         g.written[key] = name
         _write(name, numbers, makers, node, items, w)
+    if any(g.bit(o, k) & given[k] for o in numbers for k, _ in enumerate(items)):
+        g.chained.update(numbers)
     result = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
     return g.written[key], tuple(result)
 

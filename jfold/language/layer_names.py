@@ -28,7 +28,7 @@ from jfold.language.flax_modules import (
 )
 from jfold.language.forwarding import Forwarding, forwarding_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
-from jfold.program.operations import PROBES, Layer
+from jfold.program.operations import ADD, MAXIMUM, MINIMUM, PROBES, Layer
 from jfold.types import (
     KeyType,
     Product,
@@ -46,7 +46,10 @@ Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Specs: TypeAlias = Any  # a `Struct`, or several in tuples and structs
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
-ADDITIONS = jnp.add, operator.add
+COMBINING = (
+    *((jnp.add, ADD), (operator.add, ADD)),
+    *((jnp.maximum, MAXIMUM), (jnp.minimum, MINIMUM)),
+)
 TUPLES = (
     'take an item of a tuple by its place, as `x[0]`, or give it what a function '
     'returns as a dict'
@@ -121,8 +124,13 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
         rngs=rngs,
         evaluating=_layer_call(uniform, rngs, evaluates=True) if rngs else None,
         owner=uniform.owner,
-        adds=function.init is None and any(function.fn is add for add in ADDITIONS),
+        combines='' if function.init else _combines(function.fn),
     )
+
+
+def _combines(fn: Callable[..., Any]) -> str:
+    """Return the one of `COMBINE` that a function is, or ''."""
+    return next((name for known, name in COMBINING if fn is known), '')
 
 
 def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:

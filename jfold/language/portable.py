@@ -28,7 +28,7 @@ class Portable:
       typing: the uses of blocks.
       feeds: per operation with others fused into it, the origin of each input, as
         `OperationChoice.feeds`.
-      unrolled: whether rounds are unrolled, so that nothing runs in a loop.
+      unrolled: whether operations are told apart to run outside of loops.
     """
 
     typing: TypedExpression
@@ -54,7 +54,7 @@ def _outline(name: str, params: object, *others: Any) -> Layer:
     return Layer(name, missing, None, params, **options)
 
 
-LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'adds', 'parts'
+LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'combines', 'parts'
 
 
 def _fields_of_record(block: b.Record) -> tuple[Any, ...]:
@@ -171,7 +171,8 @@ CODECS: dict[type, Codec] = {
     ),
     Portable: Codec(lambda x: (x.typing, x.feeds, x.unrolled), Portable),
     Forwarding: Codec(
-        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Forwarding
+        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight, tuple(x.pulled)),
+        Forwarding,
     ),
     b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
     Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), _outline),

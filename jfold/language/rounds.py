@@ -76,8 +76,8 @@ class OperationChoice:
         output that make it; `None` for inputs from outside.
       inside: the operations that are fused into others.
       split: whether each place has an operation of its own.
-      kinds: where rounds are unrolled, the operation of each place, in order of
-        writing.
+      kinds: where rounds are unrolled, each place's operation as of before and now.
+      levelled: where `split` or `kinds` are set, operations that may stay recurrent.
     """
 
     operations: tuple[Operation, ...] | None = None
@@ -85,7 +85,8 @@ class OperationChoice:
     feeds: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     inside: frozenset[int] = frozenset()
     split: bool = False
-    kinds: tuple[int, ...] | None = None
+    kinds: tuple[tuple[int, int], ...] | None = None
+    levelled: frozenset[int] = frozenset()
 
 
 class Round:
@@ -97,6 +98,7 @@ class Round:
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
+      chained: those of them that reduce results of their own.
       has_loops: whether a loop over a sequence runs on its own results.
       applied_at: per operation, the number of places where it is applied.
       untouched: per function, its calls that pass on its own arguments unchanged.
@@ -122,8 +124,8 @@ class Round:
         self.uses: list[Use] = []
         self.calls: list[Call] = []
         self.applied_in: dict[Hashable, set[int]] = {}
-        self.has_loops = False
-        self.reductions: set[int] = set()
+        self.has_loops, self.applications = False, 0
+        self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
@@ -145,7 +147,6 @@ class Round:
         self.written: dict[Hashable, str] = {}
         self.memos: list[str] = []
         self.by_identity: dict[Hashable, str] = {}
-        self.applications = 0
         self._recurrence()
 
     @functools.cached_property
@@ -262,7 +263,9 @@ class Round:
             self.split_of = (*self.split_of, o)
             o = len(self.split_of) - 1
         elif self.chosen.kinds is not None:
-            o = self.chosen.kinds[self.applications]
+            before, now = self.chosen.kinds[self.applications]
+            assert before == o, 'jfold told places apart wrongly, please report it'
+            o = now
         self.applications += 1
         self.applied_at[o] += 1
         self.applied_in.setdefault(key, set()).add(o)
@@ -279,7 +282,7 @@ class Round:
     def reads_own_level(self, o: int) -> bool:
         """Return whether the level of a row of `o` depends on levels of its inputs."""
         if self.chosen.split or self.chosen.kinds is not None:
-            return False  # unrolled: no operation reads its own results
+            return self.chosen.number.get(o, o) in self.chosen.levelled
         return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:
@@ -466,11 +469,9 @@ class Round:
             for r, result in enumerate(self.results)
         )
         joined = {key: tuple(makers) for key, makers in self.joins.items()}
-        split = tuple(self.split_of)
         sites = {key: tuple(uses) for key, uses in self.sites.items()}
-        return Facts(
-            dict(self.places), joined, self.levels, inputs, results, split, sites
-        )
+        others = inputs, results, tuple(self.split_of), sites
+        return Facts(dict(self.places), joined, self.levels, *others)
 
     def counters(self) -> list[Tape]:
         """Return the tapes that count rows, in the order of their lengths in `ends`."""

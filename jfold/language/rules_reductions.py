@@ -162,9 +162,10 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
     known = w.joined((node, 'item'), blank(operand.items))
-    makers = zip(s.makers(known), s.makers(operand.items), strict=True)
+    given = list(s.makers(operand.items))
+    makers = zip(s.makers(known), given, strict=True)
     item = s.with_makers(blank(operand.items), (a | b for a, b in makers))
-    name, outputs = group_function(node, list(s.leaves(item)), w)
+    name, outputs = group_function(node, list(s.leaves(item)), given, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
     texts = [leaf.text for leaf in s.leaves(operand.items)]

@@ -59,6 +59,7 @@ class Tables:
         result: Type,
         from_left: bool = False,
         is_straight: bool = False,
+        stops: frozenset[int] = frozenset(),
     ) -> int:
         """Return the number of a layer applied at certain types, new on first use.
 
@@ -68,13 +69,13 @@ class Tables:
           result: the type of its value.
           from_left: whether the layer, of two arguments, reduces more of them from the
             left.
-          is_straight: whether it may be fused; see `Operation`.
+          is_straight, stops: see `Operation`.
         """
         keys = map(KeyType, layer.rngs)
         arguments = *keys, *arguments_of(inputs)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
         operation = Operation(
-            layer, arguments, result, *numbers, from_left, is_straight
+            layer, arguments, result, *numbers, from_left, is_straight, stops
         )
         if operation not in self.operations:
             self.operations[operation] = len(self.listed)
@@ -122,7 +123,9 @@ class Tables:
             read = TupleType(inputs[i] for i in reads)
             results = [outputs[k] for k in computed]
             result = results[0] if len(results) == 1 else TupleType(results)
-        return self.operation(layer, read, result, is_straight=origins.is_straight)
+        stops = frozenset(k for k, i in enumerate(reads) if i not in origins.pulled)
+        straight = origins.is_straight
+        return self.operation(layer, read, result, is_straight=straight, stops=stops)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
         """Return the number of a constant [*shape]; one number for equal keys."""

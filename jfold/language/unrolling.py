@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unrolling of rounds, so that no component but sums is recurrent.
+"""Unrolling of rounds, so that as few components as can be are recurrent.
 
 A function that is used in several places is one operation, so that all its nodes run
 together. But in rounds of messages
@@ -14,16 +14,22 @@ own by stage, the number of uses in a chain before them in the component,
     sum 0 >> round 0 >> sum 1 >> round 1 >> sum 2
 
 each without a recurrence, so that JAX runs and differentiates it without loops. Uses on
-the same stage stay one operation. Where the data decide how often something runs on its
-own results, in a recursion or a loop over a sequence, there is no such program. Sums of
-sequences, in groups of groups, are recurrent too, but the device computes them as one
-segment sum.
+the same stage stay one operation. Sums of sequences, in groups of groups, are recurrent
+too, but the device computes them as one segment sum.
+
+Where the data decide how often something runs on its own results, in a recursion or a
+loop over a sequence, that takes turns in loops. What stands before all loops or behind
+them need not, if it has segment sums:
+
+    embeddings >> rounds of messages >> recursion >> attention >> loss
+    └──────────── once ────────────┘ └─ loops ─┘ └────── once ───────┘
 
 In the code a *place* is the statement of the source by which a use is recorded.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -32,46 +38,154 @@ from typing import TypeAlias
 from jfold.language.generate import Generator, generate_source
 from jfold.language.rounds import Call, OperationChoice
 from jfold.language.tables import Tables
-from jfold.program.components import component_of, components, direct_reads, results_in
-from jfold.program.operations import Operation, Operations, Producers
+from jfold.program.components import (
+    Component,
+    are_recurrent,
+    component_of,
+    components,
+    direct_reads,
+    first_results,
+    results_in,
+    sources,
+    union,
+)
+from jfold.program.operations import ADD, Operation, Operations, Producers
 
 MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
 
 
-Unrolled: TypeAlias = tuple[Generator, str, OperationChoice]
+# The last round, the source, the operations, and which of them run outside of loops.
+Unrolled: TypeAlias = tuple[Generator, str, OperationChoice, frozenset[int]]
 
 
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
 ) -> Unrolled | None:
-    """Return the last round, the source and the operations after unrolling.
+    """Return a program of which as much as can be runs outside of loops.
 
-    `None` if the data decide how often something runs on its own results, if there are
-    more than `MOST` uses, or if something else than sums stays recurrent.
+    `None` if nothing does: if there are more than `MOST` uses, or if no segment sum is
+    before or behind all loops.
 
     Args:
       before, text: the last round and its source, with the operations `chosen`.
     """
-    if before.has_loops or _has_recursion(before):
+    takes_turns = before.has_loops or _has_recursion(before)
+    if takes_turns and not any(_combines(before, o) for o in before.reductions):
         return None
-    if _is_unrolled(before) and _are_apart(before):
-        return before, text, chosen
+    if not takes_turns and _is_unrolled(before) and _are_apart(before):
+        return before, text, chosen, frozenset(range(len(before.operations)))
     # Uses in a function are those of all its calls, so they are not told apart.
-    if sum(before.applied_at.values()) > MOST or _is_shared(before, _recurrent(before)):
+    if sum(before.applied_at.values()) > MOST:
+        return None
+    if not takes_turns and _is_shared(before, _recurrent(before)):
         return None
     # First each use gets its own operation; then those of one stage become one.
+    levelled = frozenset(_recurrent(before) if takes_turns else ())
+    chosen = replace(chosen, levelled=levelled)
     split, _ = generate_source(tables, replace(chosen, split=True))
     program = before.program(before.operations)
     kinds, operations = _staged_operations(split, program)
-    unrolled = replace(chosen, operations=operations, kinds=kinds)
+    pairs = tuple(zip(split.split_of, kinds, strict=True))
+    unrolled = replace(chosen, operations=operations, kinds=pairs)
     after, text = generate_source(tables, unrolled)
-    return (after, text, unrolled) if _is_unrolled(after) else None
+    if not takes_turns:
+        every = frozenset(range(len(after.operations)))
+        return (after, text, unrolled, every) if _is_unrolled(after) else None
+    applied = _applied(after)
+    return (after, text, unrolled, applied) if applied else None
+
+
+# ---- what runs outside of loops ------------------------------------------------------
+
+
+def _applied(g: Generator) -> frozenset[int]:
+    """Return the operations before all loops, and those behind, if they have sums."""
+    program, sums = g.program(g.operations), _segment_sums(g)
+    before, behind = _around(program, _recurrent(g) - sums)
+    return frozenset(
+        itertools.chain.from_iterable(x for x in (before, behind) if x & sums)
+    )
+
+
+def _segment_sums(g: Generator) -> set[int]:
+    """Return the operations of sums that reduce no items of their own making."""
+    program = g.program(g.operations)
+    return {
+        o
+        for part in components(program)
+        if part.recurrent
+        and g.reductions.issuperset(part.operations)
+        and not g.chained.intersection(part.operations)
+        and _is_segment_sum(g, program, part)
+        for o in part.operations
+    }
+
+
+def _is_segment_sum(g: Generator, program: Operations, part: Component) -> bool:
+    """Return whether a component is sums of numbers, or extrema without a gradient.
+
+    The gradient of an extremum goes to all items that have it, by the tree in which
+    they are compared: so it is taken level by level, unless nothing asks for it.
+    """
+    kinds = {_combines(g, o) for o in part.operations}
+    if len(kinds) > 1 or '' in kinds:
+        return False
+    return kinds == {ADD} or _is_stopped(program, part)
+
+
+def _combines(g: Generator, o: int) -> str:
+    """Return `Operation.combines`; '' for bools, whose sum is no number."""
+    types, operation = [*g.tables.types], g.operations[o]
+    is_bool = any(types[t].dtype.kind == 'b' for t in operation.outputs)
+    return '' if is_bool else operation.combines
+
+
+def _is_stopped(program: Operations, part: Component) -> bool:
+    """Return whether no gradient flows back to a component's one type of results."""
+    (t,) = program.operations[part.operations[0]].outputs
+    if not program.types[t].differentiable:
+        return True
+    first, producers = first_results(program), sources(program)
+    outputs = union(1 << first[o] for o in part.operations)
+    others = set(range(len(program.operations))).difference(part.operations)
+    if any(makers & outputs for makers in itertools.chain(*producers.results)):
+        return False
+    return all(
+        k in program.operations[o].stops
+        for o in others
+        for k, makers in enumerate(producers.inputs[o])
+        if makers & outputs
+    )
+
+
+def _around(program: Operations, looped: set[int]) -> tuple[set[int], set[int]]:
+    """Return the operations that read no results of loops, and those behind all loops.
+
+    Neither has one of those that are between loops.
+    """
+    order, reads = [x.operations for x in components(program)], direct_reads(program)
+    below, above = set(looped), set(looped)  # what loops read, and what reads them
+    for operations in order:
+        if any(above.intersection(results_in(reads[o])) for o in operations):
+            above.update(operations)
+    for operations in reversed(order):
+        if below.intersection(operations):
+            below.update(operations, *(results_in(reads[o]) for o in operations))
+    every = set(range(len(program.operations)))
+    return every - above, above - below
+
+
+# ---- what is recurrent ---------------------------------------------------------------
 
 
 def _is_unrolled(g: Generator) -> bool:
     """Return whether only segment sums are recurrent, and none may read another."""
-    recurrent = _recurrent(g)
-    are_sums = all(o in g.reductions and _is_sum_of_numbers(g, o) for o in recurrent)
+    recurrent, program = _recurrent(g), g.program(g.operations)
+    are_sums = all(
+        g.reductions.issuperset(part.operations) and _is_segment_sum(g, program, part)
+        for part in components(program)
+        if part.recurrent
+    )
     return are_sums and not _is_shared(g, recurrent)
 
 
@@ -87,12 +201,6 @@ def _are_apart(g: Generator) -> bool:
     sums = [part.operations for part in parts if part.recurrent]
     are_alone = all(g.applied_at[o] == 1 for part in sums for o in part)
     return are_alone and all(part[-1] - part[0] + 1 == len(part) for part in sums)
-
-
-def _is_sum_of_numbers(g: Generator, o: int) -> bool:
-    types, operation = [*g.tables.types], g.operations[o]
-    is_bool = any(types[t].dtype.kind == 'b' for t in operation.outputs)
-    return operation.is_sum and not is_bool
 
 
 def _has_recursion(g: Generator) -> bool:
@@ -136,16 +244,17 @@ def _staged_operations(
       split: a round with an operation for each place.
       program: the program whose operations the uses have in common.
     """
-    uses = split.split_of
-    stages = _stages(split.program(split.operations), uses, program)
+    uses, apart = split.split_of, split.program(split.operations)
+    stages = _stages(apart, uses, program)
     # Only its own groups may read what a segment sum combines on the way, so it is kept
-    # apart from the same function on plain pairs.
+    # apart from the same function on plain pairs; and what takes turns from the rest.
     sums = (place in split.reductions for place in range(len(uses)))
-    kinds = list(zip(stages, uses, sums, strict=True))
+    loops = are_recurrent(apart)[: len(uses)]
+    kinds = list(zip(stages, uses, sums, loops, strict=True))
     distinct = sorted({*kinds})
     number = {kind: n for n, kind in enumerate(distinct)}
     first = tuple(number[kind] for kind in kinds)
-    operations = tuple(program.operations[o] for _, o, _ in distinct)
+    operations = tuple(program.operations[o] for _, o, *_ in distinct)
     # The operations are sorted by component, so that the rows of one lie together.
     inputs = [[0] * len(operation.inputs) for operation in operations]
     facts = split.new_facts()

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from jfold.program.components import loops_of
 from jfold.program.operations import Operation
 from jfold.runtime import residual_bytes
 from jfold.scheduling.layout import layout, running_components
@@ -57,10 +58,11 @@ def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str
     here = '' if shards is None or shards.is_local else ' of this process'
     limit = '' if max_programs is None else f' of at most {max_programs}'
     fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
-    loops = '' if schedule.spec.has_loops else ', no loops'
+    loops = loops_of(schedule.spec.program)
     return (
         f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
-        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}{loops}'
+        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
+        f'{loops and ", "}{loops}'
     )
 
 

@@ -41,7 +41,7 @@ from jfold.scheduling.spec import RESIDUALS, STRATEGIES, Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 3
+FORMAT = 4
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jfold.base.memo import memoized
 from jfold.program.operations import Operations, Producers, ProducerSet
@@ -74,6 +75,121 @@ def are_recurrent(operations: Operations) -> tuple[bool, ...]:
     return tuple(parts[c].recurrent for c in component_of(operations))
 
 
+# ---- phases --------------------------------------------------------------------------
+
+
+Place: TypeAlias = tuple[int, int]  # a table, and a column in it
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The components that run before all loops, in loops, and behind them.
+
+    A component is in loops if it is recurrent, or stands between others that are. All
+    others may be applied: each operation runs a single time, on all its rows.
+
+    Attributes:
+      before: numbers of components, in the order in which they run.
+      loops, behind: likewise.
+      looped: the outputs of operations in loops, as a bit set.
+      applied: the outputs of operations behind loops, as a bit set.
+      entering: the outputs of operations before that are read in loops, or beside
+        results of loops.
+      leaving: the operands behind, and the tensors of results, that may be read from
+        loops. A table is an operation, or a result behind all operations. The summands
+        of a segment sum are column -1 of its first operation.
+    """
+
+    before: tuple[int, ...]
+    loops: tuple[int, ...]
+    behind: tuple[int, ...]
+    looped: ProducerSet
+    applied: ProducerSet
+    entering: ProducerSet
+    leaving: tuple[Place, ...]
+
+
+SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment sum
+
+
+@memoized
+def phases(operations: Operations) -> Phases:
+    """Return the phases in which the components run."""
+    applied, producers = operations.applied, sources(operations)
+    sums, parts = segment_sums(operations), components(operations)
+    before, loops, behind = list[int](), list[int](), list[int]()
+    leaving: dict[Place, ProducerSet] = {}  # the producers of each
+    looped = after = from_loops = entering = 0
+    for c, part in enumerate(parts):
+        reads = union(union(producers.inputs[o]) for o in part.operations)
+        outputs = union(map(_outputs_of(operations), part.operations))
+        if not applied.issuperset(part.operations):
+            loops.append(c)
+            looped |= outputs
+            entering |= reads
+        elif reads & (looped | after):
+            behind.append(c)
+            after |= outputs
+            if sums.issuperset(part.operations) and reads & (looped | from_loops):
+                # Where its results have no rows, its readers add up what it would.
+                leaving[part.operations[0], SUMMANDS] = reads & ~outputs
+                from_loops |= outputs
+        else:
+            before.append(c)
+    tables = enumerate((*producers.inputs, *producers.results))
+    for table, columns in tables:
+        is_operand = table < len(operations.operations)
+        for column, makers in enumerate(columns):
+            if is_operand and (table not in applied or table in sums):
+                continue
+            if makers & (looped | from_loops) or not applied:
+                leaving[table, column] = makers
+    entering = (entering | union(leaving.values())) & ~looped & ~after
+    numbers = tuple(before), tuple(loops), tuple(behind)
+    return Phases(*numbers, looped, after, entering, tuple(leaving))
+
+
+def operand(operations: Operations, place: Place) -> tuple[int, ProducerSet]:
+    """Return the type, and the producers, of what is read from loops at a place."""
+    table, column = place
+    producers, count = sources(operations), len(operations.operations)
+    if column == SUMMANDS:
+        part = components(operations)[component_of(operations)[table]]
+        makers = union(union(producers.inputs[o]) for o in part.operations)
+        (t,) = operations.operations[table].outputs
+        return t, makers & ~union(map(_outputs_of(operations), part.operations))
+    if table < count:
+        t = operations.operations[table].inputs[column]
+        return t, producers.inputs[table][column]
+    result = operations.results[table - count]
+    return result.tensors[column], producers.results[table - count][column]
+
+
+def _outputs_of(operations: Operations) -> Callable[[int], ProducerSet]:
+    """Return the function from an operation to the bit set of its outputs."""
+    first = first_results(operations)
+    return lambda o: (1 << first[o + 1]) - (1 << first[o])
+
+
+def loops_of(operations: Operations) -> str:
+    """Return a phrase for prints: what runs in loops; '' if all does."""
+    count = len(operations.operations)
+    if not operations.has_loops:
+        return 'no loops'
+    in_loops = count - len(operations.applied)
+    return '' if in_loops == count else f'{in_loops} of {count} operations in loops'
+
+
+@memoized
+def segment_sums(operations: Operations) -> frozenset[int]:
+    """Return the operations of segment sums, which are applied though recurrent.
+
+    A segment sum is recorded as a tree of sums of sums, and added up from its leaves.
+    """
+    sums = (x.operations for x in components(operations) if x.recurrent)
+    return operations.applied.intersection(itertools.chain(*sums))
+
+
 def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
     """Return the transitive closure: the set of operations that each one reaches."""
     direct_reads = list(direct_reads)
@@ -96,6 +212,16 @@ def first_results(operations: Operations) -> list[int]:
     """
     counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
+
+
+@memoized
+def output_places(operations: Operations) -> tuple[tuple[int, int], ...]:
+    """Return, for each output of all operations, its operation and its number there."""
+    return tuple(
+        (o, k)
+        for o, x in enumerate(operations.operations)
+        for k, _ in enumerate(x.outputs)
+    )
 
 
 def results_in(makers: ProducerSet) -> Iterator[int]:

@@ -34,6 +34,7 @@ ProducerSet = int  # a set of numbers of operations, or of their outputs: one bi
 # The numbers of rows at which a `batched` function is tried: few and many, to detect a
 # function whose results depend on the first rows alone.
 PROBES = 2, 101
+COMBINE = ADD, MAXIMUM, MINIMUM = 'add', 'maximum', 'minimum'
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Layer:
     rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
     evaluating: Callable[..., Any] | None = None  # `call` for deterministic runs
     owner: Hashable = None  # equal for layers that share their parameters
-    adds: bool = False  # the result is the elementwise sum of the arguments
+    combines: str = ''  # elementwise, its arguments: one of `COMBINE`; else ''
     parts: tuple[str, ...] = ()  # if fused: names of layers whose parameters it takes
 
     def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
@@ -90,6 +91,14 @@ class Operation(Memoized):
     # Whether it may be fused with its producers: the layer has no loops, branches or
     # custom derivatives, which would decide how the reverse of a fused operation runs.
     is_straight: bool = field(default=False, compare=False)
+    # The inputs to which no gradient flows back, as behind `lax.stop_gradient`.
+    stops: frozenset[int] = field(default=frozenset(), compare=False)
+
+    @property
+    def combines(self) -> str:
+        """Its reduction of inputs of the type of its one output; '' if it is none."""
+        is_one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
+        return self.layer.combines if is_one else ''
 
     @property
     def is_sum(self) -> bool:
@@ -97,8 +106,7 @@ class Operation(Memoized):
 
         Then the cotangent of each input is that of the output.
         """
-        adds = self.layer.adds and len(self.outputs) == 1
-        return adds and {*self.inputs} == {*self.outputs}
+        return self.combines == ADD
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
         """Return the layer's result for one node, given its parameters and arguments.
@@ -156,8 +164,8 @@ class Operations(Memoized, Displayed):
         items of sequences.
       sources: the outputs that each operand may be, which decides what is recurrent; if
         `None`, any output of the operand's type.
-      unrolled: whether the program runs without loops: no operation is recurrent,
-        except sums.
+      applied: the operations that run outside of loops, each a single time on all its
+        rows; those among them that are recurrent are segment sums.
     """
 
     types: tuple[TensorType, ...]
@@ -166,7 +174,12 @@ class Operations(Memoized, Displayed):
     constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     results: tuple[Result, ...]
     sources: Producers | None
-    unrolled: bool = field(default=False, kw_only=True)
+    applied: frozenset[int] = field(default=frozenset(), kw_only=True)
+
+    @property
+    def has_loops(self) -> bool:
+        """Return whether levels and tiles run in loops; else all is plain JAX."""
+        return len(self.applied) < len(self.operations)
 
     @property
     def own(self) -> Result:

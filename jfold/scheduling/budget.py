@@ -22,7 +22,7 @@ from jfold.base.memo import cached_property
 from jfold.program.operations import Program
 from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, no_headroom
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.slots import with_slots
+from jfold.scheduling.slots import has_slots, with_slots
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.scheduling.staircase import fits
 from jfold.scheduling.tiles import (
@@ -100,7 +100,7 @@ class Budget:
 
     @cached_property
     def _sizes(self) -> int:
-        return FINE if self.program.unrolled else COARSE
+        return FINE if has_slots(self.program) else COARSE
 
     @property
     def _strategy(self) -> Strategy:

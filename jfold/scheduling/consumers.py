@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from jfold.graph import Array
-from jfold.scheduling.layout import running_components
+from jfold.scheduling.layout import in_buffers, running_components
 from jfold.scheduling.levels import Batch
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.sum_trees import (
@@ -152,8 +152,9 @@ def _row_steps(batch: Batch, t: int) -> Array:
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
     # A level may take several steps. The reverse pass comes first to the last of them.
     begin = 0
+    inside = in_buffers(batch.spec.program)
     for c, component in enumerate(running_components(batch.spec)):
-        for o in component.operations:
+        for o in inside.intersection(component.operations):
             last = begin + _last_steps(batch, c, o)
             outputs = batch.spec.program.operations[o].outputs
             for number, base in zip(outputs, places.value_base[o], strict=True):

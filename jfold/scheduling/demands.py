@@ -25,9 +25,9 @@ from jfold.program.operations import Operations
 from jfold.scheduling.growth import Headroom
 from jfold.scheduling.layout import active_types
 from jfold.scheduling.sections import SUM_ARITY
-from jfold.scheduling.selections import Demands, Selection, use_counts
+from jfold.scheduling.selections import Demands, Selection, loop_use_counts
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.slots import slots
+from jfold.scheduling.slots import has_slots, slots
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.sum_trees import adding, most_uses, sum_room
 from jfold.scheduling.summands import slot_needs
@@ -99,9 +99,9 @@ def node_counts(program: Operations, demanded: Demands) -> Array:
 
 def fits(program: Operations, demanded: Demands) -> bool:
     """Return whether the columns of demands are as many as those of a program."""
-    # Programs with loops have other columns than programs without, on the same graphs.
+    # What runs outside of loops has more columns than what runs inside.
     highest = 2 + len(program.types)  # levels, fans and stages
-    highest += len(slots(program)) + 1 if program.unrolled else 0
+    highest += len(slots(program)) + 1 if has_slots(program) else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
     return widths == ((_ends(program)[-1],), (highest,))
 
@@ -130,7 +130,7 @@ def demands(selection: Selection) -> Demands:
     program, numbers = selection.program, selection.numbers
     types, nodes, examples = len(program.types), len(program.operations), len(selection)
     sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
-    read = use_counts(selection)
+    read = loop_use_counts(selection)
     fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
     # At least one, even if no value is read: the device cannot sum over no rows.
     fans = np.maximum(fans, 1) * _is_active(program)
@@ -145,7 +145,7 @@ def demands(selection: Selection) -> Demands:
     added, highest = [tables[: types + nodes], sums], [_depth(selection), fans, stages]
     if program.observed:
         added.append(tables[[types + nodes + r for r in program.observed]])
-    if program.unrolled:
+    if has_slots(program):
         # Computed for all examples of the graph at once, and remembered.
         reads = slot_needs(selection.every)
         chosen = slice(None) if selection.examples is None else selection.examples
@@ -178,7 +178,7 @@ def _depth(selection: Selection) -> Array:
     program, types = selection.program, len(selection.program.types)
     depth = np.zeros((1, len(selection)), np.int64)
     for o, recurrent in enumerate(are_recurrent(program)):
-        if recurrent:
+        if recurrent and o not in program.applied:
             begin = selection.before[types + o]
             np.maximum(depth, _largest(selection.levels(o), begin), out=depth)
     # Examples without nodes in a recurrence have one level, if they have any node.

@@ -19,7 +19,7 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, ranges, shared_counts
-from jfold.program.components import components
+from jfold.program.components import SUMMANDS, Place, components
 from jfold.scheduling.consumers import write_consumers
 from jfold.scheduling.layout import active_types, layout, running_components
 from jfold.scheduling.levels import Batch, in_steps, levels_of
@@ -32,7 +32,13 @@ from jfold.scheduling.selections import (
     make_columns,
     parts_of,
 )
-from jfold.scheduling.slots import ReadMode, read_modes, slots, sums_have_rows
+from jfold.scheduling.slots import (
+    ReadMode,
+    has_slots,
+    read_modes,
+    slots,
+    sums_have_rows,
+)
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.sum_trees import RowUses
 from jfold.scheduling.summands import with_pair_tables
@@ -51,7 +57,7 @@ def fill(
       spec: one without shards, whose capacity holds the selection.
       devices: the number of devices that share this process's cores.
     """
-    if not spec.has_loops:
+    if has_slots(spec.program):
         graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
@@ -205,6 +211,7 @@ class _Target(NamedTuple):
       operation: the operation whose nodes read the rows; -1 for results and sums.
       edge: the edge row, where a use leaves its cotangent, of the first use.
       step: the distance from the edge row of a use to that of the next.
+      leaves_edges: whether uses leave cotangents for loops.
     """
 
     section: Section
@@ -213,6 +220,7 @@ class _Target(NamedTuple):
     operation: int = -1
     edge: int = -1
     step: int = 1
+    leaves_edges: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,45 +232,50 @@ class _Reads:
       targets: per column, where it is written.
       edges: [columns] int32, `edge` of each target.
       steps: [columns] int32, `step` of each target.
+      leave_edges: [columns] bool, `leaves_edges` of each target.
     """
 
     columns: Columns
     targets: tuple[_Target, ...]
     edges: Array
     steps: Array
+    leave_edges: Array
 
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
     """Return the columns that schedules of a spec contain, and where they go."""
-    pairs = _in_graph(spec) if spec.has_loops else _of_slots(spec)
+    pairs = itertools.chain(_in_graph(spec), _of_slots(spec))
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
     edges = np.array([x.edge for x in targets], np.int32)
     steps = np.array([x.step for x in targets], np.int32)
+    leave_edges = np.array([x.leaves_edges for x in targets], bool)
     program = spec.program
     spaces = len(program.types) + len(program.operations) + len(program.results)
-    return _Reads(make_columns(columns, spaces), targets, edges, steps)
+    return _Reads(make_columns(columns, spaces), targets, edges, steps, leave_edges)
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield columns and targets with loops: operations' inputs, results' tensors."""
+    """Yield columns and targets of reads in loops; of results too if all is there."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
     for o, operation in enumerate(program.operations):
-        for a, t in enumerate(operation.inputs):
-            target = _Target(inputs[o][a], 0, last, o, *places.edges[o][a])
+        for a, t in enumerate(() if o in program.applied else operation.inputs):
+            target = _Target(inputs[o][a], 0, last, o, *places.edges[o][a], True)
             yield Column(t, types + o, 1 + a), target
-    for r, result in enumerate(program.results):
-        table = types + len(program.operations) + r
+    if has_slots(program):
+        return
+    for r, result in enumerate(program.results, len(program.operations)):
         for j, t in enumerate(result.tensors):
-            edge = places.edge_results[r][j]
-            yield Column(t, table, j), _Target(results[r][j], 0, last, -1, edge)
+            edge = places.edges_leaving[r, j]
+            target = _Target(results[r - len(inputs)][j], 0, last, -1, edge, 1, True)
+            yield Column(t, types + r, j), target
 
 
 def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield columns and targets without loops: of indexed slots, and of summands.
+    """Yield columns and targets outside of loops: of indexed slots, and of summands.
 
     A slot is an input of an operation or a tensor of a result. A slot that is read in
     place has no column. Where values are added up, one column has the summands, another
@@ -274,8 +287,16 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     sums = sections.input_sums + sections.result_sums
     # The tables of `with_pair_tables` stand behind all others, in this order.
     behind = types + operations + len(program.results)
+    leaving = layout(spec).edges_leaving
+
+    def target_of(section: Section, place: Place) -> _Target:
+        """Return the target of a column; it leaves edges if it is read from loops."""
+        edge, leaves_edges = leaving.get(place, -1), place in leaving
+        return _Target(section, edge=edge, leaves_edges=leaves_edges)
+
     for slot, mode in zip(slots(program), read_modes(spec), strict=True):
-        table, target = types + slot.table, _Target(reads[slot.table][slot.column])
+        table, place = types + slot.table, (slot.table, slot.column)
+        target = target_of(reads[slot.table][slot.column], place)
         if mode is ReadMode.INDEXED:
             # Column 0 of an operation has levels.
             number = slot.column + (slot.table < operations)
@@ -289,7 +310,8 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     for c, component in enumerate(components(program)):
         if summed_at_once(spec, c) and sums_have_rows(spec):
             (t,) = program.operations[component.operations[0]].outputs
-            yield Column(t, behind, 0), _Target(sections.summands[c])
+            place = component.operations[0], SUMMANDS
+            yield Column(t, behind, 0), target_of(sections.summands[c], place)
             here = running_components(spec)[c].operations
             before = layout(spec).value_base[here[0]][0] if here else 0
             yield Column(t, behind, 1), _Target(sections.sums_of[c], before, NOWHERE)
@@ -304,8 +326,9 @@ def _write_rows(batch: Batch) -> None:
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection
-    # With loops all reads are indexed.
-    merged = selection.values if spec.has_loops else selection.merge(reads.columns)
+    # In loops all reads are indexed.
+    in_slots = has_slots(spec.program)
+    merged = selection.merge(reads.columns) if in_slots else selection.values
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
     # Numbers of values become rows of buffers. Behind them are numbers that are rows
@@ -314,7 +337,7 @@ def _write_rows(batch: Batch) -> None:
     has_tables = of_values < len(rows)
     rows = np.concatenate([values, rows[of_values:]]) if has_tables else values
     pairs = zip(reads.targets, itertools.pairwise(merged.ends), strict=True)
-    for (section, before, spare, o, _, _), (a, b) in pairs:
+    for (section, before, spare, o, *_), (a, b) in pairs:
         column, nodes = rows[a:b], batch.levels.nodes.get(o)
         if nodes is not None:
             column[...] = column.take(nodes)
@@ -328,7 +351,12 @@ def _write_rows(batch: Batch) -> None:
         for t in active_types(spec.program):
             begin, end = reads.columns.ends[t : t + 2]
             of_type = slice(merged.ends[begin], merged.ends[end])
-            write_consumers(batch, t, RowUses(rows[of_type], edges[of_type]))
+            uses = RowUses(rows[of_type], edges[of_type])
+            if in_slots:  # only of what is read in loops, and from them
+                leaves = reads.leave_edges[begin:end].repeat(merged.lengths[begin:end])
+                is_in_buffer = uses.rows < batch.places.value_rows[t]
+                uses = uses.chosen(leaves & is_in_buffer)
+            write_consumers(batch, t, uses)
 
 
 def _edges(reads: _Reads, merged: Merged) -> Array:

@@ -25,11 +25,25 @@ from typing import TypeAlias
 import jax.numpy as jnp
 
 from jfold.base.memo import memoized
-from jfold.program.components import Component, component_of, components
+from jfold.program.components import (
+    Component,
+    Place,
+    component_of,
+    components,
+    first_results,
+    operand,
+    phases,
+)
 from jfold.program.operations import Operation, Operations
-from jfold.scheduling.sections import Allocator, Room, Sections, allocate_sections
+from jfold.scheduling.sections import (
+    Allocator,
+    Room,
+    Sections,
+    allocate_sections,
+    section_of,
+)
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
+from jfold.scheduling.tiles import chunk_rows, strategy_at, strategy_of, tile_widths
 
 # ---- components and active types -----------------------------------------------------
 
@@ -93,14 +107,16 @@ class Layout:
       tables: per component, rows and columns of its table of tiles: one row per level,
         or per step if the number of steps is fixed.
       trips: per component, the rows of that table that each of its loops takes.
-      value_base: per operation and output, the first row in the value buffer.
+      value_base: per operation and output, the first row in the value buffer; behind
+        its end for what loops do not read or compute.
       value_rows: [types] rows of each value buffer.
       together: per operation, groups of inputs of one type; the inputs of a group are
         read at once, and their cotangents written at once.
-      edges: per operation and input, the edge row of the first node, and the distance
-        to that of the next; -1 as edge row where no gradient flows. A sum has no edge
-        rows: it has `~row` of the first computed row of its output, and -1.
-      edge_results: per result and tensor, the edge row of the first row, or -1.
+      edges: per operation in loops and input, the edge row of the first node, and the
+        distance to that of the next; -1 as edge row where no gradient flows. A sum has
+        no edge rows: it has `~row` of the first computed row of its output, and -1.
+      edges_leaving: by place of what is read from loops, the edge row of its first row;
+        -1 where no gradient flows.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] sums over edge rows that are taken at once.
@@ -119,7 +135,7 @@ class Layout:
     value_rows: Numbers
     together: tuple[tuple[Numbers, ...], ...]
     edges: tuple[Steps, ...]
-    edge_results: tuple[Numbers, ...]
+    edges_leaving: dict[Place, int]
     edge_sums: Numbers
     edge_rows: Numbers
     sum_width: Numbers
@@ -137,8 +153,8 @@ def layout(spec: Spec) -> Layout:
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     together, sums = _together(spec), _sum_width(spec)
-    edges = _edges(spec, region, results, base, together, sums)
     sections = allocate_sections(Room(spec, tables, region, results, computed, sums))
+    edges = _edges(spec, region, base, together, sums, sections)
     of_rows = region, results, chunk, widths, component_of(program), column
     of_values = tables, trips, base, rows, together
     return Layout(*of_rows, *of_values, *edges, sums, sections)
@@ -146,12 +162,13 @@ def layout(spec: Spec) -> Layout:
 
 def _regions(spec: Spec, tiles: Sequence[Numbers], chunk: Numbers) -> Numbers:
     """Return `Layout.region`: room for all tiles, and a multiple of the chunk."""
-    region, parts = strategy_of(spec).region, components(spec.program)
-    numbers = zip(component_of(spec.program), spec.capacity.rows, strict=True)
-    return tuple(
-        max(region(rows, widths, parts[c]), -(-rows // size) * size) if rows else 0
-        for (c, rows), widths, size in zip(numbers, tiles, chunk, strict=True)
-    )
+    parts, component = components(spec.program), component_of(spec.program)
+
+    def region(o: int, rows: int) -> int:
+        reached = strategy_at(spec, o).region(rows, tiles[o], parts[component[o]])
+        return max(reached, -(-rows // chunk[o]) * chunk[o]) if rows else 0
+
+    return tuple(itertools.starmap(region, enumerate(spec.capacity.rows)))
 
 
 def _result_rows(spec: Spec) -> Numbers:
@@ -167,17 +184,37 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     # Constants first, so that a row's number alone tells whether it has a cotangent.
     for allocator, rows in zip(allocators, spec.capacity.constants, strict=True):
         allocator.take(rows)
-    base = tuple(
-        tuple(allocators[t].take(rows) for t in operation.outputs)
-        for operation, rows in zip(spec.program.operations, region, strict=True)
-    )
-    return base, tuple(allocator.next for allocator in allocators)
+    base: list[Numbers] = [()] * len(region)
+    # Behind the buffers are numbers of rows that are in none.
+    inside = in_buffers(spec.program)
+    ends: Numbers = ()
+    for o in sorted(range(len(region)), key=lambda o: o not in inside):
+        if o not in inside:
+            ends = ends or tuple(allocator.next for allocator in allocators)
+        outputs = spec.program.operations[o].outputs
+        base[o] = tuple(allocators[t].take(region[o]) for t in outputs)
+    return tuple(base), ends or tuple(allocator.next for allocator in allocators)
+
+
+@memoized
+def in_buffers(program: Operations) -> frozenset[int]:
+    """Return the operations whose results are in value buffers.
+
+    They are those in loops, and those whose results are read in loops; all, if nothing
+    runs in loops.
+    """
+    every, first = range(len(program.operations)), first_results(program)
+    if not program.has_loops:
+        return frozenset(every)
+    used = phases(program).entering | phases(program).looped
+    outputs = [(1 << first[o + 1]) - (1 << first[o]) for o in every]
+    return frozenset(o for o in every if used & outputs[o])
 
 
 def _together(spec: Spec) -> tuple[tuple[Numbers, ...], ...]:
     """Return `Layout.together`."""
-    together = strategy_of(spec).together
-    return tuple(together(operation.inputs) for operation in spec.program.operations)
+    pairs = enumerate(spec.program.operations)
+    return tuple(strategy_at(spec, o).together(x.inputs) for o, x in pairs)
 
 
 def _sum_width(spec: Spec) -> Numbers:
@@ -190,12 +227,12 @@ def _sum_width(spec: Spec) -> Numbers:
 def _edges(
     spec: Spec,
     region: Numbers,
-    results: Numbers,
     values: Sequence[Numbers],
     together: Sequence[tuple[Numbers, ...]],
     sum_width: Numbers,
-) -> tuple[tuple[Steps, ...], tuple[Numbers, ...], Numbers, Numbers]:
-    """Return `Layout.edges`, `edge_results`, `edge_sums` and `edge_rows`."""
+    sections: Sections,
+) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
+    """Return `Layout.edges`, `edges_leaving`, `edge_sums` and `edge_rows`."""
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
 
@@ -206,6 +243,8 @@ def _edges(
 
     def of_inputs(o: int, rows: int) -> Steps:
         operation = program.operations[o]
+        if o in program.applied:
+            return ()
         if operation.is_sum:
             # The cotangent of a sum is that of each operand. So operands read the edge
             # row of the sum's own use: `consumers` replaces `~row` by that row.
@@ -221,16 +260,17 @@ def _edges(
         return tuple(steps)
 
     of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
-    of_results = tuple(
-        take(result.tensors, rows)
-        for result, rows in zip(program.results, results, strict=True)
-    )
+    leaving = {
+        place: take([t], section_of(program, sections, place).shape[0])[0]
+        for place in phases(program).leaving
+        for t, _ in [operand(program, place)]
+    }
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
         sums += take([t], rows + sum_width[t] if rows else 0)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = tuple(allocator.take(1) + 1 for allocator in allocators)
-    return of_rows, of_results, tuple(sums), ends
+    return of_rows, leaving, tuple(sums), ends
 
 
 def _tables(
@@ -244,6 +284,7 @@ def _tables(
     ):
         for place, o in enumerate(runs.operations):
             column[o] = 2 * place  # first row and end
-        trips.append(strategy_of(spec).trips(spec, component))
+        strategy = strategy_at(spec, component.operations[0])
+        trips.append(strategy.trips(spec, component))
         tables.append((sum(trips[-1]), 2 * len(runs.operations)))
     return tuple(column), tuple(tables), tuple(trips)

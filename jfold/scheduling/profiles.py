@@ -100,8 +100,11 @@ def _profiles(selection: Selection, counted: Count) -> Profiles:
     def rows(o: int) -> Array:
         return counted(selection.levels(o), selection.owners(types + o))
 
+    applied = selection.program.applied
     return tuple(
-        _profile([rows(o) for o in component.operations]) if component.recurrent else ()
+        _profile([rows(o) for o in component.operations])
+        if component.recurrent and not applied.issuperset(component.operations)
+        else ()
         for component in components(selection.program)
     )
 

@@ -29,7 +29,7 @@ from jfold.scheduling.sections import Sections
 from jfold.scheduling.shards import EVERYWHERE
 from jfold.scheduling.spec import Capacity, Spec, SpecKey, of_one_shard
 from jfold.scheduling.targets import lay_out_targets
-from jfold.scheduling.tiles import strategy_of
+from jfold.scheduling.tiles import strategy_at
 from jfold.types import TypeLike
 
 T = TypeVar('T')
@@ -262,7 +262,8 @@ class Schedule(Displayed):
         first = places.column[operation]
         table = table[: int(self.depths[c]), first : first + 2]
         (empty,) = np.asarray(self.sections.header.empty.of(self.indices)).tolist()
-        tiles = strategy_of(self.spec).tiles(table, widths, places.trips[c], empty)
+        strategy = strategy_at(self.spec, operation)
+        tiles = strategy.tiles(table, widths, places.trips[c], empty)
         return np.concatenate([table, tiles], axis=1)
 
     @property

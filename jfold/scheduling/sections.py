@@ -26,7 +26,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import jax
 
 from jfold.graph import Array
-from jfold.program.components import component_of, components
+from jfold.program.components import (
+    SUMMANDS,
+    Place,
+    component_of,
+    components,
+    segment_sums,
+)
 from jfold.program.operations import Operations
 from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, sums_have_rows
 from jfold.scheduling.spec import Spec
@@ -184,13 +190,12 @@ def _per(
 
 
 def summed_at_once(spec: Spec, c: int) -> bool:
-    """Return whether component `c` is segment sums: sums of sums, taken from leaves.
+    """Return whether component `c` is segment sums, which are added up at once.
 
-    Without loops it is so if the component is recurrent, as no others are; with loops
-    never.
+    So are those that are recurrent, and yet run outside of loops.
     """
-    component = components(spec.program)[c]
-    return not spec.has_loops and component.recurrent
+    sums = segment_sums(spec.program)
+    return sums.issuperset(components(spec.program)[c].operations)
 
 
 def _summands(room: Room, c: int) -> Shape:
@@ -310,6 +315,14 @@ class Sections:
     consumers: tuple[Section, ...] = _per(TYPES, _consumers)
     steps: tuple[Section, ...] = _per(TYPES, _steps)
     sums: tuple[Section, ...] = _per(TYPES, _sums)
+
+
+def section_of(program: Operations, sections: Sections, place: Place) -> Section:
+    """Return the section of what is read from loops at a place."""
+    table, column = place
+    if column == SUMMANDS:
+        return sections.summands[component_of(program)[table]]
+    return (sections.inputs + sections.results)[table][column]
 
 
 # ---- layout --------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from jfold.graph import (
     shared_counts,
     value_parts,
 )
+from jfold.program.components import SUMMANDS, component_of, components, phases
 from jfold.program.operations import Operations
 from jfold.scheduling.layout import active_types
 from jfold.tracing.check_graph import checked
@@ -93,6 +94,23 @@ def value_columns(program: Operations) -> Columns:
     for r, result in enumerate(program.results, types + len(program.operations)):
         columns += [Column(t, r, j) for j, t in enumerate(result.tensors)]
     return make_columns(sorted(columns, key=lambda column: column.space), types)
+
+
+@memoized
+def loop_columns(program: Operations) -> Columns:
+    """Return the columns of reads in loops, and of reads of results of loops."""
+    types, operations = len(program.types), len(program.operations)
+    leaving, parts = {*phases(program).leaving}, components(program)
+    summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
+    whole = {o for part in summing for o in part.operations}
+    whole.update(o for o in range(operations) if o not in program.applied)
+
+    def is_in_loops(column: Column) -> bool:
+        o = column.table - types
+        return o in whole or (o, column.number - (o < operations)) in leaving
+
+    every = value_columns(program).every
+    return make_columns([x for x in every if is_in_loops(x)], types)
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,8 +418,24 @@ def use_counts(selection: Selection) -> Array:
 
     It is 0 for constants of types through which gradients flow.
     """
+    return _counts(selection, selection.values)
+
+
+@memoized
+def loop_use_counts(selection: Selection) -> Array:
+    """Return how often each merged value is read in loops, or from them [values] int.
+
+    Otherwise as `use_counts`.
+    """
+    program = selection.program
+    if not (program.applied and program.has_loops):
+        return use_counts(selection)
+    return _counts(selection, selection.merge(loop_columns(program)))
+
+
+def _counts(selection: Selection, reads: Merged) -> Array:
     numbers, shared = selection.numbers, shared_counts(selection.program)
-    counts = np.bincount(selection.values.numbers, minlength=numbers.ends[-1])
+    counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
     for t in active_types(selection.program):
         # Constants have no cotangents, so their uses need no edges. They are the first
         # values of each example.

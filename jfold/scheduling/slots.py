@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: the places where programs without loops read, in place, summed or indexed.
+"""Slots: the places where operations outside of loops read: in place, or otherwise.
 
-An input of an operation, or a tensor of a result, is a *slot*. Without recurrence few
-slots need an index for each of their rows:
+An input of such an operation, or a tensor of a result, is a *slot*. Few slots need an
+index for each of their rows:
 
     in place   row i reads row i of the output of one operation, or of the constants
     summed     row i reads the sum of all values that are paired with i: a sum that is
@@ -16,12 +16,17 @@ read in place in all batches so far may be indexed from some batch on.
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jfold.base.memo import memoized
-from jfold.program.components import components, first_results, results_in, sources
+from jfold.program.components import (
+    first_results,
+    phases,
+    results_in,
+    segment_sums,
+    sources,
+)
 from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.spec import Capacity, Spec
 
@@ -45,33 +50,48 @@ class Slot:
       part: the producer that it may read in place, constants or one output of an
         operation, as an index in `value_parts`; `None` if it may read the outputs of
         several operations, or sums.
-      sums: whether it may read a sum of `sum_operations`.
+      combines: how its sums are taken, as `Operation.combines` says, if it may read
+        results of `segment_sums`; '' if it may not.
     """
 
     table: int
     column: int
     type: int
     part: int | None
-    sums: bool
+    combines: str
 
 
 @memoized
-def sum_operations(program: Operations) -> frozenset[int]:
-    """Return the numbers of the operations of segment sums; none with loops.
+def sums_need_rows(program: Operations) -> bool:
+    """Return whether segment sums have rows whatever the data.
 
-    A segment sum is recorded as a tree of sums of sums, and added up from its leaves.
+    They have them where loops read them, where a slot may read sums and extrema, and
+    where one of these reads others.
     """
-    sums = (x.operations for x in components(program) if x.recurrent)
-    return frozenset(itertools.chain(*sums)) if program.unrolled else frozenset()
+    sums, first = segment_sums(program), first_results(program)
+    kinds = {first[o]: program.operations[o].combines for o in sums}
+    if any(n in kinds for n in results_in(phases(program).entering)):
+        return True
+    for o, columns in enumerate((*sources(program).inputs, *sources(program).results)):
+        for makers in columns:
+            read = {kinds[n] for n in results_in(makers) if n in kinds}
+            if len(read | ({kinds[first[o]]} if o in sums and read else set())) > 1:
+                return True
+    return False
 
 
 @memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
-    """Return the slots of operations, except `sum_operations`, then of results.
+    """Return the slots of operations, except `segment_sums`, then of results.
 
-    Empty for programs with loops.
+    Empty for programs that run in loops alone.
     """
-    return tuple(_slots(program)) if program.unrolled else ()
+    return tuple(_slots(program)) if has_slots(program) else ()
+
+
+def has_slots(program: Operations) -> bool:
+    """Return whether something runs outside of loops."""
+    return bool(program.applied) or not program.has_loops
 
 
 @memoized
@@ -81,33 +101,36 @@ def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
 
 
 def _slots(program: Operations) -> Iterator[Slot]:
-    producers, sums = sources(program), sum_operations(program)
-    first = first_results(program)
+    producers, sums = sources(program), segment_sums(program)
+    first, operations = first_results(program), len(program.operations)
+    looped = phases(program).looped
     of_sums = sum(1 << first[o] for o in sums)
+    combines = {first[o]: program.operations[o].combines for o in sums}
     types = [operation.inputs for operation in program.operations]
     types += [result.tensors for result in program.results]
     tables = zip(types, producers.inputs + producers.results, strict=True)
     for table, columns in enumerate(tables):
-        if table in sums:
+        if table in sums or (table < operations and table not in program.applied):
             continue
         for column, (t, may) in enumerate(zip(*columns, strict=True)):
-            part = _only_part(program, t, may, of_sums)
-            yield Slot(table, column, t, part, bool(may & of_sums))
+            part = _only_part(program, t, may, of_sums | looped)
+            kinds = {combines[n] for n in results_in(may & of_sums)}
+            yield Slot(table, column, t, part, min(kinds, default=''))
 
 
 def _only_part(
-    program: Operations, t: int, producers: ProducerSet, sums: ProducerSet
+    program: Operations, t: int, producers: ProducerSet, elsewhere: ProducerSet
 ) -> int | None:
     """Return `Slot.part` of a slot of type `t`, or `None`.
 
     Args:
       producers: the outputs of operations that the slot may read, as bits; if none, it
         reads constants.
-      sums: the outputs of `sum_operations`, as bits.
+      elsewhere: the outputs of `segment_sums` and of loops, as bits.
     """
     # `value_parts` has the constants of each type, then outputs of operations in order.
     # Outputs of sums may have no rows, so they cannot be read in place.
-    if producers & sums or producers.bit_count() > 1:
+    if producers & elsewhere or producers.bit_count() > 1:
         return None
     return len(program.types) + next(results_in(producers)) if producers else t
 
@@ -122,7 +145,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     none, sums_have_rows = (0,) * len(places), capacity.sum_rows
     if not len(places) == len(indexed) == len(summands):
         indexed, summands = (1,) * len(places), none
-        sums_have_rows = int(program.unrolled)
+        sums_have_rows = int(has_slots(program))
     pairs = zip(places, indexed, strict=True)
     return replace(
         capacity,
@@ -136,7 +159,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
     """Return the mode in which each slot is read, per slot of `slots`."""
     program, capacity = spec.program, spec.capacity
-    if spec.has_loops or not capacity.indexed:
+    if not capacity.indexed:
         return tuple(ReadMode.INDEXED for _ in slots(program))
     pairs = zip(slots(program), capacity.indexed, strict=True)
     return tuple(_mode(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)
@@ -145,7 +168,7 @@ def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
 def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
     if not indexed:
         return ReadMode.IN_PLACE
-    return ReadMode.SUMMED if slot.sums and not sum_rows else ReadMode.INDEXED
+    return ReadMode.SUMMED if slot.combines and not sum_rows else ReadMode.INDEXED
 
 
 def sums_have_rows(spec: Spec) -> bool:
@@ -156,7 +179,7 @@ def sums_have_rows(spec: Spec) -> bool:
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
     """Return the modes of an operation's inputs, or of a result's tensors.
 
-    Those that are no slots, as with loops, are indexed.
+    Those that are no slots, as in loops, are indexed.
 
     Args:
       table: the number of the operation; or of the result, behind all operations.

@@ -218,7 +218,7 @@ class Spec(Memoized, Stays):
     @property
     def has_loops(self) -> bool:
         """Return whether levels and tiles run in loops; else all is plain JAX."""
-        return not self.program.unrolled
+        return self.program.has_loops
 
     @property
     def key(self) -> SpecKey:

@@ -25,9 +25,12 @@ from jfold.scheduling.selections import Selection
 
 @memoized
 def adding(program: Operations, t: int) -> tuple[int, ...]:
-    """Return the numbers of the sum operations on values of type `t`."""
-    pairs = enumerate(program.operations)
-    return tuple(o for o, x in pairs if x.is_sum and x.outputs == (t,))
+    """Return the numbers of the sum operations in loops on values of type `t`."""
+    return tuple(
+        o
+        for o, x in enumerate(program.operations)
+        if x.is_sum and x.outputs == (t,) and o not in program.applied
+    )
 
 
 @memoized

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of summands, and other needs of programs without loops.
+"""Tables of summands, and other needs of operations outside of loops.
 
 A slot is an input of an operation, or a tensor of a result. A slot that is read in
 place needs no indices. A slot that reads sums which have no rows in buffers needs the
 leaves of these sums, as a table of pairs: a value, and the row of the slot that it is
 added to. Such tables are appended to those of a graph, so that selections pick from all
-tables alike. *Sums* are results of `sum_operations`: a segment sum, recorded as a tree
+tables alike. *Sums* are results of `segment_sums`: a segment sum, recorded as a tree
 of sums of sums, whose inner sums nothing else reads.
 All functions take the selection of all examples of a graph, which keeps their memos.
 """
@@ -20,9 +20,10 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, Graph, Table, first_of, ranges, value_parts
-from jfold.program.components import components
+from jfold.program.components import components, segment_sums
+from jfold.program.operations import ADD
 from jfold.scheduling.selections import Selection, use_counts
-from jfold.scheduling.slots import ReadMode, Slot, slots, sum_operations
+from jfold.scheduling.slots import ReadMode, Slot, slots, sums_need_rows
 
 Modes: TypeAlias = tuple[ReadMode, ...]
 
@@ -77,7 +78,9 @@ def _is_indexed(selection: Selection, slot: Slot) -> Array:
 def _have_rows(selection: Selection) -> Array:
     """Return whether a sum is read more than once, per example [examples] bool."""
     result, types = np.zeros(len(selection), bool), len(selection.program.types)
-    for o in sum_operations(selection.program):
+    if sums_need_rows(selection.program):
+        return ~result
+    for o in segment_sums(selection.program):
         counts = use_counts(selection)[selection.made(o)]
         result[selection.owners(types + o)[counts > 1]] = True
     return result
@@ -109,15 +112,15 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
     For examples in which sums need no rows; the pairs of others are of no use.
     """
     places = slots(selection.program)
-    if not any(slot.sums for slot in places):
+    if not any(slot.combines for slot in places):
         return (NO_PAIRS,) * len(places)
-    sums = sorted(sum_operations(selection.program))
+    sums = sorted(segment_sums(selection.program))
     is_sum = np.zeros(selection.numbers.ends[-1], bool)
     for o in sums:
         is_sum[selection.made(o)] = True
     leaves = _leaves(selection, sums)
     return tuple(
-        _summed(_read(selection, slot), is_sum, leaves) if slot.sums else NO_PAIRS
+        _summed(_read(selection, slot), is_sum, leaves) if slot.combines else NO_PAIRS
         for slot in places
     )
 
@@ -127,9 +130,16 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
     Constants that are neutral in sums are left out, such as zeros that fill up groups.
     """
-    values, roots = _leaf_pairs(selection, sums, ~_have_rows(selection))
-    counted = ~_is_neutral(selection)[values]
-    return Pairs(values[counted], roots[counted])
+    operations, chosen = selection.program.operations, ~_have_rows(selection)
+    parts = [NO_PAIRS]
+    for kind in sorted({operations[o].combines for o in sums}):
+        alike = [o for o in sums if operations[o].combines == kind]
+        pairs = _leaf_pairs(selection, alike, chosen)
+        if kind == ADD:
+            counted = ~_is_neutral(selection)[pairs.values]
+            pairs = Pairs(pairs.values[counted], pairs.rows[counted])
+        parts.append(pairs)
+    return Pairs(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
@@ -234,8 +244,9 @@ def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
         if mode is ReadMode.SUMMED
     ]
     if ReadMode.SUMMED not in modes:
-        sums = (x.operations for x in components(selection.program) if x.recurrent)
-        tables = [_of_sums(selection, operations) for operations in sums]
+        sums = segment_sums(selection.program)
+        parts = (part.operations for part in components(selection.program))
+        tables = [_of_sums(selection, part) for part in parts if sums.issuperset(part)]
     if not tables:
         return selection.graph
     return replace(selection.graph, results=(*selection.graph.results, *tables))

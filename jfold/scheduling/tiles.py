@@ -68,16 +68,17 @@ def cores(devices: int) -> int:
 def chunk_rows(spec: Spec) -> tuple[int, ...]:
     """Return, per operation, the rows whose parameter gradients are taken at once."""
     pairs = zip(spec.program.operations, spec.capacity.rows, strict=True)
-    chunk = strategy_of(spec).chunk
-    return tuple(chunk(spec.program, operation, rows) for operation, rows in pairs)
+    return tuple(
+        strategy_at(spec, o).chunk(spec.program, operation, rows)
+        for o, (operation, rows) in enumerate(pairs)
+    )
 
 
 @memoized
 def tile_widths(spec: Spec) -> tuple[Widths, ...]:
     """Return, per operation, the widths of its tiles in rows."""
-    strategy, parts = strategy_of(spec), components(spec.program)
-    numbers = enumerate(component_of(spec.program))
-    return tuple(strategy.widths(spec, o, parts[c]) for o, c in numbers)
+    parts, numbers = components(spec.program), enumerate(component_of(spec.program))
+    return tuple(strategy_at(spec, o).widths(spec, o, parts[c]) for o, c in numbers)
 
 
 # ---- strategies ----------------------------------------------------------------------
@@ -468,7 +469,7 @@ def strategy_for(program: Operations, name: str | None, reproducible: bool) -> S
       name: one of `STRATEGIES`; `None` for the one that suits the backend.
       reproducible: whether sums have a fixed order.
     """
-    if program.unrolled:
+    if not program.has_loops:
         return _NO_LOOPS
     return _LOOPS[name or best_strategy(), reproducible]
 
@@ -476,6 +477,11 @@ def strategy_for(program: Operations, name: str | None, reproducible: bool) -> S
 def strategy_of(spec: Spec) -> Strategy:
     """Return the strategy of a spec."""
     return strategy_for(spec.program, spec.strategy, spec.reproducible)
+
+
+def strategy_at(spec: Spec, o: int) -> Strategy:
+    """Return the strategy of an operation: `NoLoops` outside of loops."""
+    return _NO_LOOPS if o in spec.program.applied else strategy_of(spec)
 
 
 def in_loops(spec: Spec) -> InLoops:
@@ -487,4 +493,4 @@ def in_loops(spec: Spec) -> InLoops:
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
     """Return a capacity without fields that no array shape depends on."""
-    return _NO_LOOPS.fitted(program, need) if program.unrolled else need
+    return need if program.has_loops else _NO_LOOPS.fitted(program, need)

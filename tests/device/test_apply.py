@@ -137,7 +137,7 @@ def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
 def check(expression: Expression, residuals: str) -> None:
     """Two batches agree, if the expression can be run like that."""
     model = jf.compile(expression.block, residuals=residuals)
-    assume(model.program.unrolled)
+    assume(model.program.applied)
     params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
     for size in (3, 3):
         agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
@@ -354,16 +354,17 @@ def test_programs_with_loops(name: str) -> None:
     """Where the data decide how often something runs, or it runs very often."""
     block, examples = LOOPS[name]
     model = jf.compile(block)
-    assert not model.program.unrolled
+    assert model.program.has_loops
     agree(model, model.init(KEY), examples)
 
 
 def test_declarations_in_several_places() -> None:
     """Which nothing of theirs gets back to."""
     model = jf.compile(jf.Record((jf.Scalar() >> twice(), jf.Scalar() >> twice())))
-    assert model.program.unrolled
+    assert not model.program.has_loops
     agree(model, {}, [(1.0, 2.0), (3.0, 4.0)])
 
 
 def test_a_fixed_order_needs_loops() -> None:
-    assert not jf.compile(jf.Scalar(), reproducible=True).program.unrolled
+    model = jf.compile(jf.Scalar() >> twice(), reproducible=True)
+    assert model.program.has_loops

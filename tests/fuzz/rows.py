@@ -23,7 +23,7 @@ def compare_rows(model: jf.Model, examples: Sequence[Any]) -> None:
       Mismatch: a row is another.
     """
     # Walks know nothing of uses of one operation that are told apart.
-    program = lower(model.block) if model.program.unrolled else model.program
+    program = lower(model.block) if model.program.applied else model.program
     pairs = zip(
         named(canonical(program, trace(program, examples))),
         named(canonical(program, recorded(program, examples))),

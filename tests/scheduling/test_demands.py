@@ -263,7 +263,9 @@ def test_nothing_is_demanded_by_no_examples() -> None:
 
 def test_demands_without_operations() -> None:
     """Of constants alone, the program's among them."""
-    program = in_loops(jf.Record((jf.Scalar(), jf.Zeros([])))).program
-    found = check(program, [(1, None), (2, None)])
+    program = jf.compile(jf.Record((jf.Scalar(), jf.Zeros([])))).program
+    found = demands(select(program, trace(program, [(1, None), (2, None)])))
     assert node_counts(program, found).tolist() == [0, 0]
-    assert capacity(program, found, 2) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())
+    room = capacity(program, found, 2)
+    read = {'indexed': (0, 1), 'summands': (0, 0)}
+    assert room == Capacity(2, 0, (3,), (), (0,), (0,), 0, (), **read)

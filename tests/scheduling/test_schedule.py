@@ -143,7 +143,7 @@ def test_schedules_of_wide_uses(uses: int) -> None:
     fold = jf.Fold(dense_cell(2), jf.Zeros([2]))
     layer = jf.Function(lambda p, x: p * x, lambda key, x: jnp.ones(2))
     once = jf.Vector(2) >> layer >> items >> fold
-    model = jf.compile(jf.Map(once) >> jf.Sum())
+    model = in_loops(jf.Map(once) >> jf.Sum())
     check(reading(model, [[[1, 2]] * n for n in (0, 1, 3, 70)]))
 
 

@@ -16,6 +16,7 @@ from checking import observed
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 
 import jfold as jf
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
@@ -191,17 +192,20 @@ def test_several_inputs_and_results() -> None:
 
 
 def test_one_operation_at_many_sites() -> None:
-    """The same callable anywhere is one operation with one set of parameters."""
+    """The same callable anywhere is one operation in loops, and has one set of
+    parameters in any case."""
     layer = nn.Dense(4)
     twice = jf.Function(layer) >> jf.Function(layer)
     block = jf.Map(jf.Vector(4) >> layer) >> jf.AllOf(
         jf.Sum() >> twice, jf.Fold(jf.GetItem(1) >> twice, jf.Zeros([4]))
     )
-    model = jf.compile(block)
-    assert [str(o.layer) for o in model.program.operations].count('Dense') == 1
-    rng = np.random.default_rng(0)
+    looped, rng = in_loops(block), np.random.default_rng(0)
+    assert [str(o.layer) for o in looped.program.operations].count('Dense') == 1
     examples = [list(rng.normal(size=(n, 4))) for n in (0, 1, 3)]
-    agree(model, model.init(jax.random.key(0)), examples)
+    for model in looped, jf.compile(block):
+        params = model.init(jax.random.key(0))
+        assert list(params) == ['Dense']
+        agree(model, params, examples)
 
 
 def test_a_value_used_many_times() -> None:

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that operations outside of loops read, and that results have.
+
+A *slot* is an input of an operation, or a tensor of a result. It is read in place, or
+gathered from constants and results; what comes from loops is at hand in its order. Sums
+are added up where they are read, or have rows of their own.
+
+A *table* is an operation, or a result numbered behind all operations. A *part* of the
+values is the constants of a type or one output of an operation, numbered as in
+`graph.value_parts`. In shapes, `rows` counts the rows of a table, and `*shape` is that
+of one value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jfold.base.arrays import Varying, cast_varying
+from jfold.base.jaxprs import is_inexact
+from jfold.device.batch import Batch
+from jfold.device.buffers import add_at, extremum_at, slice_rows, take
+from jfold.device.execution import Execution
+from jfold.graph import shared_counts, value_parts
+from jfold.program.components import (
+    Place,
+    first_results,
+    phases,
+    results_in,
+    sources,
+)
+from jfold.program.operations import ADD, MAXIMUM, ProducerSet
+from jfold.scheduling.sections import Section
+from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, slots
+
+
+@dataclass(frozen=True, eq=False)
+class Produced:
+    """The values of one type in successive rows.
+
+    Attributes:
+      first: number of the first row, among all values of the type.
+      rows: [count, *shape], the values.
+    """
+
+    first: int
+    rows: Array
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The values computed so far.
+
+    Attributes:
+      produced: by number of a result of an operation, its rows; all sums of one
+        component share one entry.
+      counts: by part (the constants of a type, or an output), the number [] of its real
+        rows, once it is computed.
+      anything: parts whose spare (padding) rows are finite, but repeat no real one.
+      leaving: by table and column, the rows [rows, *shape] that are read from loops.
+    """
+
+    execution: Execution
+    batch: Batch
+    produced: dict[int, Produced] = field(default_factory=dict)
+    counts: dict[int, Array] = field(default_factory=dict)
+    anything: set[int] = field(default_factory=set)
+    leaving: dict[Place, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Extent:
+    """The rows of an operation or a result, real ones first.
+
+    Attributes:
+      rows: number of rows.
+      count: [] int32, the number of real rows.
+      anything: whether the other rows may be anything finite, and need repeat no real
+        one.
+      varying: the axes of an enclosing `jax.shard_map` that arrays vary over.
+    """
+
+    rows: int
+    count: Array
+    anything: bool
+    varying: Varying | None
+
+    @functools.cached_property
+    def real(self) -> Array:
+        """The mask of the real rows, [rows] bool."""
+        return cast_varying(
+            lax.lt(lax.iota('int32', self.rows), self.count), self.varying
+        )
+
+
+def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
+    """Replace rows that are not real, and stop the gradient through them.
+
+    Args:
+      x: [rows, ...], or [*shape] if `real` is one bool.
+      real: [rows] bool, or [] bool for all of `x`.
+      spare: the replacement, of the shape of `x`; if left out, `x`, of which only the
+        gradient is stopped.
+    """
+    if spare is None and not is_inexact(x):
+        return x
+    mask = lax.broadcast_in_dim(real, x.shape, range(real.ndim))
+    return lax.select(mask, x, lax.stop_gradient(x if spare is None else spare))
+
+
+# ---- slots ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """A slot (input of an operation or tensor of a result) on the device.
+
+    Attributes:
+      mode: whether rows are read in place, gathered by an index, or summed.
+      type: number of its type.
+      makers: the results of operations that it may read, as a bit set.
+      part: number of the part that it reads whole, where it reads in place.
+      section: the section of the index array with the rows that it reads.
+      sums: the section with the row that each of these is added to, if it is summed.
+      place: the table and the column of the slot.
+      combines: how it adds up, if it is summed; see `Operation.combines`.
+    """
+
+    mode: ReadMode
+    type: int
+    makers: ProducerSet
+    part: int | None
+    section: Section
+    sums: Section
+    place: Place
+    combines: str
+
+
+def reads_of(execution: Execution, table: int) -> list[Read]:
+    """Return how the inputs of an operation, or the tensors of a result, are read."""
+    program, sections = execution.program, execution.layout.sections
+    types = [operation.inputs for operation in program.operations]
+    types += [result.tensors for result in program.results]
+    producers, count = sources(program), len(types[table])
+    places, numbers = [(table, k) for k in range(count)], slot_numbers(program)
+    of_table = (
+        (producers.inputs + producers.results)[table],
+        [slots(program)[numbers[x]].part if x in numbers else None for x in places],
+        (sections.inputs + sections.results)[table],
+        (sections.input_sums + sections.result_sums)[table],
+        places,
+        [slots(program)[numbers[x]].combines if x in numbers else '' for x in places],
+    )
+    modes = column_modes(execution.spec, table, count)
+    return [Read(*x) for x in zip(modes, types[table], *of_table, strict=True)]
+
+
+def in_place_parts(reads: Iterable[Read]) -> list[int]:
+    """Return the numbers of the parts (constants or outputs) read in place."""
+    return [x.part for x in reads if x.part is not None and x.mode is ReadMode.IN_PLACE]
+
+
+def read_rows(state: State, read: Read, extent: Extent) -> Array:
+    """Return the rows that an input or a result tensor reads, [rows, *shape].
+
+    Spare (padding) rows repeat the last real one, and no cotangent flows back from
+    them; if `extent.anything`, they are anything finite.
+    """
+    if read.mode is ReadMode.IN_PLACE:
+        values = _in_place(state, read, extent.rows)
+    else:
+        values = read_values(state, read.type, read.makers, read.section, read.place)
+    if read.mode is ReadMode.SUMMED:
+        values = combined(state, values, read.sums, extent.rows, read.combines)
+    if not extent.rows:
+        return values
+    if extent.anything:
+        if read.mode is not ReadMode.INDEXED:
+            return values
+        return mask_spare(values, extent.real, lax.full_like(values, 0))
+    if read.mode is ReadMode.INDEXED and not read.makers:
+        return values  # constants, to which no cotangent flows back anyway
+    if read.mode is ReadMode.INDEXED or _repeats(state, read, extent.rows):
+        return mask_spare(values, extent.real)
+    last = slice_rows(values, jnp.maximum(extent.count - 1, 0), 1)
+    return mask_spare(values, extent.real, jnp.broadcast_to(last, values.shape))
+
+
+def _repeats(state: State, read: Read, rows: int) -> bool:
+    """Return whether spare (padding) rows of values read in place repeat a real row.
+
+    The spare rows of all outputs of an operation do, if those of its inputs do.
+    """
+    program = state.execution.program
+    if read.part is None or read.mode is not ReadMode.IN_PLACE:
+        return False
+    _, table, _ = value_parts(program)[read.part]
+    o = table - len(program.types)
+    is_made = o >= 0 and read.part not in state.anything
+    return is_made and state.execution.layout.region[o] >= rows
+
+
+def _in_place(state: State, read: Read, rows: int) -> Array:
+    """Return all constants of a type, or all of an output, [rows, *shape]."""
+    program = state.execution.program
+    assert read.part is not None
+    t, table, k = value_parts(program)[read.part]
+    if table < len(program.types):
+        values = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
+    else:
+        number = first_results(program)[table - len(program.types)] + k
+        if number not in state.produced:  # there is no room for it, so no row is read
+            return zeros_of(state, t, rows)
+        values = state.produced[number].rows
+    # In a capacity that was put together by hand, a reader may have more or fewer rows.
+    spare = [(0, rows - len(values)), *[(0, 0)] * (values.ndim - 1)]
+    return jnp.pad(values, spare) if rows > len(values) else values[:rows]
+
+
+def combined(
+    state: State, summands: Array, section: Section, rows: int, combines: str
+) -> Array:
+    """Return sums, or extrema without a gradient, [rows, *shape] of [n, *shape].
+
+    Args:
+      section: of the index array, [n] numbers: the row of the sum that each summand
+        adds to.
+      rows: number of sums; those without summands are zero.
+      combines: see `Operation.combines`.
+    """
+    to = state.batch.read(section, 0, *section.shape)
+    if combines != ADD:
+        return _extrema(state, summands, to, rows, combines)
+    wide = _wide(summands)
+    # The additive identity of floats is -0.0.
+    nothing = -0.0 if is_inexact(wide) else 0
+    zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
+    # A CPU's scatter adds one row after another, in the order of the batch.
+    sums = add_at(cast_varying(zeros, state.execution.varying), wide, to)
+    return sums.astype(summands.dtype)
+
+
+def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) -> Array:
+    """Return the largest or smallest [rows, *shape] of items [n, *shape].
+
+    Args:
+      to: [n] the row that each item belongs to; rows without items are zero.
+      combines: see `Operation.combines`.
+    """
+    is_largest = combines == MAXIMUM
+    if is_inexact(items):
+        least = -np.inf if is_largest else np.inf
+    else:
+        info = np.iinfo(items.dtype)
+        least = info.min if is_largest else info.max
+    shape = rows, *items.shape[1:]
+    start = cast_varying(lax.full(shape, least, items.dtype), state.execution.varying)
+    result = extremum_at(start, lax.stop_gradient(items), to, is_largest)
+    ones = cast_varying(lax.full((rows,), 0, jnp.int32), state.execution.varying)
+    count = add_at(ones, lax.full_like(to, 1), to)
+    has_items = lax.broadcast_in_dim(lax.gt(count, jnp.int32(0)), shape, (0,))
+    return lax.select(has_items, result, lax.full_like(result, 0))
+
+
+def read_values(
+    state: State, t: int, makers: ProducerSet, section: Section, place: Place
+) -> Array:
+    """Return values of type `t`, gathered from constants and results, [rows, *shape].
+
+    Args:
+      makers: the results of operations that may be read, as a bit set.
+      section: of the index array, [rows] numbers of rows among all values of the type.
+      place: the place of what may be read from loops.
+    """
+    if place not in state.leaving:
+        return _gathered(state, t, makers, section)
+    from_loops, behind = state.leaving[place], phases(state.execution.program).applied
+    if not makers & behind:
+        return from_loops
+    others = _gathered(state, t, makers & behind, section, constants=False)
+    rows = state.batch.read(section, 0, *section.shape)
+    is_looped = lax.lt(rows, np.int32(state.execution.layout.value_rows[t]))
+    is_looped = lax.broadcast_in_dim(is_looped, others.shape, (0,))
+    return lax.select(is_looped, from_loops, others)
+
+
+def _gathered(
+    state: State,
+    t: int,
+    makers: ProducerSet,
+    section: Section,
+    constants: bool = True,
+) -> Array:
+    """Return values of type `t` that are computed outside of loops, [rows, *shape].
+
+    Args:
+      constants: whether they may be constants. If not, rows that are none of `makers`
+        are any of these.
+    """
+    parts = list(_parts(state, t, makers, constants))
+    rows = state.batch.read(section, 0, *section.shape)
+    if not parts:
+        return zeros_of(state, t, *section.shape)
+    values = jnp.concatenate([part.rows for part in parts])
+    # In reverse the cotangents of all uses of a value are added up, hence `_wide`.
+    at = _among(parts, rows)
+    return take(_wide(values), at).astype(values.dtype)
+
+
+def zeros_of(state: State, t: int, rows: int) -> Array:
+    """Return zeros [rows, *shape] of type `t`, where there is nothing to read."""
+    type_ = state.execution.program.types[t]
+    return cast_varying(
+        jnp.zeros((rows, *type_.shape), type_.dtype), state.execution.varying
+    )
+
+
+def _wide(x: Array) -> Array:
+    """Return `x`, with 16-bit floats widened to float32, for long sums."""
+    narrow = is_inexact(x) and x.dtype.itemsize < np.dtype('float32').itemsize
+    return x.astype('float32') if narrow else x
+
+
+def _parts(
+    state: State, t: int, makers: ProducerSet, with_constants: bool
+) -> Iterator[Produced]:
+    """Yield the constants of type `t` and results of `makers`, in the order of rows."""
+    constants = state.batch.constants[t]
+    if len(constants) and with_constants:
+        yield Produced(0, jnp.asarray(constants))
+    by_row = {
+        state.produced[r].first: state.produced[r]
+        for r in results_in(makers)
+        if r in state.produced
+    }
+    yield from (by_row[first] for first in sorted(by_row))
+
+
+def _among(parts: Iterable[Produced], rows: Array) -> Array:
+    """Return indices [n] into the concatenation of `parts`, for rows [n] of a type."""
+    first, *others = parts
+    shift, before = -first.first, len(first.rows)
+    # Where a batch reads nothing at all, all rows are 0, and may be before `first`.
+    place = lax.max(lax.add(rows, np.int32(shift)), np.int32(0)) if shift else rows
+    for part in others:
+        if shift != before - part.first:  # else there is nothing between the two
+            # Rows move by the gaps between parts, which the concatenation leaves out.
+            shift = before - part.first
+            is_later = lax.ge(rows, np.int32(part.first))
+            place = lax.select(is_later, lax.add(rows, np.int32(shift)), place)
+        before += len(part.rows)
+    return place
