@@ -417,10 +417,12 @@ def begin(title: str, options: argparse.Namespace) -> Report:
 
 
 def timed_in_turns(
-    setups: Iterable[Setup], options: argparse.Namespace
+    setups: Iterable[Setup],
+    options: argparse.Namespace,
+    others: Mapping[str, Callable[[int], Any]] | None = None,
 ) -> dict[str, Times]:
-    """Times of all contenders of several models, which take turns."""
-    contenders: dict[str, Callable[[int], Any]] = {}
+    """Times of all contenders of several models, and others, which take turns."""
+    contenders = dict(others or {})
     for setup in setups:
         contenders |= setup.contenders()
     return take_turns(contenders, options.repeats, options.limit)

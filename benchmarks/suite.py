@@ -40,6 +40,7 @@ PARTS = (
     'models',
     'molecules',
     'unrolled',
+    'seq2seq',
     'lazy',
     'scaling',
     'kernels',

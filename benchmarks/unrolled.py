@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs without loops beside the same in loops, as parts of a recursion run.
+"""Programs that run outside of loops, in part or whole, beside the same in loops.
 
     python benchmarks/unrolled.py [--quick] [--only attention,kinds]
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 from compile import FEATURES, kinds_expression
 from measuring import MODES, Setup, report_cases, set_up, timed_in_turns
@@ -88,6 +89,51 @@ def layers(sizes: Sizes) -> tuple[jf.Block, list[Examples]]:
     return block, lists(sizes, lambda rng: rng.normal(size=width).astype('float32'))
 
 
+def phases(sizes: Sizes) -> tuple[jf.Block, list[Examples]]:
+    """Rounds of messages below trees, attention above: only the trees take turns."""
+    width, count, most = sizes
+
+    def cell(name: str) -> jf.Function:
+        def joined(p: Any, x: Any, y: Any) -> Any:
+            return jnp.tanh(p[0] @ x + p[1] @ y)
+
+        def init(key: Any, *_: Any) -> Any:
+            return nn.initializers.normal(0.1)(key, (2, width, width))
+
+        return jf.Function(joined, init, name=name)
+
+    node, word = jf.ForwardDeclaration(name='tree'), jf.Scalar('int32')
+    embed, update = jf.Function(nn.Embed(1000, width)), cell('update')
+    score, weigh = jf.Function(nn.Dense(1)), jf.Function(jnp.multiply)
+
+    @jf.compose
+    def rounds(xs: Any) -> Any:
+        for _ in range(3):
+            xs = jf.ZipWith(update)(xs, jf.Broadcast()(jf.Sum()(xs)))
+        return jf.Sum()(xs)
+
+    @jf.compose
+    def attention(xs: Any) -> Any:
+        scores = jf.Softmax()(jf.Map(score)(xs))
+        return jf.Sum()(jf.ZipWith(weigh)(scores, xs))
+
+    bag = jf.Map(word >> embed) >> rounds
+    pair = jf.Record((node(), node())) >> cell('cell')
+    node.resolve_to(jf.OneOf(type, {list: bag, tuple: pair}))
+
+    def tree(rng: np.random.Generator, leaves: int) -> Any:
+        if leaves == 1:
+            return rng.integers(1000, size=rng.integers(1, most + 1)).tolist()
+        left = int(rng.integers(1, leaves))
+        return tree(rng, left), tree(rng, leaves - left)
+
+    def item(rng: np.random.Generator) -> Any:
+        return tree(rng, int(rng.integers(4, 17)))
+
+    batches = lists((width, count, 4), item)
+    return jf.Map(node()) >> attention >> jf.Function(nn.Dense(1)), batches
+
+
 CASES: dict[str, tuple[Callable[[Sizes], tuple[jf.Block, list[Examples]]], Sizes]] = {
     'attention': (attention, (100, 50, 500)),
     'kinds': (kinds, (64, 64, 29)),
@@ -95,6 +141,7 @@ CASES: dict[str, tuple[Callable[[Sizes], tuple[jf.Block, list[Examples]]], Sizes
     'narrow': (layers, (64, 64, 29)),
     'wide': (layers, (512, 64, 29)),
     'widest': (layers, (1024, 8, 9)),
+    'phases': (phases, (64, 32, 8)),
 }
 QUICK = 4, 2, 3
 

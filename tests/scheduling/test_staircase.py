@@ -18,6 +18,7 @@ from binary_trees import binary_tree, chain, dense_cell, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 from readings import check_consumers, check_fixed, check_inputs, read, reading
 
 import jfold as jf
@@ -164,7 +165,7 @@ def test_schedules_of_stairs(expression: Expression, seed: int) -> None:
     """Whatever a row reads is computed before; uses and sums are those of the graph."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staircase, 'NARROW', 1)
-        model = jf.compile(expression.block, strategy='fixed')
+        model = in_loops(expression.block, strategy='fixed')
         r = reading(model, expression.batch(np.random.default_rng(seed), 6))
         check_fixed(r)
         check_inputs(r)

@@ -457,15 +457,6 @@ def test_molecules_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_programs_without_loops_are_compared(tmp_path: Path) -> None:
-    """A row of each kind of program in each mode, and a ratio."""
-    (_, *rows), _ = run('unrolled', '--quick', '--only', 'kinds', folder=tmp_path)
-    names = [row['model'] for row in rows if 'model' in row]
-    assert names == ['kinds, no loops', 'kinds, in loops'] * len(measuring.MODES)
-    assert sum('ratio' in row for row in rows) == len(measuring.MODES)
-
-
-@pytest.mark.slow
 def test_plain_python_is_compared_with_blocks(tmp_path: Path) -> None:
     """A row of each form, and three ratios."""
     (_, *rows), _ = run('lazy', '--quick', '--only', 'graphs', folder=tmp_path)
