@@ -23,8 +23,8 @@ from jfold import blocks
 ROOT = Path(__file__).parents[2]
 ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
 NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
-GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks', 'lazy'
-FOLDERS = '.', 'docs', 'examples', 'benchmarks', 'tests'
+GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks', 'lazy', 'concepts'
+FOLDERS = '.', 'docs', 'docs/api', 'examples', 'benchmarks', 'tests'
 PAGES = sorted(
     str(x.relative_to(ROOT)) for f in FOLDERS for x in (ROOT / f).glob('*.md')
 )
@@ -91,6 +91,24 @@ def test_code_of_pages_runs(
         assert all(jax.tree.leaves(changed))
 
 
+def error_of(part: str, names: dict[str, Any]) -> str:
+    """The error that a part of a page raises, with its notes, as Python prints it."""
+    with pytest.raises(Exception) as caught:  # the text is compared
+        exec(compile(part, 'page', 'exec', dont_inherit=True), names)
+    error = caught.value
+    return '\n'.join([f'{caught.typename}: {error}', *getattr(error, '__notes__', [])])
+
+
+def test_the_page_of_errors_prints_what_is_raised() -> None:
+    """Each part raises the error below it, broken into lines as it may be."""
+    text = (ROOT / 'docs/errors.md').read_text(encoding='utf8')
+    names = dict(first_model()[0])
+    mistakes = re.findall(r'```python\n(.*?)```\n```text\n(.*?)```', text, re.DOTALL)
+    assert len(mistakes) == len(code_of('docs/errors.md')) >= 10
+    for part, message in mistakes:
+        assert error_of(part, names).split() == message.split()
+
+
 def test_the_page_that_rebuilds_jfold(capsys: pytest.CaptureFixture[str]) -> None:
     """It runs alone, and compares itself with its own eager twin."""
     names: dict[str, Any] = {}
@@ -104,7 +122,7 @@ def test_the_readme_is_short() -> None:
     text = (ROOT / 'README.md').read_text(encoding='utf8')
     assert len(text.splitlines()) <= 200
     pages = {path.name for path in (ROOT / 'docs').glob('*.md')}
-    assert pages == set(re.findall(r'\]\(docs/([\w-]+\.md)', text))
+    assert pages - {'index.md'} == set(re.findall(r'\]\(docs/([\w-]+\.md)', text))
 
 
 @pytest.mark.parametrize('page', PAGES)
