@@ -16,6 +16,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ACCELERATORS := .venv/accelerators
 GPU := .venv/gpu
+DOCS := .venv/docs
 
 WORKERS ?= 2
 ARGS ?=
@@ -23,7 +24,8 @@ PART ?=
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-changed test-quick check bench bench-gpu accelerators fuzz clean
+.PHONY: help demo test test-changed test-quick check bench bench-gpu accelerators fuzz \
+  docs docs-check clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +65,13 @@ accelerators: $(ACCELERATORS)/.ready  ## compile for a GPU and a TPU, there or n
 fuzz: $(READY)  ## look for faults by drawing cases; ARGS='--minutes 60 --workers 2'
 	$(BIN)/python tests/fuzz/campaign.py $(ARGS)
 
+docs: $(DOCS)/.ready  ## build the site of the documentation, in build/docs
+	rm -rf build/docs
+	JAX_PLATFORMS=cpu $(DOCS)/bin/sphinx-build -W --keep-going -q -c docs . build/docs
+
+docs-check: docs  ## check the site: links, search, widths, colours (needs Chromium)
+	$(DOCS)/bin/python docs/site/check.py
+
 clean:  ## remove the environments, caches and build products
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -79,6 +88,13 @@ $(GPU)/.ready: $(READY)
 	$(GPU)/bin/python -m pip install -qq --disable-pip-version-check \
 	  --editable '.[examples]' \
 	  "jax[cuda12]==$$($(BIN)/python -c 'import jax; print(jax.__version__)')"
+	@touch $@
+
+# Sphinx imports the package, so JAX and Flax are here too.
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install -qq --disable-pip-version-check \
+	  --editable '.[docs]'
 	@touch $@
 
 # The same JAX as the tests have: its plugins must be of one version with it.

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sources of the site: nothing is forgotten in it. `make docs` builds it."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jfold as jf
+from jfold import blocks
+
+ROOT = Path(jf.__file__).parents[1]
+DOCS = ROOT / 'docs'
+MODULES = {'jfold': jf, 'jfold.layers': jf.layers}
+MODULES |= {'jfold.linen': jf.linen, 'jfold.nnx': jf.nnx}
+
+if not DOCS.exists():
+    pytest.skip('installed without its project', allow_module_level=True)
+
+
+def read(path: Path) -> str:
+    """The text of a page."""
+    return path.read_text(encoding='utf8')
+
+
+def test_every_page_is_in_the_contents() -> None:
+    """Those of the documentation, and those of other folders that are part of it."""
+    contents = re.findall(r'```\{toctree\}\n(.*?)```', read(DOCS / 'index.md'), re.S)
+    entries = [x for x in '\n'.join(contents).splitlines() if x and x[0] != ':']
+    shown = [re.sub(r'.*<(.*)>', r'\1', x) for x in entries]
+    paths = [ROOT / f'{x[1:]}.md' if x[0] == '/' else DOCS / f'{x}.md' for x in shown]
+    places = '*.md', 'docs/**/*.md', 'examples/*.md', 'benchmarks/*.md', 'tests/*.md'
+    there = {x for place in (*places, 'jfold/*/*.md') for x in ROOT.glob(place)}
+    assert len(paths) == len({*paths})
+    assert {*paths} == there - {DOCS / 'index.md'}
+
+
+def reference() -> list[tuple[str, str, str]]:
+    """Module, directive and name of each entry of the reference."""
+    found = []
+    for path in sorted((DOCS / 'api').glob('*.md')):
+        module = ''
+        for line in read(path).splitlines():
+            directive, _, name = line.removeprefix('.. ').partition(':: ')
+            if directive == 'currentmodule':
+                module = name
+            elif directive.startswith('auto'):
+                found.append((module, directive, name))
+    return found
+
+
+def directive_of(value: Any) -> str:
+    """The directive that documents an object."""
+    if not isinstance(value, type):
+        return 'autofunction'
+    return 'autoexception' if issubclass(value, Exception) else 'autoclass'
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """One time, as what it is."""
+    names = {('jfold', name) for name in jf.__all__}
+    names |= {('jfold.layers', name) for name in jf.layers.__all__}
+    names |= {('jfold.linen', 'Fold'), ('jfold.nnx', 'Fold'), ('jfold.nnx', 'Cell')}
+    entries = reference()
+    assert len(entries) == len({(module, name) for module, _, name in entries})
+    assert {(module, name) for module, _, name in entries} == names
+    for module, directive, name in entries:
+        assert directive == directive_of(getattr(MODULES[module], name)), name
+
+
+def test_every_block_says_what_it_takes_and_gives() -> None:
+    """In a table; what only makes blocks of others says so below."""
+    text = read(DOCS / 'api/blocks.md')
+    firsts = re.findall(r'^\| (`.*?) \|', text, re.M)
+    shown = {x for first in firsts for x in re.findall(r'`(\w+)\(', first)}
+    entries = {name for _, _, name in reference() if f':: {name}\n' in text}
+    assert shown == entries - {'Block', 'convert_to_block'}
+    assert {*blocks.__all__} - shown <= {'Block', 'Reference', 'convert_to_block'}
+
+
+def test_pictures_are_what_their_program_draws() -> None:
+    drawn = runpy.run_path(str(DOCS / 'site/pictures.py'))['pictures']()
+    stored = {path.name: read(path) for path in (DOCS / 'pictures').iterdir()}
+    assert drawn == stored
+
+
+def test_programs_of_the_site_begin_with_licence_and_docstring() -> None:
+    head = '# SPDX-License-Identifier: Apache-2.0\n"""'
+    for path in DOCS.rglob('*.py'):
+        assert read(path).startswith(head), path
