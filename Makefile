@@ -67,7 +67,8 @@ fuzz: $(READY)  ## look for faults by drawing cases; ARGS='--minutes 60 --worker
 
 docs: $(DOCS)/.ready  ## build the site of the documentation, in build/docs
 	rm -rf build/docs
-	JAX_PLATFORMS=cpu $(DOCS)/bin/sphinx-build -W --keep-going -q -c docs . build/docs
+	JAX_PLATFORMS=cpu $(DOCS)/bin/sphinx-build -W --keep-going -q -E \
+	  -d build/doctrees -c docs . build/docs
 
 docs-check: docs  ## check the site: links, search, widths, colours (needs Chromium)
 	$(DOCS)/bin/python docs/site/check.py

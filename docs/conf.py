@@ -45,7 +45,8 @@ highlight_language = 'text'
 myst_heading_anchors = 4
 myst_enable_extensions = ['colon_fence']
 
-autodoc_member_order = 'groupwise'
+autodoc_member_order = 'bysource'
+autodoc_preserve_defaults = True
 autodoc_typehints = 'signature'
 autodoc_typehints_format = 'short'
 autodoc_inherit_docstrings = False

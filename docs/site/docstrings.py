@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.typing import ArrayLike, DTypeLike
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.util.typing import stringify_annotation
 
@@ -15,8 +16,12 @@ import jfold as jf
 from jfold.base.keys import Rngs
 from jfold.combinators import Convertible
 from jfold.scheduling.shards import Sharding
+from jfold.scheduling.spec import SAVE_PRODUCTS
+from jfold.types import TypeLike
 
-GOOGLE = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
+GOOGLE = Config(
+    napoleon_use_ivar=True, napoleon_use_rtype=False, napoleon_attr_annotations=False
+)
 # Classes besides blocks and types of values whose constructors users call.
 CONSTRUCTED = jf.Ragged, jf.MetricValues, jf.Schedule, jf.nnx.Fold
 # Types that are long when they are spelled out, the longest first.
@@ -29,11 +34,12 @@ SHORT = sorted(
             'DTypeLike': DTypeLike,
             'Rngs': Rngs,
             'Sharding': Sharding,
+            'TypeLike': TypeLike,
         }.items()
     ),
     key=lambda pair: -len(pair[1]),
 )
-FIELDS = {jf.linen.Fold: '(block, max_programs=None)'}  # Flax adds others
+OF_FLAX = r', parent: .*, name: .*(?=\)$)'  # fields that Flax adds to modules
 
 
 def process(
@@ -69,21 +75,22 @@ def signature(
     """Return a signature with short types; none for classes that users do not make."""
     if not args:
         return None
-    for short, long in SHORT:
+    for short, long in [*SHORT, (repr(SAVE_PRODUCTS), 'SAVE_PRODUCTS')]:
         args = args.replace(long, short)
     if what not in ('class', 'exception') or value in CONSTRUCTED:
         return args, result
-    if value in FIELDS:
-        return FIELDS[value], None
     is_block = issubclass(value, jf.Block) and value is not jf.Block
-    is_layer = value.__module__.startswith('jfold.flax.layers')
+    is_layer = value.__module__.startswith('jfold.flax.l')  # layers, linen
+    args = re.sub(OF_FLAX, '', args)
     if is_block or is_layer or name.endswith('Type'):
         return args, result
     return '', None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Connect both passes."""
+    """Connect both passes; attributes are called so, not variables."""
+    for kind in PyObject.doc_field_types:
+        kind.label = 'Attributes' if kind.name == 'variable' else kind.label
     app.connect('autodoc-process-docstring', process)
     app.connect('autodoc-process-signature', signature)
     return {'parallel_read_safe': True}

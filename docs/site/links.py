@@ -7,10 +7,11 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from sources import definition
+from sources import LINKED, ROOT, definition, page_of
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -20,6 +21,8 @@ import jfold as jf
 
 # The address of a name of another library; `{name}` is the whole of it.
 OTHERS = {
+    'jax.typing': 'https://docs.jax.dev/en/latest/jax.typing.html#{name}',
+    'jax.sharding': 'https://docs.jax.dev/en/latest/jax.sharding.html#{name}',
     'jax': 'https://docs.jax.dev/en/latest/_autosummary/{name}.html',
     'numpy': 'https://numpy.org/doc/stable/reference/generated/{name}.html',
     'flax.linen': 'https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/index.html',
@@ -38,6 +41,7 @@ ALIASES = {
     'DTypeLike': 'jax.typing.DTypeLike',
     'Rngs': 'jax.random.key',
     'Sharding': 'jax.sharding.Sharding',
+    'TypeLike': 'jfold.convert_to_type',
 }
 PYTHON = 'https://docs.python.org/3/library/{page}.html#{name}'
 BUILT_IN = {
@@ -55,6 +59,7 @@ USUAL = {
     'model': 'Model',
     'schedule': 'Schedule',
 }
+OF_LAYERS = {'docs/blocks', 'docs/api/layers'}  # where a bare name may be one of these
 ELSEWHERE = 'docs/from-fold'  # where a bare name may be one of TensorFlow Fold
 
 
@@ -77,23 +82,35 @@ HOMES = {
 }
 
 
-def documented(text: str, *, bare: bool) -> str | None:
+def documented(text: str, docname: str) -> str | None:
     """Return the name in the reference that code in a sentence stands for, if any."""
+    bare = docname != ELSEWHERE
     name = re.sub(r'\(.*\)$', '', text, flags=re.DOTALL)
     name, marked = re.subn(r'^(jf|jfold)\.', '', name)
     head, _, attribute = name.rpartition('.')
     is_plain = bare and (name[:1].isupper() or name in BARE)
     if name in PUBLIC and (marked or is_plain):
         return f'jfold.{name}'
+    if f'layers.{name}' in PUBLIC and docname in OF_LAYERS:
+        return f'jfold.layers.{name}'
     owner = PUBLIC.get(head := USUAL.get(head, head))
     if inspect.isclass(owner) and not attribute.startswith('_'):
         return f'jfold.{head}.{attribute}' if hasattr(owner, attribute) else None
     return None
 
 
+def shown(docname: str, text: str) -> str | None:
+    """Return the page of the program that a page names, from its folder or the root."""
+    for folder in Path(docname).parent, Path():
+        path = folder / text
+        if text.endswith('.py') and (ROOT / path).is_file():
+            LINKED.add(path)
+            return f'{page_of(path)}.html'
+    return None
+
+
 def link_code(app: Sphinx, document: nodes.document) -> None:
     """Make code in sentences that names something public a link to the reference."""
-    bare = app.env.docname != ELSEWHERE
     for literal in [*document.findall(nodes.literal)]:
         within = set()
         node = literal.parent
@@ -102,8 +119,14 @@ def link_code(app: Sphinx, document: nodes.document) -> None:
             node = node.parent
         if within & {'reference', 'pending_xref', 'title', 'download_reference'}:
             continue
-        target = documented(literal.astext(), bare=bare)
-        if target:
+        target = documented(literal.astext(), app.env.docname)
+        page = shown(app.env.docname, literal.astext())
+        if page:
+            uri = relative_uri(app.builder.get_target_uri(app.env.docname), page)
+            link = nodes.reference('', '', internal=True, refuri=uri)
+            literal.replace_self(link)
+            link += literal
+        elif target:
             options = {'refdomain': 'py', 'reftype': 'obj', 'reftarget': target}
             xref = pending_xref('', refdoc=app.env.docname, **options)
             literal.replace_self(xref)

@@ -31,7 +31,7 @@ def page_of(path: Path) -> str:
 class LinkFiles(SphinxTransform):
     """Links to files and folders that are no pages lead to pages that show them."""
 
-    default_priority = 900  # before Sphinx collects files to be downloaded
+    default_priority = 870  # before Sphinx collects files to be copied
 
     def apply(self, **options: Any) -> None:
         """Replace such links in a document."""
@@ -53,7 +53,7 @@ class LinkFiles(SphinxTransform):
 class PutPictures(SphinxTransform):
     """Pictures of `docs/pictures/` become part of the page, and take its colours."""
 
-    default_priority = 900
+    default_priority = LinkFiles.default_priority
 
     def apply(self, **options: Any) -> None:
         """Replace references to such pictures in a document."""
@@ -61,13 +61,11 @@ class PutPictures(SphinxTransform):
         for node in [*self.document.findall(nodes.image)]:
             path = (ROOT / self.env.docname).parent / node['uri']
             if path.parent == folder:
-                label = escape(' '.join(node['alt'].split()), quote=True)
+                label = escape(node['alt'], quote=True)
                 text = path.read_text(encoding='utf8')
                 text = text.replace('role="img"', f'role="img" aria-label="{label}"', 1)
-                # The theme would put others on white ground in dark pages.
-                text = text.replace('class="', 'class="dark-light ', 1)
                 html = f'<div class="picture">{text}</div>'
-                node.replace_self(nodes.raw('', html, format='html'))
+                node.parent.replace_self(nodes.raw('', html, format='html'))
 
 
 def definition(name: str) -> str | None:
@@ -99,7 +97,8 @@ def listing(folder: Path) -> str:
         first = escape(about.partition('\n')[0])
         link = f'<a href="{folder.name}/{path.name}.html">{path.name}</a>'
         rows.append(f'<tr><td>{link}</td><td>{first}</td></tr>')
-    return f'<table class="table files">{"".join(rows)}</table>'
+    table = f'<table class="table">{"".join(rows)}</table>'
+    return f'<div class="pst-scrollable-table-container">{table}</div>'
 
 
 def collect_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
