@@ -41,6 +41,7 @@ include_patterns = [
 exclude_patterns = ['.*', 'build', 'dist', '**/__pycache__']  # not walked either
 nitpicky = True
 default_role = 'code'
+smartquotes_action = 'D'  # dashes alone: quotes may be those of strings
 highlight_language = 'text'
 myst_heading_anchors = 4
 myst_enable_extensions = ['colon_fence']

@@ -100,10 +100,12 @@ def documented(text: str, docname: str) -> str | None:
 
 
 def shown(docname: str, text: str) -> str | None:
-    """Return the page of the program that a page names, from its folder or the root."""
+    """Return the page of the file that a page names, from its folder or the root."""
     for folder in Path(docname).parent, Path():
         path = folder / text
-        if text.endswith('.py') and (ROOT / path).is_file():
+        if path.suffix == '.md' and (ROOT / path).is_file():
+            return f'{path.with_suffix("").as_posix()}.html'
+        if path.suffix == '.py' and (ROOT / path).is_file():
             LINKED.add(path)
             return f'{page_of(path)}.html'
     return None

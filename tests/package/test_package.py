@@ -73,7 +73,13 @@ def test_the_version_is_that_of_the_project() -> None:
     project = PACKAGE.parent / 'pyproject.toml'
     if not project.exists():
         pytest.skip('installed without its project')
-    assert f'version = "{jf.__version__}"' in project.read_text()
+    told = tomllib.loads(project.read_text())
+    assert 'version' in told['project']['dynamic']
+    assert told['tool']['hatch']['version'] == {'path': 'jfold/__init__.py'}
+    citation = (PACKAGE.parent / 'CITATION.cff').read_text()
+    assert f'\nversion: {jf.__version__}\n' in citation
+    changes = (PACKAGE.parent / 'CHANGELOG.md').read_text()
+    assert re.search(r'^## \[(.*?)\]', changes, re.M)[1] == jf.__version__
 
 
 # ---- dependencies --------------------------------------------------------------------

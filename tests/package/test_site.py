@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -92,3 +93,36 @@ def test_programs_of_the_site_begin_with_licence_and_docstring() -> None:
     head = '# SPDX-License-Identifier: Apache-2.0\n"""'
     for path in DOCS.rglob('*.py'):
         assert read(path).startswith(head), path
+
+
+PAGE = """<h1 id="top">x</h1><img src="a.svg"><script src="https://b.org/x.js"></script>
+<svg role="img"></svg><a href="#top"></a><a href="none.html"></a><a href="#none"></a>
+<a href="https://c.org/none"></a>"""
+
+
+def test_what_is_wrong_with_a_page_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links within the site, files from other hosts, pictures without words."""
+    monkeypatch.syspath_prepend(str(DOCS / 'site'))
+    check = importlib.import_module('check')
+    monkeypatch.setattr(check, 'SITE', tmp_path)
+    (tmp_path / 'page.html').write_text(PAGE)
+    assert [*check.broken(check.read())] == [
+        'page.html: picture without `alt`: a.svg',
+        'page.html: script from another host: https://b.org/x.js',
+        'page.html: SVG without `aria-label`',
+        'page.html: no file none.html',
+        'page.html: no place #none',
+    ]
+
+
+def test_a_missing_browser_is_an_error_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / 'site'))
+    browser = importlib.import_module('browser')
+    monkeypatch.setenv('PATH', '')
+    message = 'expected Chromium, got none .* on PATH: install it, on Debian by'
+    with pytest.raises(FileNotFoundError, match=message):
+        browser.Browser('http://127.0.0.1')
