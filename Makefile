@@ -70,8 +70,8 @@ docs: $(DOCS)/.ready  ## build the site of the documentation, in build/docs
 	JAX_PLATFORMS=cpu $(DOCS)/bin/sphinx-build -W --keep-going -q -E \
 	  -d build/doctrees -c docs . build/docs
 
-docs-check: docs  ## check the site: links, search, widths, colours (needs Chromium)
-	$(DOCS)/bin/python docs/site/check.py
+docs-check: docs  ## check the site: links, search, widths (needs Chromium)
+	$(DOCS)/bin/python docs/site/check.py $(ARGS)
 
 clean:  ## remove the environments, caches and build products
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

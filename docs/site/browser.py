@@ -153,8 +153,6 @@ class Browser:
         answer = self.send('Runtime.evaluate', expression=expression, **options)
         return answer['result'].get('value')
 
-    def picture(self, *, whole: bool = False) -> bytes:
-        """Return what the window shows, or the whole page, as PNG."""
-        options = {'captureBeyondViewport': whole}
-        data = self.send('Page.captureScreenshot', format='png', **options)['data']
-        return base64.b64decode(data)
+    def picture(self) -> bytes:
+        """Return what the window shows, as PNG."""
+        return base64.b64decode(self.send('Page.captureScreenshot')['data'])

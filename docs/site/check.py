@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
+import itertools
 import sys
 import threading
 import time
@@ -24,6 +25,9 @@ from browser import Browser
 
 SITE = Path(__file__).resolve().parents[2] / 'build/docs'
 PHONE = 390  # pixels
+COLOURS = 'light', 'dark'
+WIDTHS = PHONE, 1280
+PICTURED = 'docs/index.html', 'docs/concepts.html', 'docs/api/models.html'
 SEARCHED = 'ForwardDeclaration'
 LOADED = {'script': 'src', 'link': 'href', 'img': 'src', 'iframe': 'src'}
 WIDEST = """(() => {
@@ -119,8 +123,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-def shown(pages: dict[str, Page]) -> Iterator[str]:
-    """Yield what is wrong with pages in a browser."""
+def shown(pages: dict[str, Page], pictures: Path | None) -> Iterator[str]:
+    """Yield what is wrong with pages in a browser; save pictures of some."""
     handler = functools.partial(Handler, directory=str(SITE))
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -129,7 +133,7 @@ def shown(pages: dict[str, Page]) -> Iterator[str]:
         sources = [x for x in pages if x.startswith('files/')]
         for path in sorted({*pages} - {'index.html', *sources}) + sources[::20]:
             browser.open(f'{host}/{path}', width=PHONE)
-            for colour in 'light', 'dark':
+            for colour in COLOURS:
                 browser.colour(colour)
                 if not browser.value(THEME.replace('COLOUR', colour)):
                     yield f'{path}: expected to become {colour}'
@@ -139,22 +143,31 @@ def shown(pages: dict[str, Page]) -> Iterator[str]:
                 yield from (f'{path}, {colour}: {x}' for x in browser.problems)
                 browser.problems.clear()
         browser.open(f'{host}/search.html?q={SEARCHED}', width=1280)
-        found = browser.value(FOUND)
-        if SEARCHED not in found:
-            yield f'search: expected {SEARCHED} among its results, got {found!r}'
+        results = browser.value(FOUND)
+        if SEARCHED not in results:
+            yield f'search: expected {SEARCHED} among its results, got {results!r}'
         yield from (f'search: {x}' for x in browser.problems)
+        for path, width, colour in itertools.product(PICTURED, WIDTHS, COLOURS):
+            if pictures is not None:
+                browser.open(f'{host}/{path}', width=width)
+                browser.colour(colour)
+                browser.value(THEME.replace('COLOUR', colour))
+                name = f'{Path(path).stem}-{width}-{colour}.png'
+                (pictures / name).write_bytes(browser.picture())
     server.shutdown()
 
 
 def main() -> int:
     """Print all problems; return 1 if there is one, else 0."""
-    argparse.ArgumentParser(description=__doc__, allow_abbrev=False).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument('--pictures', type=Path, help='a folder for pictures of pages')
+    pictures = parser.parse_args().pictures
     if not (SITE / 'index.html').exists():
         print(f'expected a site at {SITE}: run `make docs`')
         return 1
     begin, pages = time.perf_counter(), read()
     try:
-        problems = [*broken(pages), *shown(pages)]
+        problems = [*broken(pages), *shown(pages, pictures)]
     except FileNotFoundError as error:
         problems = [str(error)]
     print(*problems, sep='\n', end='\n' if problems else '')

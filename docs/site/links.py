@@ -19,7 +19,7 @@ from sphinx.util.osutil import relative_uri
 
 import jfold as jf
 
-# The address of a name of another library; `{name}` is the whole of it.
+# The address of a name of another library; `{name}` stands for it.
 OTHERS = {
     'jax.typing': 'https://docs.jax.dev/en/latest/jax.typing.html#{name}',
     'jax.sharding': 'https://docs.jax.dev/en/latest/jax.sharding.html#{name}',

@@ -73,19 +73,19 @@ def node_of(tree: Any, leaves: Iterator[float]) -> Node:
 
 def below(node: Node) -> Iterator[Node]:
     """Yield a node behind all that it reads."""
-    for each in node.inputs:
-        yield from below(each)
+    for part in node.inputs:
+        yield from below(part)
     yield node
 
 
 def roots() -> list[Node]:
     """Return the trees, side by side."""
-    found, first = [], 0.0
+    nodes, first = [], 0.0
     for tree in TREES:
         count = sum(x.isdigit() for x in str(tree))
-        found.append(node_of(tree, iter([first + k for k in range(count)])))
+        nodes.append(node_of(tree, iter([first + k for k in range(count)])))
         first += count + 0.6
-    return found
+    return nodes
 
 
 def svg(width: int, height: int, parts: list[str]) -> str:
@@ -102,9 +102,9 @@ def text(x: float, y: float, words: str, classes: str) -> str:
 
 def trees() -> str:
     """Return the picture of trees on their levels."""
-    found = roots()
-    top = max(x.level for x in found) + 1
-    width = int(LEFT + STEP * max(x.x for root in found for x in below(root)) + 24)
+    tops = roots()
+    top = max(x.level for x in tops) + 1
+    width = int(LEFT + STEP * max(x.x for root in tops for x in below(root)) + 24)
 
     def at(node: Node) -> tuple[float, float]:
         return LEFT + STEP * node.x, 24 + HEIGHT * (top - node.level)
@@ -114,11 +114,11 @@ def trees() -> str:
         y = 24 + HEIGHT * (top - level)
         lines.append(text(0, y + 4, f'level {level}', 'muted'))
         lines.append(f'<path class="level" d="M{LEFT - 8} {y}H{width}"/>')
-    for root in found:
+    for root in tops:
         for node in below(Node(root.x, top, '', (root,))):
             x, y = at(node)
-            for each in node.inputs:
-                lines.append('<path d="M{} {}L{} {}"/>'.format(x, y, *at(each)))
+            for part in node.inputs:
+                lines.append('<path d="M{} {}L{} {}"/>'.format(x, y, *at(part)))
             last = 'Dense' if node.level == top else 'Combine'
             kind = 'Embed' if node.label else last
             circles.append(f'<circle cx="{x:g}" cy="{y:g}" r="12" class="{kind}"/>')
@@ -153,9 +153,9 @@ def buffer() -> str:
         parts.append(text(x + 12, top + CELL + 16, str(row), 'muted middle'))
     for node in tile:
         end = CELL * place[id(node)] + 13
-        for each in node.inputs:
-            start = CELL * place[id(each)] + 13
-            high = top - 16 - 7 * (place[id(node)] - place[id(each)])
+        for part in node.inputs:
+            start = CELL * place[id(part)] + 13
+            high = top - 16 - 7 * (place[id(node)] - place[id(part)])
             curve = f'M{start} {top}C{start} {high} {end} {high} {end} {top}'
             parts.append(f'<path d="{curve}"/>')
     first = CELL * place[id(tile[0])]

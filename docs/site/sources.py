@@ -72,8 +72,8 @@ def definition(name: str) -> str | None:
     """Return where the object of a dotted name is defined, as a path and a line."""
     value: Any = jfold
     try:
-        for each in name.split('.')[1:]:
-            value = getattr(value, each)
+        for part in name.split('.')[1:]:
+            value = getattr(value, part)
             value = inspect.unwrap(getattr(value, 'fget', None) or value)
         path = Path(inspect.getsourcefile(value) or '').resolve().relative_to(ROOT)
         line = inspect.getsourcelines(value)[1]
@@ -85,8 +85,8 @@ def definition(name: str) -> str | None:
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
     """Return the address of a definition, for pages in `docs/api/`."""
-    found = definition(f'{info["module"]}.{info["fullname"]}')
-    return found and f'../../{found}'
+    line = definition(f'{info["module"]}.{info["fullname"]}')
+    return line and f'../../{line}'
 
 
 def listing(folder: Path) -> str:

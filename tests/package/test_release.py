@@ -62,14 +62,14 @@ def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     """In an environment that has nothing else but what jfold depends on."""
     tools, dist, fresh = (tmp_path / name for name in ('tools', 'dist', 'fresh'))
     install = '-m', 'pip', 'install', '-qq', '--disable-pip-version-check'
-    status, told = run(
+    status, output = run(
         sys.executable, *install, '--target', str(tools), 'hatchling', cwd=tmp_path
     )
     if status:
-        pytest.skip(f'hatchling, which builds, is not to be had: {told[-200:]}')
+        pytest.skip(f'hatchling, which builds, is not to be had: {output[-200:]}')
     build = '-m', 'hatchling', 'build', '-d', str(dist)
-    status, told = run(sys.executable, *build, cwd=ROOT, path=str(tools))
-    assert status == 0, told
+    status, output = run(sys.executable, *build, cwd=ROOT, path=str(tools))
+    assert status == 0, output
 
     name = f'jfold-{jf.__version__}'
     wheel = dist / f'{name}-py3-none-any.whl'
@@ -85,9 +85,9 @@ def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     python = str(fresh / 'bin/python')
     options = '--no-deps', '--no-index', str(wheel)
     pip = '-m', 'pip', '--python', python, *install[2:]
-    status, told = run(sys.executable, *pip, *options, cwd=tmp_path)
-    assert status == 0, told
+    status, output = run(sys.executable, *pip, *options, cwd=tmp_path)
+    assert status == 0, output
     (packages,) = fresh.glob('lib/python*/site-packages')
     (packages / 'dependencies.pth').write_text(dependencies())
-    status, told = run(python, '-W', 'error', '-c', USE, cwd=tmp_path)
-    assert (status, told) == (0, '[3.0, 3.0]\n')
+    status, output = run(python, '-W', 'error', '-c', USE, cwd=tmp_path)
+    assert (status, output) == (0, '[3.0, 3.0]\n')

@@ -42,7 +42,7 @@ def test_every_page_is_in_the_contents() -> None:
 
 def reference() -> list[tuple[str, str, str]]:
     """Module, directive and name of each entry of the reference."""
-    found = []
+    entries = []
     for path in sorted((DOCS / 'api').glob('*.md')):
         module = ''
         for line in read(path).splitlines():
@@ -50,8 +50,8 @@ def reference() -> list[tuple[str, str, str]]:
             if directive == 'currentmodule':
                 module = name
             elif directive.startswith('auto'):
-                found.append((module, directive, name))
-    return found
+                entries.append((module, directive, name))
+    return entries
 
 
 def directive_of(value: Any) -> str:
