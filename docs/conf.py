@@ -63,6 +63,7 @@ html_favicon = '_static/favicon.svg'
 html_static_path = ['_static']
 html_css_files = ['site.css']
 html_copy_source = False
+html_show_copyright = False  # the licence says it
 html_show_sphinx = False
 html_context = {'default_mode': 'auto'}
 html_theme_options = {

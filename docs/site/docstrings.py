@@ -10,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util import inspect
 from sphinx.util.typing import stringify_annotation
 
 import jfold as jf
@@ -75,6 +76,10 @@ def signature(
     """Return a signature with short types; none for classes that users do not make."""
     if not args:
         return None
+    if value is jf.nnx.Fold:  # NNX calls its classes by rules of its own
+        own = inspect.signature(value.__init__, bound_method=True)
+        options = {'show_return_annotation': False, 'unqualified_typehints': True}
+        args = inspect.stringify_signature(own, **options)
     for short, long in [*SHORT, (repr(SAVE_PRODUCTS), 'SAVE_PRODUCTS')]:
         args = args.replace(long, short)
     if what not in ('class', 'exception') or value in CONSTRUCTED:
