@@ -24,7 +24,6 @@ extensions = [
     'sphinx.ext.autodoc',
     'sphinx.ext.linkcode',
     'sphinx_copybutton',
-    'sphinx_design',
     'links',  # docs/site/links.py
     'sources',
     'docstrings',

@@ -29,7 +29,11 @@ def page_of(path: Path) -> str:
 
 
 class LinkFiles(SphinxTransform):
-    """Links to files and folders that are no pages lead to pages that show them."""
+    """Links to files and folders that are no pages lead to pages that show them.
+
+    A link may also be relative to the root, as those of the README, of which the front
+    page includes parts.
+    """
 
     default_priority = 870  # before Sphinx collects files to be copied
 
@@ -41,10 +45,14 @@ class LinkFiles(SphinxTransform):
             target = node['reftarget']
             if node.get('refdomain') or node.get('reftype') != 'myst':
                 continue
-            path = Path(os.path.normpath(here / target))
-            if target and (ROOT / path).exists():
-                LINKED.add(path)
-                uri = self.app.builder.get_target_uri(page_of(path))
+            paths = Path(os.path.normpath(here / target)), Path(target)
+            path = next((x for x in paths if (ROOT / x).exists()), None)
+            if target and path is not None:
+                page = path.with_suffix('').as_posix()
+                if page not in self.env.found_docs:
+                    page = page_of(path)
+                    LINKED.add(path)
+                uri = self.app.builder.get_target_uri(page)
                 at = self.app.builder.get_target_uri(self.env.docname)
                 where = {'internal': True, 'refuri': relative_uri(at, uri)}
                 node.replace_self(nodes.reference('', '', *node.children, **where))
