@@ -15,14 +15,15 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from one_process import EXAMPLES, SIZE, compiled, dealt, loss, train, trees
+from one_process import EXAMPLES, JOBS, SIZE, compiled, dealt, loss, train, trees
 
 SUPPORT = Path(__file__).parents[1] / 'support'
+Found = dict[str, list[Any]]  # of each process, by job
 pytestmark = pytest.mark.slow
 
 
-def processes(job: str, count: int = 2) -> list[Any]:
-    """What each of some processes found out."""
+def processes(*jobs: str, count: int = 2) -> Found:
+    """What each of some processes found out, by job; they do one after another."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
@@ -31,14 +32,21 @@ def processes(job: str, count: int = 2) -> list[Any]:
     command = [sys.executable, str(SUPPORT / 'one_process.py'), str(port), str(count)]
     running = [
         subprocess.Popen(
-            [*command, str(number), job], env=env, stdout=-1, stderr=-1, text=True
+            [*command, str(number), *jobs], env=env, stdout=-1, stderr=-1, text=True
         )
         for number in range(count)
     ]
-    found = [process.communicate(timeout=300) for process in running]
-    for process, (_, errors) in zip(running, found, strict=True):
+    ended = [process.communicate(timeout=300) for process in running]
+    for process, (_, errors) in zip(running, ended, strict=True):
         assert process.returncode == 0, errors
-    return [json.loads(out.splitlines()[-1]) for out, _ in found]
+    found = [json.loads(out.splitlines()[-1]) for out, _ in ended]
+    return {job: [each[job] for each in found] for job in jobs}
+
+
+@pytest.fixture(scope='module')
+def jobs() -> Found:
+    """What two processes found out, by job."""
+    return processes(*(job for job in JOBS if job != 'of_some'))
 
 
 def alone(batches: Any) -> list[Any]:
@@ -48,9 +56,9 @@ def alone(batches: Any) -> list[Any]:
         return train(model, params, batches(model), None)
 
 
-def test_of_a_corpus() -> None:
+def test_of_a_corpus(jobs: Found) -> None:
     """Nothing is said: each knows what all others need."""
-    first, second = processes('of_corpus')
+    first, second = jobs['of_corpus']
     assert first == second
     want = alone(lambda model: model.batches(model.trace(trees()), SIZE, shuffle=1))
     np.testing.assert_allclose(first[:-1], want, rtol=1e-12)
@@ -58,10 +66,10 @@ def test_of_a_corpus() -> None:
     assert first[-1] == 1  # program
 
 
-def test_of_streams() -> None:
+def test_of_streams(jobs: Found) -> None:
     """Each has its own examples; the room is agreed upon. Batches are those of one
     process that has all of them, but rows are counted within each stream."""
-    first, second = processes('of_streams')
+    first, second = jobs['of_streams']
     assert first == second
     with jax.enable_x64(True):
         model, params = compiled()
@@ -74,9 +82,9 @@ def test_of_streams() -> None:
     assert len(first) == 2 + 2  # losses, the sum of the parameters, programs
 
 
-def test_of_a_schedule() -> None:
+def test_of_a_schedule(jobs: Found) -> None:
     """Four examples of one process and three of the other, on two devices each."""
-    first, second = processes('of_schedules')
+    first, second = jobs['of_schedules']
     with jax.enable_x64(True):
         model, params = compiled()
         want = float(loss(params, model, model.schedule(trees(7)), 1.0))
@@ -91,9 +99,9 @@ def test_of_a_schedule() -> None:
     assert (first[2], second[2]) == ([True, True], [True, True])
 
 
-def test_of_workers_that_trace() -> None:
+def test_of_workers_that_trace(jobs: Found) -> None:
     """Each process has two of grain's; together they give what one list gives."""
-    first, second = processes('of_workers')
+    first, second = jobs['of_workers']
     assert first == second
     with jax.enable_x64(True):
         model, params = compiled()
@@ -109,19 +117,19 @@ def sum_of(examples: list[Any]) -> float:
         return float(loss(params, model, model.schedule(examples), 1.0))
 
 
-def test_generated_expressions() -> None:
+def test_generated_expressions(jobs: Found) -> None:
     """To twelve digits, with metrics; of shards without an example, or without one of
     the operations, and of fewer examples than shards."""
-    first, second = processes('of_expressions')
+    first, second = jobs['of_expressions']
     assert first == second
     expressions, with_metrics = first
     assert expressions == 3
     assert with_metrics
 
 
-def test_devices_that_share_shards() -> None:
+def test_devices_that_share_shards(jobs: Found) -> None:
     """Along another axis of the mesh, over processes: all give all examples."""
-    first, second = processes('of_shared_shards')
+    first, second = jobs['of_shared_shards']
     assert first == second
     np.testing.assert_allclose(first[:-1], 3 * [sum_of(trees(SIZE))], rtol=1e-12)
     assert first[-1].startswith('expected `sharding` over devices of this process')
@@ -129,16 +137,16 @@ def test_devices_that_share_shards() -> None:
 
 def test_devices_of_some_processes() -> None:
     """Those without any are not asked."""
-    *both, last = processes('of_some', 3)
+    *both, last = processes('of_some', count=3)['of_some']
     data = trees(SIZE)
     want = [sum_of(data[:4])] * 2 + [sum_of(data[:6])] * 2
     np.testing.assert_allclose(both, [want] * 2, rtol=1e-12)
     np.testing.assert_allclose(last, want[2:], rtol=1e-12)
 
 
-def test_streams_go_on_in_another_number_of_processes() -> None:
+def test_streams_go_on_in_another_number_of_processes(jobs: Found) -> None:
     """The state counts the examples of all."""
-    (state, rest), again = processes('stopped')
+    (state, rest), again = jobs['stopped']
     assert again == [state, rest]
     assert state['position'] == SIZE
     with jax.enable_x64(True):
@@ -156,8 +164,8 @@ def test_streams_go_on_in_another_number_of_processes() -> None:
     np.testing.assert_allclose(found, rest, rtol=1e-12)
 
 
-def test_a_bad_example_of_one_process_is_told_by_all() -> None:
-    (first, first_errors), (second, second_errors) = processes('bad_example')
+def test_a_bad_example_of_one_process_is_told_by_all(jobs: Found) -> None:
+    (first, first_errors), (second, second_errors) = jobs['bad_example']
     assert second.startswith('1: InputError: example 5 of the source')
     assert first.startswith(
         '1: RuntimeError: expected batches of all processes, got an error in process '
@@ -168,17 +176,17 @@ def test_a_bad_example_of_one_process_is_told_by_all() -> None:
     assert second_errors == ['InputError'] * 2
 
 
-def test_the_end_of_one_process_is_told_by_all() -> None:
+def test_the_end_of_one_process_is_told_by_all(jobs: Found) -> None:
     text = (
         '1: RuntimeError: expected as many batches of all processes, got no more of '
         'process 1 after 1: give each as many examples'
     )
-    assert processes('end_of_data') == [text, text]
+    assert jobs['end_of_data'] == [text, text]
 
 
-def test_a_process_that_says_nothing_is_told() -> None:
+def test_a_process_that_says_nothing_is_told(jobs: Found) -> None:
     """Whoever waits for it does not wait for ever."""
-    first, second = processes('silence')
+    first, second = jobs['silence']
     assert first == (
         '0: RuntimeError: expected batches of all processes, heard nothing of process '
         '1 for 2 seconds'

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of several processes that train together; run by `test_processes`.
 
-    python tests/support/one_process.py PORT PROCESSES NUMBER JOB
+    python tests/support/one_process.py PORT PROCESSES NUMBER JOB...
 
-Prints what it found out as JSON.
+Prints what it found out, by job, as JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -173,14 +174,15 @@ def drawn(count: int) -> list[Any]:
     return found
 
 
+def refused(*_: Any, **__: Any) -> None:
+    """Stands where processes would compare what each has."""
+    raise AssertionError('expected no collective')
+
+
+@mock.patch.object(multihost_utils, 'assert_equal', refused)
 def of_shared_shards(sharding: Any) -> Any:
     """All have devices of every shard, along an axis of their own; nobody compares what
     each gives, from whatever thread."""
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise AssertionError('expected no collective')
-
-    multihost_utils.assert_equal = refused
     devices = np.array(jax.devices()).reshape(-1, DEVICES).T  # [shards, processes]
     mesh = Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
     shared = NamedSharding(mesh, jax.P('data'))
@@ -287,14 +289,14 @@ JOBS = {
 
 
 def main() -> None:
-    """Runs a job in one of the processes."""
-    port, processes, number, job = sys.argv[1:]
+    """Runs jobs in one of the processes."""
+    port, processes, number, *jobs = sys.argv[1:]
     jax.config.update('jax_enable_x64', True)
     jax.config.update('jax_num_cpu_devices', DEVICES)
     jax.distributed.initialize(f'127.0.0.1:{port}', int(processes), int(number))
     mesh = jax.make_mesh((len(jax.devices()),), ('data',), (AxisType.Auto,))
-    found = JOBS[job](NamedSharding(mesh, jax.P('data')))
-    print(json.dumps(found), flush=True)
+    sharding = NamedSharding(mesh, jax.P('data'))
+    print(json.dumps({job: JOBS[job](sharding) for job in jobs}), flush=True)
 
 
 if __name__ == '__main__':
