@@ -35,10 +35,9 @@ def test_cell_by_cell(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('seed', range(2))
-def test_out_of_order(tmp_path: Path, seed: int) -> None:
+def test_out_of_order(tmp_path: Path) -> None:
     """All cells once, then any of them, again and again."""
-    rng = random.Random(seed)
-    again = [rng.choice(CELLS) for _ in range(60)]
+    rng = random.Random(0)
+    again = [rng.choice(CELLS) for _ in range(90)]
     for ran in run_cells([*CELLS, *again], tmp_path):
         check(ran)

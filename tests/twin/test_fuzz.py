@@ -252,6 +252,12 @@ def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(known) - set(drawn) == set()
 
 
+@functools.cache
+def case_of(seed: int) -> cases.Case:
+    """The case that is drawn from a seed."""
+    return cases.make_case(cases.fresh(seed))
+
+
 @pytest.mark.slow
 def test_every_way_of_using_some_blocks_is_drawn() -> None:
     """Labels, states that are handed down and that come with a sequence, parts of
@@ -267,7 +273,7 @@ def test_every_way_of_using_some_blocks_is_drawn() -> None:
     seen: set[str] = set()
     for seed in range(300):
         if ways - seen:
-            block = cases.make_case(cases.fresh(seed)).block
+            block = case_of(seed).block
             seen |= {way for way in ways if way in printed(block)}
     assert ways - seen == set()
 
@@ -278,7 +284,7 @@ def test_every_way_in_and_every_transformation_is_drawn() -> None:
     wanted: set[object] = {*WAYS, *TRANSFORMATIONS, *STRATEGIES, True, 'deep'}
     for seed in range(2000):
         if wanted:
-            case = cases.make_case(cases.fresh(seed))
+            case = case_of(seed)
             wanted -= {step.way for step in case.steps} | {*case.options.values()}
             wanted -= {*case.nesting} | ({'deep'} if len(case.nesting) == 3 else set())
     assert wanted == set()
@@ -336,7 +342,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def until_one_fails(folder: Path) -> Worker:
     """A worker that went from case to case."""
-    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=300)
+    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=120)
     while not worker.signatures:
         worker.case()
     return worker
