@@ -41,6 +41,8 @@ settings.register_profile(
 )
 settings.load_profile('jfold')
 
+gc.set_threshold(700, 10, 100)  # looking at all objects, seldom: modules are many
+
 
 MAPS = Path('/proc/self/maps')
 MANY_MAPS = 40_000  # of 65,530, which Linux grants a process

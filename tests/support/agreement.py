@@ -127,10 +127,12 @@ def eager_loss(
 
 # Of parameters and arrays from elsewhere, of which some are ints. Compiling dominates
 # these tests, so it is asked not to try hard.
+_options: Any = {'xla_backend_optimization_level': 0}
+_batched = jax.jit(batched_loss, static_argnums=1, compiler_options=_options)
 _batched_grad = jax.jit(
     jax.value_and_grad(batched_loss, (0, 4), has_aux=True, allow_int=True),
     static_argnums=1,
-    compiler_options={'xla_backend_optimization_level': 0},
+    compiler_options=_options,
 )
 _eager = jax.value_and_grad(eager_loss, (0, 5), has_aux=True, allow_int=True)
 
@@ -194,7 +196,7 @@ def agree(
     add_up(total, [loss for (loss, _), _ in each], 10 * rtol)
     add_up(floats(grads), [floats(grad) for _, grad in each], rtol)
     if forward:
-        _, (values, metrics) = batched_loss(params, model, schedule, *given)
+        _, (values, metrics) = _batched(params, model, schedule, *given)
         same_results(values, metrics, found, rtol)
 
 

@@ -205,11 +205,11 @@ def changed(name: str, batches: int, most: int = 40, **options: Any) -> int:
     params = model.init(jax.random.key(0))
     corpus = model.trace(examples_of(name, rng, 50, most))
     alone = [bits(model, params, corpus.schedule([i]))[0] for i in range(50)]
+    model.reserve(corpus.capacities(50))
     count = 0
     for number in range(batches):
-        size = 50 if number % 2 else 32
-        chosen = rng.choice(50, int(rng.integers(1, size)), replace=number % 3 == 0)
-        found = bits(model, params, corpus.schedule(chosen, size=size))
+        chosen = rng.choice(50, int(rng.integers(1, 50)), replace=number % 3 == 0)
+        found = bits(model, params, corpus.schedule(chosen, size=50))
         count += sum(x != alone[i] for x, i in zip(found, chosen, strict=True))
     return count
 
