@@ -43,7 +43,7 @@ def test_devices_are_compared_with_one(tmp_path: Path) -> None:
     """And with PyTorch, where models are trees: with or without making levels."""
     where = environment(tmp_path / 'peers')
     quick = '--quick', '--repeats', 2, '--environments', where
-    (_, *rows), markdown = run('devices', *quick, folder=tmp_path)
+    (_, *rows), markdown = run('devices', *quick, folder=tmp_path, apart=True)
     jobs = {row['ratio'].rpartition(': ')[0] for row in rows}
     assert len(jobs) == 3
     assert len(rows) == 4 * len(jobs)

@@ -232,7 +232,7 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
     other = tmp_path / 'other'
     shutil.copytree(ROOT / 'jfold', other / 'jfold')
     sizes = '--trees 2 --leaves 2 --hidden 4 --chain 3 --repeats 2'.split()
-    (_, *rows), markdown = run('against', other, *sizes, folder=tmp_path)
+    (_, *rows), markdown = run('against', other, *sizes, folder=tmp_path, apart=True)
     assert [row['ratio'] for row in rows][-3:] == [
         'merge from a corpus',
         'infer',
@@ -240,9 +240,8 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
     ]
     assert all(row['median'] > 0 for row in rows)
     assert 'gradients of a batch were equal' in markdown
-    (_, *rows), _ = run(
-        'against', other, '--host', *sizes, '--only=1 x name', folder=tmp_path
-    )
+    host = other, '--host', *sizes, '--only=1 x name'
+    (_, *rows), _ = run('against', *host, folder=tmp_path, apart=True)
     assert [row.get('ratio') for row in rows][:1] == ['1 x name']
     with pytest.raises(SystemExit, match='a folder jfold/'):
         against.load(tmp_path)
@@ -251,7 +250,8 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_workers_write_one_corpus(tmp_path: Path) -> None:
     """Two at once, the same bytes as one."""
-    (_, *rows), markdown = run('tracing', '--quick', '--repeats', 2, folder=tmp_path)
+    quick = '--quick', '--repeats', 2
+    (_, *rows), markdown = run('tracing', *quick, folder=tmp_path, apart=True)
     assert [row['workers'] for row in rows] == [1, 2]
     assert all(row['rate'] > 0 for row in rows)
     assert 'equal, byte by byte' in markdown
@@ -269,7 +269,7 @@ def test_ways_to_store_arrays_are_compared(tmp_path: Path) -> None:
 
 
 def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
-    (_, *rows), _ = run('balance', '--quick', folder=tmp_path)
+    (_, *rows), _ = run('balance', '--quick', folder=tmp_path, apart=True)
     assert [row['devices'] for row in rows] == [2, 8, 2, 8]
     for row in rows:
         assert 1 <= row['fullest / mean'] <= row['in order']
