@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmark_runs import BENCHMARKS, run
+from program_runs import BENCHMARKS, run
 
 import jfold as jf
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmark_runs import run
+from program_runs import run
 
 import jfold as jf
 

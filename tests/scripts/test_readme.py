@@ -7,8 +7,6 @@ import contextlib
 import functools
 import io
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +15,10 @@ from typing import Any
 import jax
 import pytest
 from one_expression import written as page_written
+from program_runs import EXAMPLES, ROOT, output
 
 from jfold import blocks
 
-ROOT = Path(__file__).parents[2]
 ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
 NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
 GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks', 'lazy', 'concepts'
@@ -29,14 +27,6 @@ PAGES = sorted(
     str(x.relative_to(ROOT)) for f in FOLDERS for x in (ROOT / f).glob('*.md')
 )
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
-
-
-def run_example(name: str, *options: str, cwd: Path) -> str:
-    """What an example program prints, warnings being errors."""
-    command = [sys.executable, '-W', 'error', str(ROOT / 'examples' / name), *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def code_of(page: str) -> list[str]:
@@ -157,7 +147,9 @@ def test_function_names_prints_its_table_and_draws(
     """The main job, small."""
     picture = tmp_path / 'curve.png'
     options = '--quick', '--devices', devices, '--picture', str(picture)
-    printed = run_example('function_names.py', *options, cwd=tmp_path)
+    printed = output(
+        EXAMPLES / 'function_names.py', *options, folder=tmp_path, apart=True
+    )
     for line in ('most frequent word', 'bag of node types', 'tree model', 'nodes/s'):
         assert line in printed
     assert picture.read_bytes().startswith(b'\x89PNG')
@@ -183,7 +175,7 @@ def test_small_examples_print_their_tables(
 ) -> None:
     """They learn beside a baseline."""
     program, *options = name.split()
-    printed = run_example(f'{program}.py', *options, '--quick', cwd=tmp_path)
+    printed = output(EXAMPLES / f'{program}.py', *options, '--quick', folder=tmp_path)
     assert heads in printed
     assert 'epoch  2: loss' in printed
 
@@ -191,7 +183,9 @@ def test_small_examples_print_their_tables(
 @pytest.mark.slow
 def test_engines_trace_in_workers(tmp_path: Path) -> None:
     """Two of Dask's, started and stopped, then two of grain's."""
-    printed = run_example('corpus_in_parts.py', '--quick', cwd=tmp_path)
+    printed = output(
+        EXAMPLES / 'corpus_in_parts.py', '--quick', folder=tmp_path, apart=True
+    )
     assert 'Dask, 2 workers' in printed
     assert 'nodes) in 3 parts' in re.sub(', [0-9.]+ MB', '', printed)
     assert 'grain, 2 workers' in printed
@@ -204,7 +198,9 @@ def test_molecules_need_no_file(model: str, tmp_path: Path) -> None:
     pytest.importorskip(
         'rdkit', reason='RDKit, which reads molecules, is not installed'
     )
-    printed = run_example('molecules.py', '--quick', '--model', model, cwd=tmp_path)
+    printed = output(
+        EXAMPLES / 'molecules.py', '--quick', '--model', model, folder=tmp_path
+    )
     assert 'mean of training  linear' in re.sub('  +', '  ', printed)
     assert 'epoch  2: loss' in printed
 
@@ -217,7 +213,9 @@ def test_molecules_read_the_file(tmp_path: Path) -> None:
     )
     if not ESOL.exists():
         pytest.skip(f'the solubilities of ESOL are not at {ESOL}')
-    printed = run_example('molecules.py', '--quick', '--esol', str(ESOL), cwd=tmp_path)
+    printed = output(
+        EXAMPLES / 'molecules.py', '--quick', '--esol', str(ESOL), folder=tmp_path
+    )
     assert printed.startswith('120 molecules')
     assert 'mean ± deviation' in printed
 
@@ -227,7 +225,7 @@ def test_sentiment_needs_no_file(tmp_path: Path) -> None:
     """Without a treebank it makes one up; several models with dropout are one run."""
     options = ('--epochs', '2', '--hidden', '8', '--limit', '60', '--seeds', '3')
     options += ('--dropout', '0.2', '--recurrent-dropout', '0.2')
-    printed = run_example('sentiment.py', *options, cwd=tmp_path)
+    printed = output(EXAMPLES / 'sentiment.py', *options, folder=tmp_path)
     assert re.search(r'best epochs on dev: \[[12], [12], [12]\]', printed)
     assert re.search(r'test roots: fine \d+\.\d \(\d+\.\d\), binary', printed)
     assert re.search(r'test roots, ensemble: fine \d+\.\d, binary', printed)
@@ -240,7 +238,9 @@ def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
     if not TREEBANK.exists():
         pytest.skip(f'the Stanford Sentiment Treebank is not at {TREEBANK}')
     options = ('--trees', str(TREEBANK), '--epochs', '1', '--hidden', '8')
-    printed = run_example('sentiment.py', *options, '--limit', '60', cwd=tmp_path)
+    printed = output(
+        EXAMPLES / 'sentiment.py', *options, '--limit', '60', folder=tmp_path
+    )
     assert 'dev roots: fine' in printed
 
 
@@ -249,18 +249,15 @@ def test_names_reads_an_archive(tmp_path: Path) -> None:
     """That of 18 languages, where it is at hand."""
     if not NAMES.exists():
         pytest.skip(f'the names of 18 languages are not at {NAMES}')
-    printed = run_example('names.py', '--names', str(NAMES), '--quick', cwd=tmp_path)
+    printed = output(
+        EXAMPLES / 'names.py', '--names', str(NAMES), '--quick', folder=tmp_path
+    )
     assert re.search(r'^all +14410 +3602$', printed, re.MULTILINE)
     assert 'letters and words' in printed
 
 
 def test_one_expression_all_the_way() -> None:
     """The page is what its program prints."""
-    command = [
-        sys.executable,
-        '-W',
-        'error',
-        str(ROOT / 'tests/support/one_expression.py'),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == page_written().strip()
+    program = ROOT / 'tests/support/one_expression.py'
+    printed = output(program, folder=program.parent, apart=True)
+    assert printed.strip() == page_written().strip()
