@@ -192,8 +192,8 @@ OTHERS: dict[Callable[[int], jf.Block], list[Any]] = {
 def test_uses_on_other_data_are_lowered_once_where_they_are_many(
     make: Callable[[int], jf.Block],
 ) -> None:
-    """As if they were declarations: 2^30 uses, of which data may have a few."""
-    block, examples = make(30), OTHERS[make]
+    """As if they were declarations: 2^20 uses, of which data may have a few."""
+    block, examples = make(20), OTHERS[make]
     assert block.input_type == jf.ObjectType()
     assert block.output_type == jf.TensorType(())
     model, small = jf.compile(block), jf.compile(make(4))
