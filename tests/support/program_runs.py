@@ -26,21 +26,29 @@ def run(
     """The rows and the Markdown that a benchmark writes, the head first."""
     files = {name: folder / f'{program}.{name}' for name in ('json', 'markdown')}
     given = [*options, *(x for k, path in files.items() for x in (f'--{k}', path))]
-    printed = output(BENCHMARKS / f'{program}.py', *given, folder=folder, apart=apart)
+    how: dict[str, Any] = {'folder': folder, 'apart': apart, 'warnings': 'default'}
+    printed = output(BENCHMARKS / f'{program}.py', *given, **how)
     markdown = files['markdown'].read_text()
     assert printed == markdown + '\n'
     return list(map(json.loads, files['json'].read_text().splitlines())), markdown
 
 
-def output(path: Path, *options: Any, folder: Path, apart: bool = False) -> str:
+def output(
+    path: Path,
+    *options: Any,
+    folder: Path,
+    apart: bool = False,
+    warnings: str = 'error',
+) -> str:
     """What a program prints, as the main one of this process or, `apart`, of its own.
 
-    Warnings are errors.
+    Here warnings are errors; there they are what is said, as ports that are taken may
+    be warned of.
     """
     command = [*map(str, (path, *options))]
     if apart:
         done = subprocess.run(
-            [sys.executable, '-W', 'error', *command],
+            [sys.executable, '-W', warnings, *command],
             cwd=folder,
             env=os.environ | {'JAX_PLATFORMS': 'cpu'},
             capture_output=True,
