@@ -73,6 +73,15 @@ def without_leftovers() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.fixture(scope='module')
+def only_new_garbage() -> Iterator[None]:
+    """Collections pass over all that there was before the tests of a module."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
     """Whatever a test starts ends by itself or by `close`."""

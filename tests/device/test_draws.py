@@ -320,6 +320,7 @@ def test_programs_that_draw_nothing_hold_no_keys() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('only_new_garbage')  # JAX collects after each trace
 def test_no_tracer_leaks() -> None:
     model, params, examples = compiled('modules')
     schedule = model.schedule(examples)

@@ -9,7 +9,7 @@ import linecache
 import pathlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,16 +24,7 @@ from jfold.program.operations import Layer, Operation, Program
 from jfold.scheduling.spec import Spec
 from jfold.tracing.record import Source
 
-
-@pytest.fixture(autouse=True, scope='module')
-def only_what_is_new() -> Iterator[None]:
-    """Collections of garbage pass over all that there was before."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
+pytestmark = pytest.mark.usefixtures('only_new_garbage')
 BYTES = 8 << 20  # of each array that a model of these tests holds
 EXAMPLES = [1, (2, (3, 4)), ((1, 2), 3)]
 
