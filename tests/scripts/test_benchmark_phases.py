@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmark_runs import BENCHMARKS, run
+from program_runs import BENCHMARKS, run
 
 sys.path += [str(BENCHMARKS)]
 
