@@ -247,10 +247,15 @@ def _staged_operations(
     uses, apart = split.split_of, split.program(split.operations)
     stages = _stages(apart, uses, program)
     # Only its own groups may read what a segment sum combines on the way, so it is kept
-    # apart from the same function on plain pairs; and what takes turns from the rest.
-    sums = (place in split.reductions for place in range(len(uses)))
-    loops = are_recurrent(apart)[: len(uses)]
-    kinds = list(zip(stages, uses, sums, loops, strict=True))
+    # apart from the same function on plain pairs; and what takes turns, and what is
+    # before or behind that, from the rest.
+    before, behind = _around(apart, _recurrent(split) - _segment_sums(split))
+    kinds = [
+        (stage, use, place in split.reductions, loops, place in before, place in behind)
+        for place, (stage, use, loops) in enumerate(
+            zip(stages, uses, are_recurrent(apart), strict=True)
+        )
+    ]
     distinct = sorted({*kinds})
     number = {kind: n for n, kind in enumerate(distinct)}
     first = tuple(number[kind] for kind in kinds)

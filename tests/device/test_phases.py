@@ -149,7 +149,19 @@ trees, bags = jf.Map(tree()), tree(jf.Map(word) >> rounds >> jf.Sum(), list)
 few = jf.OneOf(
     lambda xs: len(xs) > 2, {True: trees >> jf.Sum(), False: jf.GetItem(0) >> tree()}
 )
-fold = jf.Map(word) >> jf.Fold(cell, jf.Function(lambda: jnp.zeros(WIDTH), name='none'))
+none = jf.Function(lambda: jnp.zeros(WIDTH), name='none')
+fold = jf.Map(word) >> jf.Fold(cell, none)
+
+
+@jf.compose
+def both_sides(x: Any) -> Any:
+    """A sum that a fold reads with trees, and a sum of these trees."""
+    total = jf.Sum()(jf.Map(word)(jf.GetItem(0)(x)))
+    states = trees(jf.GetItem(1)(x))
+    pairs = jf.ZipWith(out)(states, jf.Broadcast()(total))
+    return jf.Sum()(states), jf.Fold(cell, none)(pairs)
+
+
 ints = jf.Map(jf.InputTransform(str) >> jf.InputTransform(len) >> jf.Scalar('int32'))
 # By name: a block, data, and the numbers of components before, in and behind loops.
 MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
@@ -213,6 +225,11 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
         many(family),
         (0, 2, 5),
     ),
+    'sums on both sides that do not meet': (
+        both_sides,
+        lambda rng: (words(rng), many(a_tree)(rng)),
+        (2, 3, 1),
+    ),
     'two results': (
         trees >> attention >> jf.AllOf(loss, one),
         many(a_tree),
@@ -257,7 +274,6 @@ def test_a_fixed_order_needs_loops() -> None:
 
 def test_a_largest_with_a_gradient_takes_turns() -> None:
     """Where several items are the largest, its gradient goes by the tree of pairs."""
-    none = jf.Function(lambda: jnp.zeros(WIDTH), name='none')
     model = jf.compile(trees >> jf.Max(none) >> loss)
     assert not model.program.applied
     agree(model, model.init(KEY), [[1, 1, 2], [], [(1, 2), (1, 2)]], 1e-12)
