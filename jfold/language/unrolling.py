@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -72,6 +72,11 @@ def unroll_rounds(
     takes_turns = before.has_loops or _has_recursion(before)
     if takes_turns and not any(_combines(before, o) for o in before.reductions):
         return None
+    if takes_turns and _are_used_once(before):
+        # To tell uses apart would change nothing, but how operations are numbered.
+        applied, sums = _applied(before), _segment_sums(before)
+        if not applied or _are_apart(before, applied & sums):
+            return (before, text, chosen, applied) if applied else None
     if not takes_turns and _is_unrolled(before) and _are_apart(before):
         return before, text, chosen, frozenset(range(len(before.operations)))
     # Uses in a function are those of all its calls, so they are not told apart.
@@ -195,10 +200,21 @@ def _recurrent(g: Generator) -> set[int]:
     return {o for part in parts if part.recurrent for o in part.operations}
 
 
-def _are_apart(g: Generator) -> bool:
-    """Return whether each segment sum has its own operations, numbered in a row."""
+def _are_used_once(g: Generator) -> bool:
+    """Return whether each recurrent operation is applied at one place."""
+    return all(g.applied_at[o] == 1 for o in _recurrent(g))
+
+
+def _are_apart(g: Generator, chosen: Collection[int] | None = None) -> bool:
+    """Return whether each segment sum has its own operations, numbered in a row.
+
+    Args:
+      chosen: the operations of sums; if `None`, all that are recurrent.
+    """
     parts = components(g.program(g.operations))
     sums = [part.operations for part in parts if part.recurrent]
+    if chosen is not None:
+        sums = [part for part in sums if part[0] in chosen]
     are_alone = all(g.applied_at[o] == 1 for part in sums for o in part)
     return are_alone and all(part[-1] - part[0] + 1 == len(part) for part in sums)
 
