@@ -275,8 +275,8 @@ def test_other_versions(path: Path, tmp_path: Path) -> None:
         with refuses(f'{begin}, with {what}: {end}', jf.UnknownFormatError):
             jf.load(other)
 
-    check_refused('format 1, not 3', format=1)
-    check_refused('format 2, not 3', format=2, program={}, params=None)
+    check_refused('format 1, not 4', format=1)
+    check_refused('format 3, not 4', format=3, program={}, params=None)
     program = saved(path)['program']
     classes = [*program['classes'], 'Later']
     check_refused(
