@@ -237,6 +237,7 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
     ),
 }
 any_model = pytest.mark.parametrize('name', MODELS)
+QUICK = 'a sum that is read twice', 'softmax', 'rounds below, softmax above'
 
 
 def batches(name: str, *sizes: int) -> list[list[Any]]:
@@ -282,7 +283,10 @@ def test_a_largest_with_a_gradient_takes_turns() -> None:
 # ---- values and gradients ------------------------------------------------------------
 
 
-@any_model
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in MODELS],
+)
 def test_values_and_gradients_are_those_of_eval(name: str) -> None:
     """In two batches of one model, whose rooms and modes of reading differ."""
     model = jf.compile(MODELS[name][0])
@@ -327,6 +331,7 @@ def test_expressions(root: str) -> None:
     equal()
 
 
+@pytest.mark.slow
 def test_transformations() -> None:
     """Forward mode, second derivatives, and a batch of parameters."""
     block, _, _ = MODELS['rounds below, softmax above']
