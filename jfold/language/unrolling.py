@@ -139,10 +139,17 @@ def _is_segment_sum(g: Generator, program: Operations, part: Component) -> bool:
 
 
 def _combines(g: Generator, o: int) -> str:
-    """Return `Operation.combines`; '' for bools, whose sum is no number."""
+    """Return `Operation.combines`; '' where a dtype cannot be combined at once.
+
+    A sum of bools is no number. Where there is no infinity, or no order, extrema have
+    nothing to begin with.
+    """
     types, operation = [*g.tables.types], g.operations[o]
-    is_bool = any(types[t].dtype.kind == 'b' for t in operation.outputs)
-    return '' if is_bool else operation.combines
+    dtypes = [types[t].dtype for t in operation.outputs]
+    if operation.combines == ADD:
+        return '' if any(x.kind == 'b' for x in dtypes) else ADD
+    is_ordered = all(x.kind in 'iuf' or x.name == 'bfloat16' for x in dtypes)
+    return operation.combines if is_ordered else ''
 
 
 def _is_stopped(program: Operations, part: Component) -> bool:

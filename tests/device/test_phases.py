@@ -280,6 +280,35 @@ def test_a_largest_with_a_gradient_takes_turns() -> None:
     agree(model, model.init(KEY), [[1, 1, 2], [], [(1, 2), (1, 2)]], 1e-12)
 
 
+@pytest.mark.parametrize(
+    ('dtype', 'has_loops'),
+    [
+        *(('uint8', False), ('int32', False), ('float16', False), ('bfloat16', False)),
+        *(('int4', True), ('float8_e4m3fn', True), ('complex64', True)),
+    ],
+)
+def test_extrema_begin_with_an_infinity_or_take_turns(
+    dtype: str, has_loops: bool
+) -> None:
+    """Of negative numbers, and of numbers that are not: as of one example alone."""
+    kind = jnp.dtype(dtype)
+    stopped = jf.Function(lambda x: jax.lax.stop_gradient(x) + x.dtype.type(0))
+    items = jf.Map(jf.Tensor([], kind))
+    block = jf.Record((items >> jf.Max() >> stopped, items >> jf.Min() >> stopped))
+    model = jf.compile(block)
+    assert model.program.has_loops == has_loops
+    least = 0 if dtype == 'uint8' else -3
+    lists = [[2, least, 1], [least], [1, 0, 3, 1, 2, 0, 3, 1, 2, least]]
+    examples = [(np.array(x, kind), np.array(x, kind)) for x in lists]
+    if jnp.issubdtype(kind, jnp.inexact):
+        examples.append((np.array([1, np.nan, 0], kind),) * 2)
+    largest, smallest = model.apply({}, model.schedule(examples))
+    for k, example in enumerate(examples):
+        both = (np.asarray(x).astype('complex') for x in block.eval(example))
+        for got, want in zip((largest[k], smallest[k]), both, strict=True):
+            np.testing.assert_array_equal(np.asarray(got).astype('complex'), want)
+
+
 # ---- values and gradients ------------------------------------------------------------
 
 
