@@ -20,7 +20,7 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines, Writer
 from jfold.language.names import WORDS, without_unused
-from jfold.language.rounds import Call, Facts, OperationChoice
+from jfold.language.rounds import Facts, OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Region, Rows
 from jfold.language.typed import TypedUse
@@ -64,8 +64,6 @@ class Generator(Writer):
             self.written[key] = self.names.new(name)
             self._function(key, node, value)
         name = self.written[key]
-        tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
-        self.calls.append(Call(w.key, key, tensors))
         # A call on the caller's own arguments: a cycle of such calls never ends.
         leaves = [
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat

@@ -80,7 +80,7 @@ def group_function(
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
         inputs = [s.Tensor('', x.type, x.makers) for x in items] * size
-        place = g.applied(o, inputs, w.key)
+        place = g.applied(o, inputs)
         g.reductions.add(place)
         numbers.append(place)
         makers.append(g.makers_of(place))

@@ -124,7 +124,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
         rngs=rngs,
         evaluating=_layer_call(uniform, rngs, evaluates=True) if rngs else None,
         owner=uniform.owner,
-        combines='' if function.init else _combines(function.fn),
+        combines=_combines(function.fn) if function.init is None else '',
     )
 
 

@@ -426,7 +426,7 @@ class Lines:
     def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write the entries of one application on tapes; return its output tensors."""
         g = self.g
-        o = g.applied(o, inputs, self.key)
+        o = g.applied(o, inputs)
         rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
         name = g.operation_name(o)
         entries = self.entries(rows, inputs, name, g.about(o))

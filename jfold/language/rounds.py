@@ -51,19 +51,6 @@ class Facts:
     sites: Mapping[Hashable, tuple[Any, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call in one function of the source to another; both are keys of functions.
-
-    Attributes:
-      tensors: whether an argument is a tensor or a sequence.
-    """
-
-    caller: Hashable
-    callee: Hashable
-    tensors: bool
-
-
 @dataclass(frozen=True, eq=False)
 class OperationChoice:
     """The operations of a program, after fusion and unrolling.
@@ -99,7 +86,6 @@ class Round:
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
       chained: those of them that reduce results of their own.
-      has_loops: whether a loop over a sequence runs on its own results.
       applied_at: per operation, the number of places where it is applied.
       untouched: per function, its calls that pass on its own arguments unchanged.
       node: the use of a block that is being written.
@@ -122,9 +108,7 @@ class Round:
         self.inputs: dict[int, list[ProducerSet]] = {}
         self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
-        self.calls: list[Call] = []
-        self.applied_in: dict[Hashable, set[int]] = {}
-        self.has_loops, self.applications = False, 0
+        self.applications = 0
         self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
         self.split_of: Sequence[int] = ()
@@ -254,8 +238,8 @@ class Round:
             result += self._outside_inputs(use.operation, use.given)
         return result + [tensor for tensor, feed in pairs if not feed]
 
-    def applied(self, o: int, inputs: Sequence[s.Tensor], key: Hashable) -> int:
-        """Note that function `key` applies `o` to inputs; return its number here.
+    def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
+        """Note that a place applies `o` to inputs; return its number here.
 
         With `split` or `kinds`, a place may have another operation than `o`.
         """
@@ -268,7 +252,6 @@ class Round:
             o = now
         self.applications += 1
         self.applied_at[o] += 1
-        self.applied_in.setdefault(key, set()).add(o)
         makers = self.inputs.setdefault(o, [0] * len(inputs))
         for k, tensor in enumerate(inputs):
             makers[k] |= tensor.makers

@@ -135,7 +135,6 @@ def _reduced_group(
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a loop that combines pairs of neighbours; return the value that is left."""
     combine = node.parts[0]
-    w.g.has_loops = True
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
     item = blank(operand.items)

@@ -177,7 +177,6 @@ def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     assert combine is not None
     operand = finite_sequence(value, w)
     first = w.part(start, None)
-    w.g.has_loops = True
     state = w.joined((node, 'state'), w.assigned('state', first))
 
     # What the body gives may be made by other operations than the start, so the set of
@@ -247,7 +246,6 @@ def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     else:
         first = w.part(start, None)
     operand = finite_sequence(value, w)
-    w.g.has_loops = True
     state = w.joined((node, 'state'), w.assigned('state', first))
 
     next_states: list[s.Symbol] = []  # the one of `body`, once that has run

@@ -30,13 +30,12 @@ In the code a *place* is the statement of the source by which a use is recorded.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from jfold.language.generate import Generator, generate_source
-from jfold.language.rounds import Call, OperationChoice
+from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.program.components import (
     Component,
@@ -69,47 +68,70 @@ def unroll_rounds(
     Args:
       before, text: the last round and its source, with the operations `chosen`.
     """
-    takes_turns = before.has_loops or _has_recursion(before)
-    if takes_turns and not any(_combines(before, o) for o in before.reductions):
-        return None
-    if takes_turns and _are_used_once(before):
-        # To tell uses apart would change nothing, but how operations are numbered.
-        applied, sums = _applied(before), _segment_sums(before)
-        if not applied or _are_apart(before, applied & sums):
-            return (before, text, chosen, applied) if applied else None
-    if not takes_turns and _is_unrolled(before) and _are_apart(before):
-        return before, text, chosen, frozenset(range(len(before.operations)))
-    # Uses in a function are those of all its calls, so they are not told apart.
-    if sum(before.applied_at.values()) > MOST:
-        return None
-    if not takes_turns and _is_shared(before, _recurrent(before)):
+    # If each recurrent operation is applied at one place, to tell uses apart would
+    # change nothing but how operations are numbered.
+    applied_at, recurrent = before.applied_at, _recurrent(before)
+    if all(applied_at[o] == 1 for o in recurrent) and _sums_are_in_a_row(before):
+        return _unrolled(before, text, chosen)
+    if sum(applied_at.values()) > MOST:
         return None
     # First each use gets its own operation; then those of one stage become one.
-    levelled = frozenset(_recurrent(before) if takes_turns else ())
-    chosen = replace(chosen, levelled=levelled)
-    split, _ = generate_source(tables, replace(chosen, split=True))
+    split, chosen = _split(tables, chosen, recurrent)
+    looped = _looped(split)
+    if looped and not _segment_sums(split):
+        return None
+    # Uses of what takes no turns may be written for lists, which was not known before.
+    levelled = {split.split_of[place] for place in looped}
+    if levelled != recurrent:
+        split, chosen = _split(tables, chosen, levelled)
     program = before.program(before.operations)
-    kinds, operations = _staged_operations(split, program)
-    pairs = tuple(zip(split.split_of, kinds, strict=True))
-    unrolled = replace(chosen, operations=operations, kinds=pairs)
-    after, text = generate_source(tables, unrolled)
-    if not takes_turns:
-        every = frozenset(range(len(after.operations)))
-        return (after, text, unrolled, every) if _is_unrolled(after) else None
-    applied = _applied(after)
-    return (after, text, unrolled, applied) if applied else None
+    now, operations = _staged_operations(split, program)
+    kinds = tuple(zip(split.split_of, now, strict=True))
+    chosen = replace(chosen, operations=operations, kinds=kinds)
+    after, text = generate_source(tables, chosen)
+    looped = _looped(after)
+    if any(o in looped and use not in chosen.levelled for use, o in kinds):
+        return None  # its levels were not recorded
+    return _unrolled(after, text, chosen)
+
+
+def _split(
+    tables: Tables, chosen: OperationChoice, levelled: Iterable[int]
+) -> tuple[Generator, OperationChoice]:
+    """Return the last round with an operation for each use, and the choice behind it.
+
+    Args:
+      levelled: the operations whose uses may be recurrent.
+    """
+    chosen = replace(chosen, levelled=frozenset(levelled))
+    split, _ = generate_source(tables, replace(chosen, split=True))
+    return split, chosen
+
+
+def _unrolled(g: Generator, text: str, chosen: OperationChoice) -> Unrolled | None:
+    """Return a program with what runs outside of loops; `None` if nothing does."""
+    applied = _applied(g)
+    return (g, text, chosen, applied) if applied or not g.operations else None
 
 
 # ---- what runs outside of loops ------------------------------------------------------
 
 
 def _applied(g: Generator) -> frozenset[int]:
-    """Return the operations before all loops, and those behind, if they have sums."""
-    program, sums = g.program(g.operations), _segment_sums(g)
-    before, behind = _around(program, _recurrent(g) - sums)
-    return frozenset(
-        itertools.chain.from_iterable(x for x in (before, behind) if x & sums)
-    )
+    """Return the operations before all loops, and those behind, if they have sums.
+
+    All, if there are no loops.
+    """
+    program, sums, looped = g.program(g.operations), _segment_sums(g), _looped(g)
+    if not looped:
+        return frozenset(range(len(program.operations)))
+    parts = (part for part in _around(program, looped) if part & sums)
+    return frozenset(itertools.chain.from_iterable(parts))
+
+
+def _looped(g: Generator) -> set[int]:
+    """Return the operations that take turns: recurrent, and no segment sums."""
+    return _recurrent(g) - _segment_sums(g)
 
 
 def _segment_sums(g: Generator) -> set[int]:
@@ -121,35 +143,27 @@ def _segment_sums(g: Generator) -> set[int]:
         if part.recurrent
         and g.reductions.issuperset(part.operations)
         and not g.chained.intersection(part.operations)
-        and _is_segment_sum(g, program, part)
+        and _is_segment_sum(program, part)
         for o in part.operations
     }
 
 
-def _is_segment_sum(g: Generator, program: Operations, part: Component) -> bool:
+def _is_segment_sum(program: Operations, part: Component) -> bool:
     """Return whether a component is sums of numbers, or extrema without a gradient.
 
     The gradient of an extremum goes to all items that have it, by the tree in which
     they are compared: so it is taken level by level, unless nothing asks for it.
     """
-    kinds = {_combines(g, o) for o in part.operations}
-    if len(kinds) > 1 or '' in kinds:
+    (kind, *others) = {program.operations[o].combines for o in part.operations}
+    if others or not kind:
         return False
-    return kinds == {ADD} or _is_stopped(program, part)
-
-
-def _combines(g: Generator, o: int) -> str:
-    """Return `Operation.combines`; '' where a dtype cannot be combined at once.
-
-    A sum of bools is no number. Where there is no infinity, or no order, extrema have
-    nothing to begin with.
-    """
-    types, operation = [*g.tables.types], g.operations[o]
-    dtypes = [types[t].dtype for t in operation.outputs]
-    if operation.combines == ADD:
-        return '' if any(x.kind == 'b' for x in dtypes) else ADD
-    is_ordered = all(x.kind in 'iuf' or x.name == 'bfloat16' for x in dtypes)
-    return operation.combines if is_ordered else ''
+    (t,) = program.operations[part.operations[0]].outputs
+    dtype = program.types[t].dtype
+    if kind == ADD:
+        return bool(dtype.kind != 'b')  # a sum of bools is no number
+    # Where there is no infinity, or no order, extrema have nothing to begin with.
+    is_ordered = dtype.kind in 'iuf' or dtype.name == 'bfloat16'
+    return is_ordered and _is_stopped(program, part)
 
 
 def _is_stopped(program: Operations, part: Component) -> bool:
@@ -190,70 +204,17 @@ def _around(program: Operations, looped: set[int]) -> tuple[set[int], set[int]]:
 # ---- what is recurrent ---------------------------------------------------------------
 
 
-def _is_unrolled(g: Generator) -> bool:
-    """Return whether only segment sums are recurrent, and none may read another."""
-    recurrent, program = _recurrent(g), g.program(g.operations)
-    are_sums = all(
-        g.reductions.issuperset(part.operations) and _is_segment_sum(g, program, part)
-        for part in components(program)
-        if part.recurrent
-    )
-    return are_sums and not _is_shared(g, recurrent)
-
-
 def _recurrent(g: Generator) -> set[int]:
     """Return the operations that read their own results, maybe through others."""
     parts = components(g.program(g.operations))
     return {o for part in parts if part.recurrent for o in part.operations}
 
 
-def _are_used_once(g: Generator) -> bool:
-    """Return whether each recurrent operation is applied at one place."""
-    return all(g.applied_at[o] == 1 for o in _recurrent(g))
-
-
-def _are_apart(g: Generator, chosen: Collection[int] | None = None) -> bool:
-    """Return whether each segment sum has its own operations, numbered in a row.
-
-    Args:
-      chosen: the operations of sums; if `None`, all that are recurrent.
-    """
-    parts = components(g.program(g.operations))
-    sums = [part.operations for part in parts if part.recurrent]
-    if chosen is not None:
-        sums = [part for part in sums if part[0] in chosen]
-    are_alone = all(g.applied_at[o] == 1 for part in sums for o in part)
-    return are_alone and all(part[-1] - part[0] + 1 == len(part) for part in sums)
-
-
-def _has_recursion(g: Generator) -> bool:
-    """Return whether functions call themselves, directly or through others."""
-    left = {key: [x for x in g.calls if x.caller == key] for key in g.written}
-    # Drop functions that call none of those that are left, until only circles are.
-    while done := [k for k, c in left.items() if left.keys().isdisjoint(_callees(c))]:
-        for key in done:
-            del left[key]
-    return bool(left)
-
-
-def _callees(calls: Sequence[Call]) -> set[Hashable]:
-    return {call.callee for call in calls}
-
-
-def _is_shared(g: Generator, recurrent: set[int]) -> bool:
-    """Return whether several places call a function that applies recurrent operations.
-
-    The function may apply them through others that it calls; a tensor or a sequence
-    must be among the arguments of one of the calls.
-    """
-    places = Counter(call.callee for call in g.calls)
-    keys = {key for key, applied in g.applied_in.items() if recurrent & applied}
-    for _ in g.written:  # add their callers: a call chain is no longer than this
-        keys |= {call.caller for call in g.calls if call.callee in keys}
-    return any(
-        call.callee in keys and call.tensors and places[call.callee] > 1
-        for call in g.calls
-    )
+def _sums_are_in_a_row(g: Generator) -> bool:
+    """Return whether the operations of each segment sum are numbered in a row."""
+    parts, sums = components(g.program(g.operations)), _segment_sums(g)
+    rows = [part.operations for part in parts if sums.issuperset(part.operations)]
+    return all(row[-1] - row[0] + 1 == len(row) for row in rows)
 
 
 def _staged_operations(
@@ -272,7 +233,7 @@ def _staged_operations(
     # Only its own groups may read what a segment sum combines on the way, so it is kept
     # apart from the same function on plain pairs; and what takes turns, and what is
     # before or behind that, from the rest.
-    before, behind = _around(apart, _recurrent(split) - _segment_sums(split))
+    before, behind = _around(apart, _looped(split))
     kinds = [
         (stage, use, place in split.reductions, loops, place in before, place in behind)
         for place, (stage, use, loops) in enumerate(
