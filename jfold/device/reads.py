@@ -279,7 +279,8 @@ def read_values(
     """
     if place not in state.leaving:
         return _gathered(state, t, makers, section)
-    from_loops, behind = state.leaving[place], phases(state.execution.program).applied
+    from_loops = state.leaving[place]
+    behind = phases(state.execution.program).outputs_behind
     if not makers & behind:
         return from_loops
     others = _gathered(state, t, makers & behind, section, constants=False)

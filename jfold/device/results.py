@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from jax import Array, lax
 from jfold.base.arrays import Arrays
 from jfold.device.batch import Batch
 from jfold.device.buffers import Values, take
-from jfold.program.components import Place, operand, phases
+from jfold.program.components import Place, phases, sources, type_at
 from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.layout import layout
 from jfold.scheduling.sections import Section, section_of
@@ -42,9 +42,8 @@ class ResultTensor:
 
 def returned(spec: Spec) -> tuple[ResultTensor, ...]:
     """Return the tensors of all results of a program, in order."""
-    first = len(spec.program.operations)
-    results = enumerate(spec.program.results, first)
-    return _tensors(spec, [(r, j) for r, x in results for j, _ in enumerate(x.tensors)])
+    results = enumerate(sources(spec.program).results, len(spec.program.operations))
+    return _tensors(spec, {(r, j): x for r, row in results for j, x in enumerate(row)})
 
 
 def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
@@ -52,15 +51,22 @@ def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
     return _tensors(spec, phases(spec.program).leaving)
 
 
-def _tensors(spec: Spec, wanted: Sequence[Place]) -> tuple[ResultTensor, ...]:
+def _tensors(
+    spec: Spec, wanted: Mapping[Place, ProducerSet]
+) -> tuple[ResultTensor, ...]:
+    """Return what is read at places; `wanted` has the producers."""
     program, places = spec.program, layout(spec)
-    behind, tensors = phases(program).applied, []
-    for place in wanted:
-        t, makers = operand(program, place)
-        section = section_of(program, places.sections, place)
-        edge, is_mixed = places.edges_leaving.get(place, -1), bool(makers & behind)
-        tensors.append(ResultTensor(t, section, edge, makers, is_mixed))
-    return tuple(tensors)
+    behind = phases(program).outputs_behind
+    return tuple(
+        ResultTensor(
+            type_at(program, place),
+            section_of(program, places.sections, place),
+            places.edges_leaving.get(place, -1),
+            makers,
+            is_mixed=bool(makers & behind),
+        )
+        for place, makers in wanted.items()
+    )
 
 
 def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -92,21 +92,21 @@ class Phases:
       before: numbers of components, in the order in which they run.
       loops, behind: likewise.
       looped: the outputs of operations in loops, as a bit set.
-      applied: the outputs of operations behind loops, as a bit set.
+      outputs_behind: the outputs of operations behind loops, as a bit set.
       entering: the outputs of operations before that are read in loops, or beside
         results of loops.
-      leaving: the operands behind, and the tensors of results, that may be read from
-        loops. A table is an operation, or a result behind all operations. The summands
-        of a segment sum are column -1 of its first operation.
+      leaving: by place, the producers of operands behind, and of tensors of results,
+        that may be read from loops. A table is an operation, or a result behind all
+        operations. The summands of a segment sum are column -1 of its first operation.
     """
 
     before: tuple[int, ...]
     loops: tuple[int, ...]
     behind: tuple[int, ...]
     looped: ProducerSet
-    applied: ProducerSet
+    outputs_behind: ProducerSet
     entering: ProducerSet
-    leaving: tuple[Place, ...]
+    leaving: Mapping[Place, ProducerSet]
 
 
 SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment sum
@@ -118,7 +118,7 @@ def phases(operations: Operations) -> Phases:
     applied, producers = operations.applied, sources(operations)
     sums, parts = segment_sums(operations), components(operations)
     before, loops, behind = list[int](), list[int](), list[int]()
-    leaving: dict[Place, ProducerSet] = {}  # the producers of each
+    leaving: dict[Place, ProducerSet] = {}
     looped = after = from_loops = entering = 0
     for c, part in enumerate(parts):
         reads = union(union(producers.inputs[o]) for o in part.operations)
@@ -146,23 +146,18 @@ def phases(operations: Operations) -> Phases:
                 leaving[table, column] = makers
     entering = (entering | union(leaving.values())) & ~looped & ~after
     numbers = tuple(before), tuple(loops), tuple(behind)
-    return Phases(*numbers, looped, after, entering, tuple(leaving))
+    return Phases(*numbers, looped, after, entering, leaving)
 
 
-def operand(operations: Operations, place: Place) -> tuple[int, ProducerSet]:
-    """Return the type, and the producers, of what is read from loops at a place."""
+def type_at(operations: Operations, place: Place) -> int:
+    """Return the number of the type that is read at a place of `Phases.leaving`."""
     table, column = place
-    producers, count = sources(operations), len(operations.operations)
     if column == SUMMANDS:
-        part = components(operations)[component_of(operations)[table]]
-        makers = union(union(producers.inputs[o]) for o in part.operations)
         (t,) = operations.operations[table].outputs
-        return t, makers & ~union(map(_outputs_of(operations), part.operations))
-    if table < count:
-        t = operations.operations[table].inputs[column]
-        return t, producers.inputs[table][column]
-    result = operations.results[table - count]
-    return result.tensors[column], producers.results[table - count][column]
+        return t
+    types = [x.inputs for x in operations.operations]
+    types += [x.tensors for x in operations.results]
+    return types[table][column]
 
 
 def _outputs_of(operations: Operations) -> Callable[[int], ProducerSet]:

@@ -31,8 +31,8 @@ from jfold.program.components import (
     component_of,
     components,
     first_results,
-    operand,
     phases,
+    type_at,
 )
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.sections import (
@@ -260,11 +260,10 @@ def _edges(
         return tuple(steps)
 
     of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
-    leaving = {
-        place: take([t], section_of(program, sections, place).shape[0])[0]
-        for place in phases(program).leaving
-        for t, _ in [operand(program, place)]
-    }
+    leaving = {}
+    for place in phases(program).leaving:
+        (rows,) = section_of(program, sections, place).shape
+        (leaving[place],) = take([type_at(program, place)], rows)
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
         sums += take([t], rows + sum_width[t] if rows else 0)
