@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jfold.language.generate import Generator, generate_source
@@ -68,31 +68,32 @@ def unroll_rounds(
     Args:
       before, text: the last round and its source, with the operations `chosen`.
     """
+    whole, applied_at = _parts_of(before), before.applied_at
     # If each recurrent operation is applied at one place, to tell uses apart would
     # change nothing but how operations are numbered.
-    applied_at, recurrent = before.applied_at, _recurrent(before)
-    if all(applied_at[o] == 1 for o in recurrent) and _sums_are_in_a_row(before):
-        return _unrolled(before, text, chosen)
+    is_alone = all(applied_at[o] == 1 for o in whole.looped | whole.sums)
+    if is_alone and whole.sums_are_in_a_row:
+        return _unrolled(before, whole, text, chosen)
     if sum(applied_at.values()) > MOST:
         return None
     # First each use gets its own operation; then those of one stage become one.
-    split, chosen = _split(tables, chosen, recurrent)
-    looped = _looped(split)
-    if looped and not _segment_sums(split):
+    split, chosen = _split(tables, chosen, whole.looped | whole.sums)
+    parts = _parts_of(split)
+    if parts.looped and not parts.sums:
         return None
     # Uses of what takes no turns may be written for lists, which was not known before.
-    levelled = {split.split_of[place] for place in looped}
-    if levelled != recurrent:
+    levelled = {split.split_of[place] for place in parts.looped}
+    if levelled != chosen.levelled:
         split, chosen = _split(tables, chosen, levelled)
-    program = before.program(before.operations)
-    now, operations = _staged_operations(split, program)
+        parts = _parts_of(split)
+    now, operations = _staged_operations(split, parts, whole.program)
     kinds = tuple(zip(split.split_of, now, strict=True))
     chosen = replace(chosen, operations=operations, kinds=kinds)
     after, text = generate_source(tables, chosen)
-    looped = _looped(after)
-    if any(o in looped and use not in chosen.levelled for use, o in kinds):
+    parts = _parts_of(after)
+    if any(o in parts.looped and use not in levelled for use, o in kinds):
         return None  # its levels were not recorded
-    return _unrolled(after, text, chosen)
+    return _unrolled(after, parts, text, chosen)
 
 
 def _split(
@@ -108,44 +109,66 @@ def _split(
     return split, chosen
 
 
-def _unrolled(g: Generator, text: str, chosen: OperationChoice) -> Unrolled | None:
+def _unrolled(
+    g: Generator, parts: Parts, text: str, chosen: OperationChoice
+) -> Unrolled | None:
     """Return a program with what runs outside of loops; `None` if nothing does."""
-    applied = _applied(g)
+    applied = parts.applied
     return (g, text, chosen, applied) if applied or not g.operations else None
 
 
 # ---- what runs outside of loops ------------------------------------------------------
 
 
-def _applied(g: Generator) -> frozenset[int]:
-    """Return the operations before all loops, and those behind, if they have sums.
+@dataclass(frozen=True)
+class Parts:
+    """The recurrent operations of a program.
 
-    All, if there are no loops.
+    Attributes:
+      program: the program.
+      sums: the operations of segment sums, which reduce no items of their own making.
+      looped: the other ones, which take turns.
     """
-    program, sums, looped = g.program(g.operations), _segment_sums(g), _looped(g)
-    if not looped:
-        return frozenset(range(len(program.operations)))
-    parts = (part for part in _around(program, looped) if part & sums)
-    return frozenset(itertools.chain.from_iterable(parts))
+
+    program: Operations
+    sums: frozenset[int]
+    looped: frozenset[int]
+
+    @property
+    def sums_are_in_a_row(self) -> bool:
+        """Whether the operations of each segment sum are numbered in a row."""
+        parts = (part.operations for part in components(self.program))
+        sums = [part for part in parts if self.sums.issuperset(part)]
+        return all(part[-1] - part[0] + 1 == len(part) for part in sums)
+
+    @property
+    def applied(self) -> frozenset[int]:
+        """The operations before all loops, and those behind, if they have sums.
+
+        All, if there are no loops.
+        """
+        if not self.looped:
+            return frozenset(range(len(self.program.operations)))
+        parts = (part for part in _around(self) if part & self.sums)
+        return frozenset(itertools.chain.from_iterable(parts))
 
 
-def _looped(g: Generator) -> set[int]:
-    """Return the operations that take turns: recurrent, and no segment sums."""
-    return _recurrent(g) - _segment_sums(g)
-
-
-def _segment_sums(g: Generator) -> set[int]:
-    """Return the operations of sums that reduce no items of their own making."""
+def _parts_of(g: Generator) -> Parts:
+    """Return the recurrent operations of a round's program."""
     program = g.program(g.operations)
-    return {
-        o
-        for part in components(program)
-        if part.recurrent
-        and g.reductions.issuperset(part.operations)
+    recurrent = [part for part in components(program) if part.recurrent]
+    sums = [
+        part
+        for part in recurrent
+        if g.reductions.issuperset(part.operations)
         and not g.chained.intersection(part.operations)
         and _is_segment_sum(program, part)
-        for o in part.operations
-    }
+    ]
+    of_sums, every = (
+        frozenset(o for part in parts for o in part.operations)
+        for parts in (sums, recurrent)
+    )
+    return Parts(program, of_sums, every - of_sums)
 
 
 def _is_segment_sum(program: Operations, part: Component) -> bool:
@@ -184,13 +207,14 @@ def _is_stopped(program: Operations, part: Component) -> bool:
     )
 
 
-def _around(program: Operations, looped: set[int]) -> tuple[set[int], set[int]]:
+def _around(parts: Parts) -> tuple[set[int], set[int]]:
     """Return the operations that read no results of loops, and those behind all loops.
 
     Neither has one of those that are between loops.
     """
+    program = parts.program
     order, reads = [x.operations for x in components(program)], direct_reads(program)
-    below, above = set(looped), set(looped)  # what loops read, and what reads them
+    below, above = {*parts.looped}, {*parts.looped}  # what loops read, what reads them
     for operations in order:
         if any(above.intersection(results_in(reads[o])) for o in operations):
             above.update(operations)
@@ -201,24 +225,11 @@ def _around(program: Operations, looped: set[int]) -> tuple[set[int], set[int]]:
     return every - above, above - below
 
 
-# ---- what is recurrent ---------------------------------------------------------------
-
-
-def _recurrent(g: Generator) -> set[int]:
-    """Return the operations that read their own results, maybe through others."""
-    parts = components(g.program(g.operations))
-    return {o for part in parts if part.recurrent for o in part.operations}
-
-
-def _sums_are_in_a_row(g: Generator) -> bool:
-    """Return whether the operations of each segment sum are numbered in a row."""
-    parts, sums = components(g.program(g.operations)), _segment_sums(g)
-    rows = [part.operations for part in parts if sums.issuperset(part.operations)]
-    return all(row[-1] - row[0] + 1 == len(row) for row in rows)
+# ---- stages --------------------------------------------------------------------------
 
 
 def _staged_operations(
-    split: Generator, program: Operations
+    split: Generator, parts: Parts, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
     """Return per place the number of its operation, and the operations by component.
 
@@ -226,14 +237,15 @@ def _staged_operations(
 
     Args:
       split: a round with an operation for each place.
+      parts: of its program.
       program: the program whose operations the uses have in common.
     """
-    uses, apart = split.split_of, split.program(split.operations)
+    uses, apart = split.split_of, parts.program
     stages = _stages(apart, uses, program)
     # Only its own groups may read what a segment sum combines on the way, so it is kept
     # apart from the same function on plain pairs; and what takes turns, and what is
     # before or behind that, from the rest.
-    before, behind = _around(apart, _looped(split))
+    before, behind = _around(parts)
     kinds = [
         (stage, use, place in split.reductions, loops, place in before, place in behind)
         for place, (stage, use, loops) in enumerate(
