@@ -25,7 +25,7 @@ BASE ?= main
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-changed test-quick check bench bench-gpu accelerators fuzz \
-  docs docs-check clean
+  notebooks docs docs-check clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ accelerators: $(ACCELERATORS)/.ready  ## compile for a GPU and a TPU, there or n
 fuzz: $(READY)  ## look for faults by drawing cases; ARGS='--minutes 60 --workers 2'
 	$(BIN)/python tests/fuzz/campaign.py $(ARGS)
 
+notebooks: $(DOCS)/.ready  ## execute the notebooks; ARGS=first_model some
+	JAX_PLATFORMS=cpu $(DOCS)/bin/python docs/site/notebooks.py $(ARGS)
+
 docs: $(DOCS)/.ready  ## build the site of the documentation, in build/docs
 	rm -rf build/docs
 	JAX_PLATFORMS=cpu $(DOCS)/bin/sphinx-build -W --keep-going -q -E \
@@ -91,7 +94,7 @@ $(GPU)/.ready: $(READY)
 	  "jax[cuda12]==$$($(BIN)/python -c 'import jax; print(jax.__version__)')"
 	@touch $@
 
-# Sphinx imports the package, so JAX and Flax are here too.
+# Sphinx imports the package, and notebooks run: JAX and what examples need are here too.
 $(DOCS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install -qq --disable-pip-version-check \

@@ -20,7 +20,7 @@ author = copyright = 'The jfold authors'
 version = release = jfold.__version__
 
 extensions = [
-    'myst_parser',
+    'myst_nb',
     'sphinx.ext.autodoc',
     'sphinx.ext.linkcode',
     'sphinx_copybutton',
@@ -32,6 +32,7 @@ root_doc = 'docs/index'
 include_patterns = [
     '*.md',
     'docs/**.md',
+    'docs/notebooks/*.ipynb',
     'examples/README.md',
     'benchmarks/README.md',
     'tests/README.md',
@@ -42,6 +43,7 @@ nitpicky = True
 default_role = 'code'
 smartquotes_action = 'D'  # dashes alone: quotes may be those of strings
 highlight_language = 'text'
+nb_execution_mode = 'off'  # `make notebooks` keeps what they print and draw
 myst_heading_anchors = 4
 myst_enable_extensions = ['colon_fence']
 

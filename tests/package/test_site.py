@@ -33,8 +33,11 @@ def test_every_page_is_in_the_contents() -> None:
     contents = re.findall(r'```\{toctree\}\n(.*?)```', read(DOCS / 'index.md'), re.S)
     entries = [x for x in '\n'.join(contents).splitlines() if x and x[0] != ':']
     shown = [re.sub(r'.*<(.*)>', r'\1', x) for x in entries]
-    paths = [ROOT / f'{x[1:]}.md' if x[0] == '/' else DOCS / f'{x}.md' for x in shown]
+    pages = [ROOT / x[1:] if x[0] == '/' else DOCS / x for x in shown]
+    kinds = ['.ipynb' if x.parent.name == 'notebooks' else '.md' for x in pages]
+    paths = [x.with_suffix(kind) for x, kind in zip(pages, kinds, strict=True)]
     places = '*.md', 'docs/**/*.md', 'examples/*.md', 'benchmarks/*.md', 'tests/*.md'
+    places += ('docs/notebooks/*.ipynb',)
     there = {x for place in (*places, 'jfold/*/*.md') for x in ROOT.glob(place)}
     assert len(paths) == len({*paths})
     assert {*paths} == there - {DOCS / 'index.md'}

@@ -49,6 +49,7 @@ def run_cells(cells: Sequence[str], folder: Path) -> list[Ran]:
       folder: an empty one, to which they may write.
     """
     paths = {'PYTHONPATH': f'{HERE.parents[1]}:{HERE}', 'JAX_PLATFORMS': 'cpu'}
+    paths |= {'MPLBACKEND': 'Agg'}
     done = subprocess.run(
         [sys.executable, str(HERE / 'notebook.py')],
         input=json.dumps(cells),
