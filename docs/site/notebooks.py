@@ -16,6 +16,11 @@ FOLDER = Path(__file__).resolve().parents[1] / 'notebooks'
 TIMEOUT = 300  # seconds that a cell may take
 
 
+def is_progress(output: nbformat.NotebookNode) -> bool:
+    """Return whether an output is of a progress bar, whose lines end without a feed."""
+    return output.get('name') == 'stderr' and '\r' in output.text
+
+
 def execute(path: Path) -> float:
     """Execute a notebook in a kernel of its own and write it with its outputs.
 
@@ -38,6 +43,9 @@ def execute(path: Path) -> float:
         skip_cells_with_tag='skip-execution',
         resources={'metadata': {'path': str(path.parent)}},
     ).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == 'code':
+            cell.outputs = [x for x in cell.outputs if not is_progress(x)]
     notebook.metadata = nbformat.from_dict(
         {
             'kernelspec': {

@@ -28,7 +28,7 @@ def cells(name: str) -> list[dict[str, Any]]:
 
 def quick(source: str) -> str:
     """The same, with the values that its remarks give for a quick run."""
-    return re.sub(r'^(\w+ = ).*# quick: (.*)$', r'\1\2', source, flags=re.MULTILINE)
+    return re.sub(r'^([\w, ]+ = ).*# quick: (.*)$', r'\1\2', source, flags=re.MULTILINE)
 
 
 @pytest.mark.slow
