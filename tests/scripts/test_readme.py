@@ -7,8 +7,6 @@ import contextlib
 import functools
 import io
 import re
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from one_expression import written as page_written
+from page_code import code_of, run_as_printed
 from program_runs import EXAMPLES, ROOT, output
 
 from jfold import blocks
@@ -30,13 +29,6 @@ PAGES = sorted(
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
 
 
-def code_of(page: str) -> list[str]:
-    """The parts of a page that are Python, those in lists without their margin."""
-    text = (ROOT / page).read_text(encoding='utf8')
-    found = re.findall(r'^( *)```python\n(.*?)^\1```', text, re.DOTALL | re.MULTILINE)
-    return [textwrap.dedent(part) for _, part in found]
-
-
 @functools.cache
 def first_model() -> tuple[dict[str, Any], str]:
     """The names of the README's first model after three steps, and what it prints."""
@@ -45,17 +37,6 @@ def first_model() -> tuple[dict[str, Any], str]:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code.replace('range(300)', 'range(3)'), names)
     return names, printed.getvalue()
-
-
-def run_as_printed(
-    part: str, names: dict[str, Any], printed: Callable[[], str]
-) -> None:
-    """Runs a part of a page, which prints what its comments say."""
-    here = part.replace('num_workers=4', 'num_workers=0')  # grain's: this process
-    exec(compile(here, 'page', 'exec', dont_inherit=True), names)
-    remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
-    for line, remark in zip(printed().splitlines(), remarks, strict=True):
-        assert remark.partition(':')[0] == line
 
 
 @pytest.mark.parametrize(
