@@ -60,7 +60,8 @@ USUAL = {
     'schedule': 'Schedule',
 }
 OF_LAYERS = {'docs/blocks', 'docs/api/layers'}  # where a bare name may be one of these
-ELSEWHERE = 'docs/from-fold'  # where a bare name may be one of TensorFlow Fold
+# Where a bare name may be one of another library.
+ELSEWHERE = {'docs/from-fold', 'docs/from-pytorch', 'docs/from-padded-jax'}
 
 
 def public() -> Iterator[tuple[str, Any]]:
@@ -84,7 +85,7 @@ HOMES = {
 
 def documented(text: str, docname: str) -> str | None:
     """Return the name in the reference that code in a sentence stands for, if any."""
-    bare = docname != ELSEWHERE
+    bare = docname not in ELSEWHERE
     name = re.sub(r'\(.*\)$', '', text, flags=re.DOTALL)
     name, marked = re.subn(r'^(jf|jfold)\.', '', name)
     head, _, attribute = name.rpartition('.')

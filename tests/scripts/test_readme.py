@@ -81,12 +81,18 @@ def test_the_page_of_errors_prints_what_is_raised() -> None:
         assert error_of(part, names).split() == message.split()
 
 
-def test_the_page_that_rebuilds_jfold(capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs alone, and compares itself with its own eager twin."""
+@pytest.mark.parametrize(
+    ('page', 'last'),
+    [('inside', 'traced'), ('from-pytorch', 'corpus'), ('from-padded-jax', 'network')],
+)
+def test_pages_that_stand_alone(
+    page: str, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They run without the first model, and compare themselves with a twin."""
     names: dict[str, Any] = {}
-    for part in code_of('docs/inside.md'):
+    for part in code_of(f'docs/{page}.md'):
         run_as_printed(part, names, lambda: capsys.readouterr().out)
-    assert 'traced' in names
+    assert last in names
 
 
 def test_the_readme_is_short() -> None:
