@@ -31,8 +31,8 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
     """The sequences of a batch, one per example, of any lengths; a pytree.
 
     Rows are the items of the first example, in order, then those of the second, and so
-    on. Spare rows, at the end, are zero, so that sums need no mask; gradients flow
-    through all other rows.
+    on. Spare rows, at the end, are zero in what `apply` returns, and count neither in
+    `sum` nor in `mean`; gradients flow through all other rows.
 
     Operators and functions of NumPy, as `np.exp(x)`, work item by item. The other
     operand is a `Ragged` of the same lengths, or a value that goes with every item.
@@ -68,19 +68,23 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
     def sum(self) -> Any:
         """Return the sum [*shape] over the items of all examples."""
-        return jax.tree.map(_total, self.values, is_leaf=_is_ragged)
+
+        def of(x: Any) -> Any:
+            return x.sum() if _is_ragged(x) else _masked(self.mask, x, 0).sum(0)
+
+        return jax.tree.map(of, self.values, is_leaf=_is_ragged)
 
     def mean(self) -> Any:
         """Return the mean [*shape] over the items of all examples; 0 without items.
 
         >>> import jfold as jf
-        >>> jf.Ragged(jnp.array([3.0, 5.0, 0.0]), jnp.array([1, 1])).mean().item()
+        >>> jf.Ragged(jnp.array([3.0, 5.0, 7.0]), jnp.array([1, 1])).mean().item()
         4.0
         """
-        count = self.mask.sum()
+        mask = self.mask
 
         def of(x: Any) -> Any:
-            return x.mean() if _is_ragged(x) else mean_of_rows(jnp.asarray(x), count)
+            return x.mean() if _is_ragged(x) else _mean(mask, x)
 
         return jax.tree.map(of, self.values, is_leaf=_is_ragged)
 
@@ -374,9 +378,9 @@ def _gather_padded(
     return jnp.where(real, chosen, jnp.asarray(fill, x.dtype))
 
 
-def _total(values: Any) -> Any:
-    """Return the sum [*shape] over all rows, or all items of a `Ragged`."""
-    return values.sum() if _is_ragged(values) else jnp.asarray(values).sum(0)
+def _mean(mask: jax.Array, x: Any) -> jax.Array:
+    """Return the mean [*shape] of the rows of `x` where `mask` [rows] is true."""
+    return mean_of_rows(_masked(mask, x, 0), mask.sum())
 
 
 def _is_ragged(values: object) -> bool:
@@ -439,8 +443,9 @@ class MetricValues(Displayed):
     """The values that a `Metric` collected in a batch; a pytree.
 
     Rows are ordered by example, and within an example as `Block.eval` collects them,
-    part by part of the data. Spare rows, at the end (of each shard), are zero, so that
-    sums need no mask. Labels, if the metric has any, are in `Schedule.labels`.
+    part by part of the data. Spare rows, at the end (of each shard), are zero in what
+    `apply` returns, and do not count in `sum` and `mean`. Labels, if the metric has
+    any, are in `Schedule.labels`.
 
     Attributes:
       values: [rows, *shape], or a tuple of such arrays if the metric takes a tuple.
@@ -455,9 +460,8 @@ class MetricValues(Displayed):
 
     def sum(self) -> Any:
         """Return the sum [*shape] over all rows that are not spare."""
-        return jax.tree.map(lambda x: x.sum(0), self.values)
+        return jax.tree.map(lambda x: _masked(self.mask, x, 0).sum(0), self.values)
 
     def mean(self) -> Any:
         """Return the mean [*shape] over all rows that are not spare; 0 without any."""
-        count = self.mask.sum()
-        return jax.tree.map(lambda x: mean_of_rows(x, count), self.values)
+        return jax.tree.map(lambda x: _mean(self.mask, x), self.values)

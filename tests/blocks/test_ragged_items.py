@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import re
 from typing import Any
 
@@ -110,6 +112,19 @@ def test_means_and_sums() -> None:
     same(jax.tree.map(float, deep.mean()), (1.0, 2.0))
     same(jax.tree.map(float, deep.sum()), (3.0, 6.0))
     assert jax.jit(lambda x: (x + 1).mean())(x) == 4
+
+
+def test_means_and_sums_of_real_rows_alone() -> None:
+    """Losses of spare rows, where logits and targets are zero, are not zero."""
+    model = jf.compile(jf.Map(jf.Scalar() >> observed('x')))
+    schedule = model.schedule([[1, 2], [], [6]])
+    found, metrics = model.apply({}, schedule)
+    losses = jf.Ragged(found.values + math.log(2), found.lengths)
+    close(losses.sum(), np.float32(9 + 3 * math.log(2)), 1e-6)
+    close(losses.mean(), np.float32(3 + math.log(2)), 1e-6)
+    nowhere = dataclasses.replace(metrics['x'], values=jnp.log(metrics['x'].values))
+    close(nowhere.mean(), np.float32(math.log(12) / 3), 1e-6)
+    close(nowhere.sum(), np.float32(math.log(12)), 1e-6)
 
 
 def test_means_of_what_overflows() -> None:
