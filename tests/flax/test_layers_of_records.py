@@ -59,6 +59,21 @@ def test_dataclasses_within_each_other() -> None:
     }
 
 
+def test_members_of_an_enum_by_their_values() -> None:
+    """As JSON has them; a value of none shares a row with all unknown ones."""
+
+    @dataclasses.dataclass
+    class Paint:
+        colour: Colour
+
+    colours = [Colour.RED, 1, Colour.GREEN, 2, 3, 'red']
+    examples = [{'colour': colour} for colour in colours]
+    model, params = checked(RecordEncoder(Paint, 4), examples)
+    rows = model.predict(params, examples).tolist()
+    assert rows[::2] == rows[1::2]
+    assert len({str(row) for row in rows}) == len(params['colour']['embedding']) == 3
+
+
 SCHEMA = {
     'type': 'object',
     'properties': {

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
-import enum
 import functools
 import io
 import itertools
@@ -322,21 +320,6 @@ def test_records_of_json() -> None:
     expected = dense(params['fc'], part(record))
     plate = page.Part('plate', 2.5, None, [page.screw])
     close(page.model.predict(params, [record, plate]), [expected] * 2)
-
-
-@pytest.mark.parametrize(
-    ('base', 'is_known'), [(enum.Enum, False), (enum.StrEnum, True)]
-)
-def test_texts_of_json_and_enums(base: Any, is_known: bool) -> None:
-    """A text equals a member of a `StrEnum`, and is unknown to another encoder."""
-    kinds = base('Kind', {'PLATE': 'plate'})
-    part = dataclasses.make_dataclass('Part', [('kind', kinds)])
-    model = jf.compile(jf.layers.RecordEncoder(part, 8))
-    params = model.init(jax.random.key(0))
-    records = [part(kinds.PLATE), {'kind': 'plate'}, {'kind': 'no such'}]
-    member, text, unknown = model.predict(params, records)
-    assert (member != unknown).any()
-    np.testing.assert_array_equal(text, member if is_known else unknown)
 
 
 def test_models_of_pydantic() -> None:

@@ -12,7 +12,7 @@ import operator
 import types
 import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -24,7 +24,7 @@ from jfold.blocks.inputs import InputTransform, Scalar, Vector
 from jfold.blocks.reductions import Sum
 from jfold.blocks.sequences import GetItem, Map
 from jfold.combinators import AllOf, Block
-from jfold.flax.layers.dense import FC, Categorical, Embed
+from jfold.flax.layers.dense import FC, Embed
 
 BUCKETS = 4096  # rows of the table of texts
 ROOT = '#'  # the name of a JSON schema within itself
@@ -45,10 +45,10 @@ def RecordEncoder(
 
     Args:
       description: a dataclass whose annotations are `int`, `float`, `bool`, `str`, an
-        `Enum`, `Literal[...]`, `X | None`, `list[X]`, `tuple[X, ...]`, another
-        dataclass or itself. Or a JSON schema: a mapping with 'type', 'enum',
-        'properties', 'items', 'anyOf' or '$ref' to its '$defs'; absent properties are
-        missing values.
+        `Enum`, of which data have members or their values, `Literal[...]`, `X | None`,
+        `list[X]`, `tuple[X, ...]`, another dataclass or itself. Or a JSON schema: a
+        mapping with 'type', 'enum', 'properties', 'items', 'anyOf' or '$ref' to its
+        '$defs'; absent properties are missing values.
       features: the length of vectors.
       buckets: the number of rows of the table of texts, picked by a checksum.
 
@@ -107,9 +107,12 @@ class _Encoder:
         if dataclasses.is_dataclass(type_):
             return self._declared(type_, lambda: self._of_dataclass(type_, path))
         if origin is typing.Literal:
-            return self._of_values(arguments, path)
+            return self._of_index(_numbered(arguments), path)
         if isinstance(type_, type) and issubclass(type_, enum.Enum):
-            return self._of_values(tuple(type_), path)
+            index: dict[Any, int] = {x: k for k, x in enumerate(type_)}
+            # JSON has the values of members, which are texts or numbers.
+            plain = [x for x in type_ if isinstance(x.value, str | int | float)]
+            return self._of_index({x.value: index[x] for x in plain} | index, path)
         if origin in (typing.Union, types.UnionType) and type(None) in arguments:
             choices = [x for x in arguments if x is not type(None)]
             if len(choices) == 1:
@@ -136,7 +139,7 @@ class _Encoder:
             definition = self._definition(target, path)
             return self._declared(target, lambda: self._of_schema(definition, path))
         if 'enum' in schema:
-            return self._of_values(tuple(schema['enum']), path)
+            return self._of_index(_numbered(schema['enum']), path)
         if 'anyOf' in schema or isinstance(schema.get('type'), list):
             return self._of_nullable(schema, path)
         if schema.get('type') == 'object':
@@ -191,10 +194,10 @@ class _Encoder:
         items = InputTransform(_as_items) >> Map(self.block(description, f'{path}[]'))
         return items >> Sum()
 
-    def _of_values(self, values: tuple[Any, ...], path: str) -> Block:
-        known = dict.fromkeys(values)  # 1 and `true` of a schema are equal in Python
-        table = Embed(len(known) + 1, self.features, name=_name(path))
-        return Categorical(known, unknown=True) >> table
+    def _of_index(self, index: Mapping[Any, int], path: str) -> Block:
+        unknown = len({*index.values()})
+        table = Embed(unknown + 1, self.features, name=_name(path))
+        return InputTransform(index, default=unknown) >> Scalar('int32') >> table
 
     def _of_plain(self, type_: object, path: str) -> Block:
         if type_ is str:
@@ -214,6 +217,11 @@ class _Encoder:
             'RecordEncoder: expected numbers, texts, known values, lists, records, or '
             f'one of these or nothing, got {description!r}{_at(path)}'
         )
+
+
+def _numbered(values: Iterable[Any]) -> dict[Any, int]:
+    """Return the number of each value; 1 and `true` of a schema are equal in Python."""
+    return {value: k for k, value in enumerate(dict.fromkeys(values))}
 
 
 def _field(cls: object, name: str) -> Block:
