@@ -159,7 +159,9 @@ def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
 
     @compose
     def both(items: object) -> Any:
-        return ZipWith(Function(_beside, name='beside'))(forwards(items), backwards(items))
+        return ZipWith(Function(_beside, name='beside'))(
+            forwards(items), backwards(items)
+        )
 
     return both
 
