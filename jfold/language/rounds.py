@@ -390,7 +390,8 @@ class Round:
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
         """Return a new name in the source for a constant of the program.
 
-        Each place has its own, even if the constants of two places are equal.
+        Each place has its own, even if the constants of two places are equal: so the
+        source stays as it is when widths change, and a corpus stays valid.
         """
         name = self.names.constant(wanted)
         self.constant_names[name] = index
