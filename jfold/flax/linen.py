@@ -20,6 +20,13 @@ from jfold.scheduling.schedule import Schedule
 if TYPE_CHECKING:
     from chex import ArrayTree
 
+__all__ = ['Fold']
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return __all__
+
 
 class Fold(linen.Module):
     """A block as a Linen module, called with a schedule.

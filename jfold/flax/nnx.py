@@ -23,6 +23,13 @@ from jfold.scheduling.schedule import Schedule
 if TYPE_CHECKING:
     from chex import ArrayTree
 
+__all__ = ['Cell', 'Fold']
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return __all__
+
 Leaf: TypeAlias = Any  # nnx.Param
 
 

@@ -176,6 +176,8 @@ def test_completion_shows_public_names_alone() -> None:
     assert modules == {'layers', 'linen', 'nnx'}
     assert {'__all__', '__doc__', '__version__'} <= others
     assert set(jf.__all__) <= set(dir(jf))
+    assert dir(jf.linen) == ['Fold'] and dir(jf.nnx) == ['Cell', 'Fold']
+    assert dir(jf.layers) == sorted(jf.layers.__all__)
     from jfold.base import jaxprs
 
     assert inspect.ismodule(jaxprs)

@@ -38,3 +38,8 @@ __all__ = [
     'TreeLSTMLeaf',
     'Weave',
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return __all__
