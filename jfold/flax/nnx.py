@@ -30,6 +30,7 @@ def __dir__() -> list[str]:
     """Return the public names, for completion."""
     return __all__
 
+
 Leaf: TypeAlias = Any  # nnx.Param
 
 
