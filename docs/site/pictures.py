@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of docs/concepts.md: `python docs/site/pictures.py` writes docs/pictures/.
+"""Pictures of the pages: `python docs/site/pictures.py` writes docs/pictures/.
 
-Two are drawn by `jf.draw`, two here: trees on their levels, and the buffer of values.
-Colours are those of the theme of the site, if there is one.
+Two are drawn by `jf.draw`, the others here: trees on their levels, the buffer of
+values, and bars of the figures in tables of benchmarks/README.md. Colours are those of
+the theme of the site, if there is one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +18,16 @@ import jax.numpy as jnp
 import jfold as jf
 
 FOLDER = Path(__file__).resolve().parents[1] / 'pictures'
+FIGURES = FOLDER.parents[1] / 'benchmarks/README.md'
+BARS, BAR = 330, 15  # the longest bar, the height of one
 TREES = [((1, 2), 3), (4, 5), (6, (7, (8, 9)))]
 STEP, HEIGHT, LEFT = 40, 52, 78  # between leaves, between levels, of the first leaf
 CELL = 27
+PEERS = {
+    2: 'training, 32 trees of 32 leaves, H = 128',
+    4: 'training, 64 trees of 128 leaves, H = 256',
+}
+LINES = {1: 'its authors', 2: 'TensorFlow Fold', 3: 'jfold'}
 STYLE = """<style>
 .jfold-picture {
   --text: var(--pst-color-text-base, #1f2328);
@@ -165,6 +174,49 @@ def buffer() -> str:
     return svg(width, top + CELL + 44, parts)
 
 
+def table(head: str) -> list[list[str]]:
+    """Return the rows of the table of recorded figures whose head begins so."""
+    lines = FIGURES.read_text(encoding='utf8').splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith(f'| {head} |'))
+    rows = itertools.takewhile(lambda line: line.startswith('|'), lines[first + 2 :])
+    return [[cell.strip() for cell in row.strip('|').split('|')] for row in rows]
+
+
+def bars(head: str, columns: dict[int, str], relative: bool) -> str:
+    """Return bars of some columns of a table, a group for each row.
+
+    Args:
+      head: how the head of the table begins.
+      columns: the captions of columns by their numbers.
+      relative: whether figures are divided by those of the first row.
+    """
+    rows = table(head)
+    kinds = dict(zip(columns, ('Embed', 'Combine', 'Dense'), strict=False))
+    left = 8 + 7.3 * max(len(row[0]) for row in rows)
+    figures = {(n, k): float(row[k]) for n, row in enumerate(rows) for k in columns}
+    if relative:
+        figures = {(n, k): x / figures[0, k] for (n, k), x in figures.items()}
+    scale = BARS / max(figures.values())
+    parts, y = [], 8
+    for n, row in enumerate(rows):
+        parts.append(text(0, y + (BAR * len(columns)) / 2 + 4, row[0], 'text'))
+        for k in columns:
+            length = scale * figures[n, k]
+            size = f'width="{length:.1f}" height="{BAR - 2}"'
+            parts.append(f'<rect x="{left:g}" y="{y}" {size} class="{kinds[k]}"/>')
+            label = f'{figures[n, k]:.2f}' if relative else f'{figures[n, k]:g}'
+            parts.append(text(round(left + length + 6), y + 11, label, 'muted'))
+            y += BAR
+        y += 8
+    for n, (k, caption) in enumerate(columns.items()):
+        place = y + 8 + 18 * n
+        parts.append(
+            f'<circle cx="{left + 7:g}" cy="{place}" r="6" class="{kinds[k]}"/>'
+        )
+        parts.append(text(left + 20, place + 4, caption, 'text'))
+    return svg(int(left + BARS + 50), y + 18 * len(columns) + 4, parts)
+
+
 def model_of() -> jf.Model:
     """Return the first model of the README, with functions in place of modules."""
     tree = jf.ForwardDeclaration(name='tree')
@@ -183,6 +235,8 @@ def pictures() -> dict[str, str]:
         'levels.svg': jf.draw(model.schedule(TREES)).svg,
         'buffer.svg': buffer(),
         'operations.svg': jf.draw(model).svg,
+        'peers.svg': bars('one thread', PEERS, relative=True),
+        'lines.svg': bars('model', LINES, relative=False),
     }
 
 

@@ -67,7 +67,7 @@ class PutPictures(SphinxTransform):
         """Replace references to such pictures in a document."""
         folder = ROOT / 'docs/pictures'
         for node in [*self.document.findall(nodes.image)]:
-            path = (ROOT / self.env.docname).parent / node['uri']
+            path = Path(os.path.normpath(ROOT / self.env.docname / '..' / node['uri']))
             if path.parent == folder:
                 label = escape(node['alt'], quote=True)
                 text = path.read_text(encoding='utf8')
