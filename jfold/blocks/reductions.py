@@ -40,7 +40,10 @@ def Min(default: Convertible | None = None) -> Reduce:
 
 
 def Mean() -> Pipe:
-    """The mean of a sequence of tensors; zeros if empty. Ints give a float32."""
+    """The mean of a sequence of tensors; zeros if empty. Ints give a float32.
+
+    The sum has the dtype of the items, so that of float16 overflows beyond 65,504.
+    """
     total = Map(Function(as_inexact)) >> Sum()
     return AllOf(total, Length()) >> Function(ratio, name='mean')
 
