@@ -29,6 +29,11 @@ from hypothesis import HealthCheck, Phase, settings
 
 jax.config.update('jax_num_cpu_devices', 8)  # for shards; all else runs on the first
 
+# Both workers, and later runs, compile a program once; JAX reports hits as compiled.
+jax.config.update('jax_compilation_cache_dir', str(Path.cwd() / '.pytest_cache/xla'))
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
 settings.register_profile(
     'jfold',
     deadline=None,
