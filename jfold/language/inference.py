@@ -77,8 +77,8 @@ class Inference:
       results: a memo by callable and argument types: the output type and origins.
       outlined_blocks: references in place of repeated blocks, by block and input type.
       carried: by the variable of a loop's state, the loop.
-      cases: by the variable of the input of a case, the variable of the `OneOf`'s
-        input.
+      cases: by the variable of the input of a case, that of the input of its `OneOf` or
+        `Optional`.
     """
 
     constants: set[b.Block]

@@ -46,7 +46,7 @@ def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
     Args:
       nodes: all uses of blocks typed so far.
       cases: by the variable of the input of a case, the variable of the value that its
-        `OneOf` chooses for.
+        `OneOf` or `Optional` chooses for.
     """
     by_input: dict[Type, list[int]] = {}
     references = [node for node in nodes if isinstance(node.block, b.Reference)]

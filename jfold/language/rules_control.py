@@ -140,7 +140,9 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
 @output_type.register
 def _(block: b.Optional, node: TypedUse, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
-    some: TypedUse = yield state.part(node, block.some_case, ObjectType(), '.some_case')
+    value = state.types.alias(ObjectType())
+    state.cases[value] = node.input
+    some: TypedUse = yield state.part(node, block.some_case, value, '.some_case')
     absent = node, block.none_case, '.none_case', some.output, 'to give'
     none = yield state.substitute(*absent, 'give both cases one type')
     node.parts = (some, none)

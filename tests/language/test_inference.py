@@ -248,6 +248,10 @@ def test_self_reference_must_consume_input() -> None:
         {'x': maybe()}, f'maybe.Optional.some_case.Pipe[0].AllOf[0].maybe(): {tail}'
     )
 
+    other = jf.ForwardDeclaration(name='other')
+    other.resolve_to(jf.Optional(other() >> jf.Function(jnp.sin)))
+    does_not_compile(other(), f'other.Optional.some_case.Pipe[0].other(): {tail}')
+
     a, b = jf.ForwardDeclaration(name='a'), jf.ForwardDeclaration(name='b')
     a.resolve_to(jf.OneOf(type, [(list, b()), (int, number)]))
     b.resolve_to(jf.OneOf(type, [(tuple, a()), (int, number)]))
