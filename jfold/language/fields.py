@@ -16,7 +16,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.blocks.control import Arguments
 from jfold.combinators import Block, Function
 from jfold.language.paths import fail
-from jfold.language.signatures import input_names, inputs_of_init
+from jfold.language.signatures import input_names, inputs_of_init, keyword_names
 from jfold.types import Nested, TupleType, Type
 
 Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several if cases differ
@@ -107,7 +107,8 @@ def argument_order(node: object, block: Block, type_: Type) -> Order | None:
     Items go by name if the parameters of the function have the names of all items.
 
     Raises:
-      TypeError: a parameter has the name of an item and would be passed another.
+      TypeError: a parameter has the name of an item and would be passed another, or
+        none, as it is a keyword.
     """
     if not isinstance(type_, RecordType):
         return None
@@ -115,6 +116,11 @@ def argument_order(node: object, block: Block, type_: Type) -> Order | None:
         return _order(node, block.parameters, type_.names)
     if not isinstance(block, Function):
         return None
+    fields = frozenset[str]().union(*type_.names)
+    if keywords := [name for name in keyword_names(block) if name in fields]:
+        got = f'(*, {", ".join(keywords)})'
+        hint = 'write them before the `*`, or call them otherwise'
+        fail(node, 'positional parameters for fields', got, hint)
     order = _order(node, input_names(block), type_.names)
     names = type_.names if order is None else tuple(type_.names[k] for k in order)
     if not _are_in_place(of_init := inputs_of_init(block), names):

@@ -12,6 +12,7 @@ from jfold.base.errors import short_repr
 from jfold.combinators import Function
 
 POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
+KEYWORD = Parameter.KEYWORD_ONLY
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
@@ -48,6 +49,12 @@ def settings_of(function: Function, count: int) -> list[Parameter]:
 def input_names(function: Function) -> list[str]:
     """Return the names of the positional parameters for inputs, without keys."""
     names = [x.name for x in _positional(function.fn)][function.init is not None :]
+    return [name for name in names if name not in function.rngs]
+
+
+def keyword_names(function: Function) -> list[str]:
+    """Return the names of the parameters that are keywords alone, without keys."""
+    names = [x.name for x in _parameters(function.fn) or () if x.kind is KEYWORD]
     return [name for name in names if name not in function.rngs]
 
 

@@ -151,6 +151,24 @@ def test_names_that_stand_for_others_are_refused(fn: Any, got: str) -> None:
         jf.compile(ONE >> fn)
 
 
+@pytest.mark.parametrize(
+    ('fn', 'got'),
+    [
+        (lambda x, y, *, left=100.0: x - y + left, '(*, left)'),
+        (lambda *, center, left: left - center, '(*, center, left)'),
+        (lambda *both, center=0.0: both[0], '(*, center)'),
+    ],
+)
+def test_fields_are_no_keywords(fn: Any, got: str) -> None:
+    with refuses(
+        'Pipe[1].Function(function): expected positional parameters for fields, got '
+        f'{got}; write them before the `*`, or call them otherwise'
+    ):
+        jf.compile(ONE >> fn)
+    keyed = jf.Function(lambda x, y, *, left: x - y, rngs='left')
+    assert (ONE >> keyed).eval(DATA, {}, deterministic=True).item() == -9
+
+
 def test_inputs_of_an_init_that_stand_for_others_are_refused() -> None:
     layer = jf.Function(lambda w, left, center: w, lambda key, center, left: left)
     with refuses(
