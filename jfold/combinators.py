@@ -280,6 +280,8 @@ def _instead_of(value: object) -> str:
         return f'write `FromTensor(np.float32({value}))`, or `Zeros([])` for a zero'
     if isinstance(value, str):
         return f'write `GetItem({value!r})` for a field'
+    if isinstance(value, Item):
+        return f'write `block >> GetItem({value.key!r})` outside of a composition'
     if isinstance(getattr(value, 'block', None), Block):
         return 'take the block that it was compiled of, `model.block`'
     return 'pass an array for a constant'

@@ -305,7 +305,10 @@ def _check_alike(one: Ragged, other: object) -> None:
     """
     nested = _is_ragged(one.values)
     if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
-        raise TypeError(f'expected a `Ragged` like {one}, got {short_repr(other)}')
+        raise TypeError(
+            f'expected a `Ragged` like {one}, got {short_repr(other)}: '
+            '`schedule.ragged(lists)` makes one of lists'
+        )
     pair = one.lengths, other.lengths
     if len(pair[0]) != len(pair[1]):
         raise ValueError(

@@ -327,7 +327,7 @@ class Inference:
 def _hint(block: b.Block) -> str:
     """Return a hint where types can be declared, if they do not follow."""
     if isinstance(block, b.RNN) and block.initial_state is None:
-        return 'say that of the state, by `initial_state`'
+        return 'say that of the state, by `initial_state`, such as `Zeros([16])`'
     return 'say them, by `output_type=` of `ForwardDeclaration` or `recursive`'
 
 

@@ -38,6 +38,7 @@ from jfold.types import (
 # ---- the types of items --------------------------------------------------------------
 
 UNLIKE = 'make them alike by a Record, which has a block for each item'
+OF_RNN = 'take the outputs of an RNN by GetItem(0), or make them alike by a Record'
 
 
 def why_no_items(input_: Type) -> str:
@@ -77,8 +78,10 @@ def unify_items(
             state.equal(node, head.item, item, 'items of type')
         # An empty tuple is refused: nothing would say the type of its items.
         elif isinstance(head, TupleType) and head.items:
+            is_rnn = len(head) == 2 and isinstance(head[0], SequenceType)
             for type_ in head:
-                state.equal(node, type_, item, 'items of one type,', UNLIKE)
+                hint = OF_RNN if is_rnn else UNLIKE
+                state.equal(node, type_, item, 'items of one type,', hint)
         else:
             expected = 'a sequence, a non-empty tuple of one type, or an object'
             got = state.types.resolve(head)
@@ -156,6 +159,9 @@ def _(block: b.Fold, node: TypedUse, state: Inference) -> Steps[Type]:
     pair = TupleType(state.carries(node, start.output), item)
     combine = yield state.part(node, block.combine, pair, '.combine')
     hint = 'make `start` of the type that `combine` gives, which is always the same'
+    state_type, result = map(state.types.resolve, (start.output, combine.output))
+    if isinstance(result, TupleType) and isinstance(state_type, TensorType):
+        hint = 'take the state of what `combine` gives by GetItem, or use RNN'
     state.equal(combine, combine.output, start.output, 'to give its state,', hint)
     node.parts = (start, combine)
     return start.output

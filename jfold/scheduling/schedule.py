@@ -304,7 +304,8 @@ def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
     if losses.shape[:1] != mask.shape:
         raise ValueError(
             f'expected losses [{len(mask)}, ...], one for each row of the results, got '
-            f'{losses.dtype}{list(losses.shape)}: leave the mean to `mean`'
+            f'{losses.dtype}{list(losses.shape)}: leave the mean to `mean`; items of '
+            'sequences have one of their own, `Ragged.mean`'
         )
     real = mask.reshape(mask.shape + (1,) * (losses.ndim - 1))
     return mean_of_rows(jnp.where(real, losses, 0), mask.sum())

@@ -205,7 +205,10 @@ def test_items_that_do_not_go_together() -> None:
     )
     with refuses(text, ValueError):
         x * np.ones(2)
-    with refuses(f'expected a `Ragged` like {x}, got 3'):
+    with refuses(
+        f'expected a `Ragged` like {x}, got 3: `schedule.ragged(lists)` makes one of '
+        'lists'
+    ):
         x.map(jnp.add, 3)  # type: ignore[arg-type]
     text = (
         'expected results [6, ...], a row for each item, got []: leave means to `mean`'

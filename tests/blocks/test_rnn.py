@@ -91,7 +91,7 @@ def test_rnn_refuses() -> None:
         numbers >> jf.RNN(running) >> jf.GetItem(1),
         'Pipe[1].RNN(Function(function)): expected types that follow from the '
         'expression, got [float32[]] to ([?], ?); say that of the state, by '
-        '`initial_state`',
+        '`initial_state`, such as `Zeros([16])`',
     )
     does_not_compile(
         numbers >> jf.RNN(jf.Function(jnp.add), jf.Zeros([])) >> jf.GetItem(1),

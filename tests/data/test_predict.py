@@ -289,7 +289,8 @@ def test_losses_without_a_row_for_each() -> None:
     for losses, got in (1.0, 'float32[]'), (np.ones(3, 'int32'), 'int32[3]'):
         text = (
             'expected losses [2, ...], one for each row of the results, got '
-            f'{got}: leave the mean to `mean`'
+            f'{got}: leave the mean to `mean`; items of sequences have one of their '
+            'own, `Ragged.mean`'
         )
         with refuses(text, ValueError):
             schedule.mean(losses)

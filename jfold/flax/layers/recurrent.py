@@ -152,6 +152,8 @@ def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     >>> sorted(params), model.apply(params, model.schedule([[[1, 2]]])).values.shape[1:]
     (['backwards', 'forwards'], (6,))
     """
+    write = 'write `Bidirectional(16, jf.layers.GRU)`'
+    expect('features', features, not isinstance(features, Block), 'int', write)
     features = check_at_least('features', features, 1)
     expect('make', make, callable(make), 'a function of a size, such as LSTM')
     forwards = make(features, name='forwards') >> GetItem(0)

@@ -81,8 +81,8 @@ ROWS = [
                 TypeError,
                 "Fold.combine.AllOf(Record({0: Identity(), 1: Scalar('float32') >> "
                 'Func...: expected to give its state, float32[], got (float32[], '
-                'float32[]); make `start` of the type that `combine` gives, which is '
-                'always the same',
+                'float32[]); take the state of what `combine` gives by GetItem, or use '
+                'RNN',
             ),
         ],
     ),
