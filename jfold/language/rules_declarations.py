@@ -81,22 +81,32 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
     body = state.typing.declarations[block.declaration]
     if isinstance(body.input, ObjectType):
         x = state.as_object(x)
-    if block.declaration.key is not None:
-        return (yield from _walk_shared(block.declaration, node, x, state))
+    declaration = block.declaration
+    entry: Any = None
+    calls = state.calls[declaration]
+    if len(calls) >= deep.MAX_DEPTH:
+        text = f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself'
+        refuse(node, f'{text}?', x)
+    if declaration.key is not None:
+        entry = declaration, _key_of(declaration, node, x, state)
+        if entry in state.shared:
+            first, values = state.shared[entry]
+            if not values:  # met again while its value was being computed
+                _refuse_shared_cycle(declaration, first)
+            return values[0]
+        # The entry keeps the object alive, so that no other object gets its id.
+        state.shared[entry] = x, ()
     # Control flow depends on objects alone, so a call on the objects of an unfinished
     # call of the same declaration would never end.
-    call = block.declaration, *[id(object_.value) for object_ in _objects_in(x)]
-    if call in state.calls:
-        _refuse_cycle(node, x, state.calls[call], state)
-    state.calls[call] = path_of(x) or EXAMPLE
-    if len(state.calls) > deep.MAX_DEPTH:
-        text = (
-            f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself?'
-        )
-        refuse(node, text, x)
+    call = tuple(id(object_.value) for object_ in _objects_in(x))
+    if call in calls:
+        _refuse_cycle(node, x, calls[call], state)
+    calls[call] = path_of(x) or EXAMPLE
     # With an empty memo, since the uses inside get other values in each call.
     value = yield state.anew(body.parts[0], x)
-    del state.calls[call]
+    del calls[call]
+    if entry is not None:
+        state.shared[entry] = x, (value,)
     return value
 
 
@@ -163,30 +173,15 @@ def _objects_in(x: object) -> list[Located]:
     return [object_ for part in parts for object_ in _objects_in(part)]
 
 
-def _walk_shared(
-    declaration: Any, node: TypedUse, x: Located, state: Walk
-) -> Steps[Any]:
-    """Return the value of a declaration with a key, memoized by the key of `x`.
-
-    Raises:
-      Misfit: the value depends on itself, or the key cannot be hashed.
-    """
-    key: Any = id(x.value)
-    if declaration.key is not id:
-        key = state.apply(node, declaration.key, x, 'what its key takes')
-        what = 'a key that is hashable'
-        # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
-        state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
-    entry = declaration, key
-    if entry not in state.shared:
-        # The entry keeps the object alive, so that no other object gets its id.
-        state.shared[entry] = x, ()
-        body = state.typing.declarations[declaration]
-        state.shared[entry] = x, ((yield state.anew(body.parts[0], x)),)
-    first, values = state.shared[entry]
-    if not values:  # met again while its value was being computed
-        _refuse_shared_cycle(declaration, first)
-    return values[0]
+def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
+    """Return the key of `x`; raise `Misfit` if it cannot be computed or hashed."""
+    if declaration.key is id:
+        return id(x.value)
+    key = state.apply(node, declaration.key, x, 'what its key takes')
+    what = 'a key that is hashable'
+    # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
+    state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
+    return key
 
 
 def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -134,8 +135,8 @@ class Walk:
     """The state of a walk over one example.
 
     Attributes:
-      calls: the path of the input of each unfinished call of a declaration, keyed by
-        the declaration and the ids of the objects in the input.
+      calls: by declaration and by the ids of the objects in an input, the path of the
+        input of each unfinished call.
       shared: the memo of `Share`, keyed by the declaration and the key of an object:
         the object, and `(value,)`, or `()` while the value is being computed.
       known: the memo of the innermost unfinished call. An item of a sequence or a call
@@ -144,7 +145,9 @@ class Walk:
 
     typing: TypedExpression
     tensors: Tensors
-    calls: dict[tuple[Any, ...], Path] = field(default_factory=dict)
+    calls: defaultdict[Any, dict[tuple[int, ...], Path]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     shared: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
     known: Memo = field(default_factory=dict)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Any
 
-# This many nested calls are always allowed. Without a bound, a function of the user's
-# that makes ever new objects to descend into would fill the memory.
+# This many nested calls of each function are always allowed. Without a bound, a user's
+# function that makes ever new objects to descend into would fill the memory.
 MAX_DEPTH = 120_000
-FIRST_LOOK = 1 << 12  # the number of nested calls at which a circle is first looked for
+FIRST_LOOK = 1 << 4  # the number of nested calls at which a circle is first looked for
 
 
 class Endless(Exception):
@@ -46,8 +47,8 @@ def run(call: Generator[Any, Any, Any]) -> Any:
 
     Raises:
       Endless: a call leads to a call of the same function on the same objects, or more
-        than `MAX_DEPTH` calls are nested. Both are checked at 4,096 nested calls, and
-        whenever their number has doubled.
+        than `MAX_DEPTH` calls of a function are nested. Both are checked at 16 nested
+        calls, and whenever their number has doubled or may have exceeded the bound.
     """
     calls, value, look = [call], None, FIRST_LOOK
     while True:
@@ -61,10 +62,12 @@ def run(call: Generator[Any, Any, Any]) -> Any:
                 return value
             continue
         if len(calls) >= look:
+            # A level of the data may take calls of several functions.
+            most = max(Counter(each.gi_code for each in calls).values())
             # A circle shorter than half of the calls repeats within the later half.
-            if len(calls) > MAX_DEPTH or _repeat(calls[look // 2 :]):
+            if most > MAX_DEPTH or _repeat(calls[look // 2 :]):
                 raise Endless
-            look = min(2 * look, MAX_DEPTH + 1)
+            look += min(look, max(MAX_DEPTH + 1 - most, look // 4))
 
 
 def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
