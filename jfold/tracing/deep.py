@@ -63,7 +63,8 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             continue
         if len(calls) >= look:
             # A level of the data may take calls of several functions.
-            most = max(Counter(each.gi_code for each in calls).values())
+            codes = Counter(each.gi_code for each in calls)  # type: ignore[attr-defined]
+            most = max(codes.values())
             # A circle shorter than half of the calls repeats within the later half.
             if most > MAX_DEPTH or _repeat(calls[look // 2 :]):
                 raise Endless

@@ -52,7 +52,8 @@ How to read it:
 
 Data that do not fit make this function fail somewhere; the example is then walked
 block by block, to say what was expected and where. Data deeper than Python's stack
-are recorded by the same source with `yield` before each call. `python
+are recorded by the same source with `yield` before each call, and with them the whole
+batch again, for which your functions are called again. `python
 tests/support/source_pages.py --write` brings this page up to date.
 """
 

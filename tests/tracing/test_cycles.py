@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax.numpy as jnp
@@ -181,3 +182,17 @@ def test_many_parts_that_end_do_not_hide_one_that_does_not() -> None:
     made.append(made)
     with pytest.raises(jf.InputError, match='contains itself'):
         jf.compile(tree()).schedule([made])
+
+
+def test_circles_are_met_before_their_items_are_read_again_and_again() -> None:
+    """By calls of a function on the items of a wide list that contains itself."""
+    reads: list[int] = []
+    number = jf.InputTransform(lambda x: reads.append(x) or x) >> jf.Scalar()
+    tree = jf.ForwardDeclaration(name='tree')
+    items = jf.Map(tree()) >> jf.Sum()
+    tree.resolve_to(jf.OneOf(type, {int: number, list: items}))
+    made: list[Any] = [1] * 100
+    made.append(made)
+    with pytest.raises(jf.InputError, match='contains itself'):
+        jf.compile(tree()).schedule([made])
+    assert len(reads) < 100 * (sys.getrecursionlimit() + 100)

@@ -77,6 +77,48 @@ def test_deep_data_are_recorded_as_shallow_ones(kind: str) -> None:
     assert graph.depth >= 2000
 
 
+def in_turn(of_list: Any) -> jf.Block:
+    """Nested lists of ints, by three declarations one after another."""
+    a, b, c = (jf.ForwardDeclaration(name=name) for name in 'abc')
+    a.resolve_to(b())
+    b.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: of_list(c())}))
+    c.resolve_to(a())
+    return a()
+
+
+def shared(key: Any) -> Any:
+    """Nested lists of ints, a `Share` at each level."""
+
+    def made(of_list: Any) -> jf.Block:
+        tree = jf.ForwardDeclaration(name='tree')
+        cases = jf.OneOf(type, {int: jf.Scalar(), list: of_list(tree())})
+        tree.resolve_to(jf.Share(cases, key=key))
+        return tree()
+
+    return made
+
+
+@pytest.mark.parametrize('kind', SUMS)
+@pytest.mark.parametrize('made', [sums, in_turn, shared(None), shared(repr)])
+def test_the_bound_is_of_levels(
+    made: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever number of calls a level takes; recorder and walk agree on it."""
+    bound = 200
+    monkeypatch.setattr(deep, 'MAX_DEPTH', bound)
+    monkeypatch.setattr(deep, 'FIRST_LOOK', 16)
+    expression: Any = jf.compile(made(SUMS[kind])).program.expression
+    record = expression.deep().record
+    fits = nested(bound - 1)  # a call for the number at the end
+    assert expression.explain(fits) is None
+    deep.run(record([fits]))
+    # With several calls a level, the recorder looks at the latest a quarter later.
+    endless = nested(bound + bound // 4)
+    with pytest.raises(deep.Endless):
+        deep.run(record([endless]))
+    assert f'nested more than {bound} deep' in str(expression.explain(endless))
+
+
 def test_what_is_wrong_deep_down_is_located() -> None:
     """By a path of which the middle is left out."""
     example: Any = [2, 'x']
