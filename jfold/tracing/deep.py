@@ -48,7 +48,7 @@ def run(call: Generator[Any, Any, Any]) -> Any:
     Raises:
       Endless: a call leads to a call of the same function on the same objects, or more
         than `MAX_DEPTH` calls of a function are nested. Both are checked at 16 nested
-        calls, and whenever their number has doubled or may have exceeded the bound.
+        calls and whenever their number has doubled; the bound, more often.
     """
     calls, value, look = [call], None, FIRST_LOOK
     while True:
@@ -65,8 +65,10 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             # A level of the data may take calls of several functions.
             codes = Counter(each.gi_code for each in calls)  # type: ignore[attr-defined]
             most = max(codes.values())
-            # A circle shorter than half of the calls repeats within the later half.
-            if most > MAX_DEPTH or _repeat(calls[look // 2 :]):
+            # A circle shorter than half of the calls repeats within the later half. One
+            # longer than half of the bound is left to the walk that finds the path.
+            is_circle = look < MAX_DEPTH and _repeat(calls[look // 2 :])
+            if is_circle or most > MAX_DEPTH:
                 raise Endless
             look += min(look, max(MAX_DEPTH + 1 - most, look // 4))
 
