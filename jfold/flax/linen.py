@@ -87,9 +87,11 @@ class Fold(linen.Module):
           deterministic: whether no layer draws, so that no `rngs` are needed.
         """
         layers = self.model.program.layers
+        # Methods of one module are layers of one name, which share its parameters.
+        named = {x.name: x for x in layers}
         params = {
-            x.name: _boxed(x.params, self.param(x.name, x.init, unbox=False))
-            for x in layers
+            name: _boxed(x.params, self.param(name, x.init, unbox=False))
+            for name, x in named.items()
             if x.init
         }
         # Parameters that belong to no layer are passed on: `Model.apply` refuses them.

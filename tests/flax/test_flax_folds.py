@@ -50,6 +50,18 @@ def test_linen_tabulates_a_fold() -> None:
     assert len(text.splitlines()) < 50
 
 
+def test_a_linen_fold_takes_methods_of_one_module() -> None:
+    """They share its parameters, which are drawn once."""
+    embed = linen.Embed(10, 4)
+    fold = jf.linen.Fold(tree_block(embed) >> jf.Function(embed.attend))
+    schedule = fold.model.schedule([1, (2, 3)])
+    variables = fold.init(KEY, schedule)
+    assert list(variables['params']) == ['Embed']
+    table = np.asarray(variables['params']['Embed']['embedding'])
+    want = np.stack([table[1], table[2] + table[3]]) @ table.T
+    np.testing.assert_allclose(fold.apply(variables, schedule), want, rtol=1e-5)
+
+
 class NnxNet(nnx.Module):
     """A network that has the table of words, which its fold has too."""
 
