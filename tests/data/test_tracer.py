@@ -123,6 +123,44 @@ def test_grain_workers_give_the_same_batches(tmp_path: Path) -> None:
     assert done.stdout.endswith('3 batches are equal\n')
 
 
+POOL = """
+import multiprocessing, sys
+import numpy as np
+import jfold as jf
+
+def main():
+    declared = jf.ForwardDeclaration()
+    pair = jf.Record((declared(), declared())) >> (lambda a, b: a - 2 * b)
+    half = jf.InputTransform(float.__neg__) >> jf.Scalar()
+    declared.resolve_to(jf.OneOf(type, {float: half, tuple: pair}))
+    model = jf.compile(declared())
+    parts = [[1.0, (2.0, 3.0)], [], [((1.0, 2.0), 3.0)]]
+    model.schedule(parts[0])  # what has run before may not matter
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        found = model.join(pool.map(model.tracer(), parts))
+    expected = model.trace(sum(parts, []))
+    a, b = found.schedule(range(3)), expected.schedule(range(3))
+    np.testing.assert_array_equal(a.indices, b.indices)
+    np.testing.assert_array_equal(a.constants[0], b.constants[0])
+    print(len(found), 'examples are equal')
+
+if __name__ == '__main__':
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('method', ['fork', 'spawn'])
+def test_processes_of_a_pool_trace(method: str, tmp_path: Path) -> None:
+    (tmp_path / 'script.py').write_text(POOL)
+    # Python and JAX warn of forks beside threads; that of a pool only traces.
+    command = [sys.executable, '-W', 'ignore', 'script.py', method]
+    done = subprocess.run(
+        command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout == '3 examples are equal\n'
+
+
 @given(expressions())
 @settings(max_examples=10, deadline=None)
 def test_what_tracers_write_is_a_corpus(expression: Expression) -> None:
