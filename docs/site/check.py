@@ -70,6 +70,7 @@ class Page(HTMLParser):
     links: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    _is_unnamed: bool = False  # the tag before is an SVG without a name
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -85,11 +86,12 @@ class Page(HTMLParser):
         is_own = options.get('rel') in ('next', 'prev', 'canonical')
         if source.startswith(('http:', 'https:', '//')) and not is_own:
             self.problems.append(f'{tag} from another host: {source}')
-        if tag == 'img' and 'alt' not in options:
+        if tag == 'img' and options.get('alt', '.png').endswith('.png'):
             self.problems.append(f'picture without `alt`: {source}')
+        if self._is_unnamed and tag != 'title':
+            self.problems.append('SVG without `aria-label` or a title')
         is_picture = tag == 'svg' and options.get('role') == 'img'
-        if is_picture and not options.get('aria-label'):
-            self.problems.append('SVG without `aria-label`')
+        self._is_unnamed = is_picture and not options.get('aria-label')
 
 
 def read() -> dict[str, Page]:

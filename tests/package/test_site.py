@@ -98,8 +98,9 @@ def test_programs_of_the_site_begin_with_licence_and_docstring() -> None:
         assert read(path).startswith(head), path
 
 
-PAGE = """<h1 id="top">x</h1><img src="a.svg"><script src="https://b.org/x.js"></script>
-<svg role="img"></svg><a href="#top"></a><a href="none.html"></a><a href="#none"></a>
+PAGE = """<h1 id="top">x</h1><img src="a.png" alt="b.png">
+<script src="https://b.org/x.js"></script><svg role="img"></svg><a href="#top"></a>
+<svg role="img"><title>x</title></svg><a href="none.html"></a><a href="#none"></a>
 <a href="https://c.org/none"></a>"""
 
 
@@ -112,9 +113,9 @@ def test_what_is_wrong_with_a_page_is_said(
     monkeypatch.setattr(check, 'SITE', tmp_path)
     (tmp_path / 'page.html').write_text(PAGE)
     assert [*check.broken(check.read())] == [
-        'page.html: picture without `alt`: a.svg',
+        'page.html: picture without `alt`: a.png',
         'page.html: script from another host: https://b.org/x.js',
-        'page.html: SVG without `aria-label`',
+        'page.html: SVG without `aria-label` or a title',
         'page.html: no file none.html',
         'page.html: no place #none',
     ]

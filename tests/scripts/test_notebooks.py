@@ -42,7 +42,7 @@ def test_all_cells_run(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('name', NOTEBOOKS)
 def test_what_is_kept_is_of_one_run(name: str) -> None:
-    """From the first cell to the last, without errors, with a picture, and small."""
+    """From the first cell to the last, without errors; pictures have a description."""
     path = FOLDER / f'{name}.ipynb'
     assert path.stat().st_size < LARGEST
     code = cells(name)
@@ -53,7 +53,12 @@ def test_what_is_kept_is_of_one_run(name: str) -> None:
         'execute_result',
         'stream',
     }
-    assert any('image/png' in x.get('data', {}) for x in outputs)
+    pictures = [
+        x for x in code if any('image/png' in y.get('data', {}) for y in x['outputs'])
+    ]
+    assert pictures
+    for cell in pictures:
+        assert cell['metadata']['mystnb']['image']['alt'].endswith('.')
     for output in outputs:
         shown = {k: v for k, v in output.get('data', {}).items() if k != 'image/png'}
         assert not re.search(OF_A_MACHINE, json.dumps([output.get('text'), shown]))
