@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from agreement import batched_loss, eager_loss, is_float
-from nestings import is_refused, nested
+from nestings import DERIVATIVES, REVERSES, is_refused, nested
 
 import jfold as jf
 from fuzz.near import Mismatch
@@ -19,6 +19,7 @@ from fuzz.near import Mismatch
 # Derivatives of derivatives lose digits where they cancel.
 CLOSE = 1e-6
 REFUSED = 'expected reverse mode of values or of first derivatives'
+NO_FORWARD = "can't apply forward-mode autodiff (jvp) to a custom_vjp function"
 
 
 def check_nesting(
@@ -55,6 +56,9 @@ def check_nesting(
         got = _run(names, of_batch, params, schedule)
     except TypeError as error:
         if REFUSED in str(error) and is_refused(names):
+            return 'refused'
+        # By JAX, of a function of the model that none of these examples calls.
+        if NO_FORWARD in str(error) and {*names} & (DERIVATIVES - REVERSES):
             return 'refused'
         raise
     if not np.allclose(got, want, rtol=CLOSE, atol=CLOSE):
