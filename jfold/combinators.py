@@ -2,8 +2,8 @@
 """The base class of blocks, and the blocks that short-hands stand for.
 
 A callable is short for a `Function`, an array for a `FromTensor`, a dict, list or tuple
-for a `Record`, and `a >> b` for a `Pipe`. Every function that takes blocks takes these
-short-hands too, so they share a file with `Block`. All other blocks are in `blocks`.
+for a `Record`, and `a >> b` for a `Pipe`, wherever blocks are taken. So these share a
+file with `Block`; all other blocks are in `blocks`.
 """
 
 from __future__ import annotations
@@ -257,10 +257,8 @@ def _converted(value: Convertible) -> Steps[Block]:
     if isinstance(value, Mapping | list | tuple):
         has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
         parts = yield in_turn(_converted(part) for _, part in pairs)
-        if not has_keys:
-            return Record(parts)
-        keys = (key for key, _ in pairs)
-        return Record([*zip(keys, parts, strict=True)])
+        keyed = [(key, part) for (key, _), part in zip(pairs, parts, strict=True)]
+        return Record(keyed if has_keys else parts)
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
@@ -282,9 +280,9 @@ def _instead_of(value: object) -> str:
         return f'write `GetItem({value!r})` for a field'
     if isinstance(value, Item):
         return f'write `block >> GetItem({value.key!r})` outside of a composition'
-    if isinstance(getattr(value, 'block', None), Block):
-        return 'take the block that it was compiled of, `model.block`'
-    return 'pass an array for a constant'
+    is_model = isinstance(getattr(value, 'block', None), Block)
+    compiled = 'take the block that it was compiled of, `model.block`'
+    return compiled if is_model else 'pass an array for a constant'
 
 
 # ---- the blocks of short-hands -------------------------------------------------------

@@ -120,4 +120,11 @@ MISTAKES = [
         "`variables['params']` of Linen, `fold.arrays` of NNX; `model.init(key)` makes "
         'them',
     ),
+    Mistake(
+        'layers in both directions, without a size',
+        lambda: jf.layers.Bidirectional(jf.layers.GRU(3)),
+        TypeError,
+        'expected `features` as int, got RNN(Function(gru), Zeros(float32[3])) (RNN): '
+        'write `Bidirectional(16, jf.layers.GRU)`',
+    ),
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 import jfold as jf
 from mistakes.common import Mistake, number, numbers
 
@@ -72,5 +74,24 @@ MISTAKES = [
         TypeError,
         "Pipe[0].AllOf[1].Pipe[1].Metric('m'): expected float32[], as at its other "
         'uses, got int32[]; give what has another type another name',
+    ),
+    Mistake(
+        'outputs and last state, for the outputs',
+        lambda: compiled(
+            numbers, jf.RNN(lambda x, state: (x, state), jf.Zeros([])), jf.Map(jnp.exp)
+        ),
+        TypeError,
+        'Pipe[2].Map(Function(exp)): expected items of one type, [float32[]], got '
+        'float32[]; take the outputs of an RNN by GetItem(0), or make them alike by a '
+        'Record',
+    ),
+    Mistake(
+        'an item of a block outside of a composition',
+        lambda: jf.Map(jf.Scalar())[0] >> jf.Sum(),
+        TypeError,
+        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
+        "got Item(block=Map(Scalar('float32')), key=0); write `block >> GetItem(0)` "
+        'outside of a composition',
+        lacks='where',
     ),
 ]

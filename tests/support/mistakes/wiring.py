@@ -300,32 +300,6 @@ MISTAKES = [
         'drop it first, by Void()',
     ),
     Mistake(
-        'outputs and last state, for the outputs',
-        lambda: compiled(
-            numbers, jf.RNN(lambda x, state: (x, state), jf.Zeros([])), jf.Map(jnp.exp)
-        ),
-        TypeError,
-        'Pipe[2].Map(Function(exp)): expected items of one type, [float32[]], got '
-        'float32[]; take the outputs of an RNN by GetItem(0), or make them alike by a '
-        'Record',
-    ),
-    Mistake(
-        'an item of a block outside of a composition',
-        lambda: jf.Map(jf.Scalar())[0] >> jf.Sum(),
-        TypeError,
-        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        "got Item(block=Map(Scalar('float32')), key=0); write `block >> GetItem(0)` "
-        'outside of a composition',
-        lacks='where',
-    ),
-    Mistake(
-        'layers in both directions, without a size',
-        lambda: jf.layers.Bidirectional(jf.layers.GRU(3)),
-        TypeError,
-        'expected `features` as int, got RNN(Function(gru), Zeros(float32[3])) (RNN): '
-        'write `Bidirectional(16, jf.layers.GRU)`',
-    ),
-    Mistake(
         'a state of another type',
         lambda: compiled(numbers, jf.Fold(jf.Concat(), jf.Zeros([]))),
         TypeError,
