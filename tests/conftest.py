@@ -29,8 +29,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 jax.config.update('jax_num_cpu_devices', 8)  # for shards; all else runs on the first
 
+CACHE = str(Path(__file__).parents[1] / '.pytest_cache/xla')
 # Both workers, and later runs, compile a program once; JAX reports hits as compiled.
-jax.config.update('jax_compilation_cache_dir', str(Path.cwd() / '.pytest_cache/xla'))
+jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 

@@ -88,11 +88,10 @@ class Fold(linen.Module):
         """
         layers = self.model.program.layers
         # Methods of one module are layers of one name, which share its parameters.
-        named = {x.name: x for x in layers}
+        named = {x.name: (x.params, x.init) for x in layers if x.init}
         params = {
-            name: _boxed(x.params, self.param(name, x.init, unbox=False))
-            for name, x in named.items()
-            if x.init
+            name: _boxed(like, self.param(name, init, unbox=False))
+            for name, (like, init) in named.items()
         }
         # Parameters that belong to no layer are passed on: `Model.apply` refuses them.
         params = {**self.variables.get('params', {}), **params}

@@ -66,6 +66,7 @@ def test_what_is_kept_is_of_one_run(name: str) -> None:
 
 def test_all_say_what_to_install() -> None:
     """In a cell behind the title, which is left out where they are run."""
+    assert NOTEBOOKS
     for name in NOTEBOOKS:
         text = (FOLDER / f'{name}.ipynb').read_text(encoding='utf8')
         first, second = json.loads(text)['cells'][:2]
