@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -140,14 +141,15 @@ def predictions(
     if isinstance(source, Traced):
         source = join(model.scheduler, [source])
     total = operator.length_hint(source, -1)
-    with (
-        batches(model, source, batch_size, sharding=sharding) as iterator,
-        progress_bar('predict', total if total >= 0 else None, progress) as update,
-    ):
-        parts = []
-        for batch, results in _ahead(run_batch, iterator):
-            parts.append(_real_rows(batch, results, model.scheduler.program))
-            update(batch.count)
+    parts = []
+    with batches(model, source, batch_size, sharding=sharding) as iterator:
+        pairs = _ahead(run_batch, iterator)
+        first = [*itertools.islice(pairs, 1)]  # compiles, before the bar begins to wait
+        known = total if total >= 0 else None
+        with progress_bar('predict', known, progress) as update:
+            for batch, results in itertools.chain(first, pairs):
+                parts.append(_real_rows(batch, results, model.scheduler.program))
+                update(batch.count)
     return run(_concatenated(parts or [_no_results(model.scheduler.program)]))
 
 

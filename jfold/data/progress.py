@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress bars, on terminals and in notebooks."""
+"""Progress bars and lines that count seconds, on terminals and in notebooks."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-BAR_DELAY = 3.0  # seconds before there is a progress bar
+BAR_DELAY = 3.0  # seconds before anything shows
+PACE = 1.0  # seconds between two states of a line
 
 
 @contextlib.contextmanager
@@ -27,14 +30,37 @@ def progress_bar(
         return
     from tqdm import tqdm
 
-    # A notebook can show a bar, though it says that it is no terminal.
-    disable = False if _is_notebook() else None
     options: dict[str, Any] = {'unit': ' examples', 'delay': BAR_DELAY, 'leave': False}
-    with tqdm(desc=what, total=total, disable=disable, **options) as bar:
+    with tqdm(desc=what, total=total, disable=not _is_seen(), **options) as bar:
         yield bar.update
 
 
-def _is_notebook() -> bool:
-    """Return whether this code runs under IPython."""
-    ipython = sys.modules.get('IPython')
-    return getattr(ipython, 'get_ipython', lambda: None)() is not None
+def start_line(what: str) -> Callable[[], object]:
+    """Show a line with the seconds so far, from `BAR_DELAY` on, by a thread.
+
+    Returns:
+      A function that ends the line and leaves nothing of it.
+    """
+    done = threading.Event()
+    if _is_seen():
+        threading.Thread(target=_show_line, args=(what, done), daemon=True).start()
+    return done.set
+
+
+def _show_line(what: str, done: threading.Event) -> None:
+    """Show the seconds since now behind `what`, until `done` is set."""
+    begin = time.monotonic()
+    if done.wait(BAR_DELAY):
+        return
+    from tqdm import tqdm
+
+    with tqdm(bar_format='{desc}', leave=False) as line:
+        while not done.wait(PACE):
+            line.set_description_str(f'{what}: {time.monotonic() - begin:.0f} s')
+
+
+def _is_seen() -> bool:
+    """Return whether somebody looks: at a terminal, or under IPython."""
+    ipython = sys.modules.get('IPython')  # a notebook says that it is no terminal
+    shell = getattr(ipython, 'get_ipython', lambda: None)()
+    return shell is not None or (sys.stderr is not None and sys.stderr.isatty())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log of how long JAX took to compile functions that apply a model.
+"""A line while JAX compiles functions that apply a model, and a log of the time.
 
 JAX reports the time of each compilation, but not whether the function applies a model:
 it does if a model was applied while JAX traced the function.
@@ -12,10 +12,12 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 
+from jfold.data.progress import start_line
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.spec import Spec
 
@@ -49,12 +51,14 @@ class _Thread(threading.local):
       applied: the last 64 applications of models.
       programs: by function name, the names of programs applied in its last trace.
       seconds: by function name, how long trace and compilation have taken so far.
+      end_line: ends the line that tells what is being compiled.
     """
 
     def __init__(self) -> None:
         self.applied = collections.deque[_Application](maxlen=64)
         self.programs: dict[str, list[str]] = {}
         self.seconds = collections.defaultdict[str, float](float)
+        self.end_line: Callable[[], object] = lambda: None
 
 
 _thread = _Thread()
@@ -75,24 +79,44 @@ def _listen(
     """
     if event not in (TRACED, LOWERED, COMPILED):
         return
-    name = str(options.get('fun_name')).removeprefix('jit(').removesuffix(')')
+    name = _name(options)
     if event == TRACED:
         _thread.seconds[name] = 0.0
         programs = (x.program() for x in _thread.applied if x.when >= start_time)
         _thread.programs[name] = [*dict.fromkeys(programs)]
     _thread.seconds[name] += end_time - start_time
     if event == COMPILED:
-        _log(name, _thread.seconds.pop(name))
+        _thread.end_line()
+        seconds = _thread.seconds.pop(name)
+        if applying := _applying(name):
+            name, programs = applying
+            programs = programs and f': {programs}'
+            LOG.info(f'{name} was compiled in {seconds:.2f} s{programs}')
 
 
-def _log(name: str, seconds: float) -> None:
-    """Log the time of a compilation, if the function applies a model."""
+def _begin(event: str, value: float, **options: str | int) -> None:
+    """Start a line if what is compiled from now on applies a model.
+
+    JAX calls this at the begin of each of its events, with the time.
+    """
+    if event == COMPILED and (applying := _applying(_name(options))):
+        name, programs = applying
+        programs = programs and f' ({programs})'
+        _thread.end_line = start_line(f'compiling {name}{programs}')
+
+
+def _name(options: dict[str, str | int]) -> str:
+    """Return the name of the function that an event of JAX is about."""
+    return str(options.get('fun_name')).removeprefix('jit(').removesuffix(')')
+
+
+def _applying(name: str) -> tuple[str, str] | None:
+    """Return the name and the programs, as 'program 2', of a function with a model."""
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
         name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]
-    if programs:
-        names = ', '.join(filter(None, programs))
-        LOG.info(f'{name} was compiled in {seconds:.2f} s{names and f": {names}"}')
+    return (name, ', '.join(filter(None, programs))) if programs else None
 
 
+jax.monitoring.register_scalar_listener(_begin)
 jax.monitoring.register_event_time_span_listener(_listen)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import time
@@ -220,6 +221,27 @@ def test_a_progress_bar(delay: float, shows: bool, monkeypatch: Any) -> None:
 
     jf.compile(jf.Scalar()).predict({}, slow(), batch_size=1)
     assert ('predict' in sys.stderr.getvalue()) == shows  # type: ignore[attr-defined]
+
+
+def test_the_bar_waits_for_the_first_program(monkeypatch: Any) -> None:
+    """The time to compile is not that of predicting, and has a line of its own."""
+    events = []
+
+    @contextlib.contextmanager
+    def spy(what: str, total: int | None, progress: bool) -> Any:
+        events.append(what)
+        yield lambda count: events.append('update')
+
+    def apply(*args: Any, **options: Any) -> Any:
+        events.append('apply')
+        return type(model).apply(model, *args, **options)
+
+    model = jf.compile(jf.Scalar())
+    monkeypatch.setattr('jfold.data.predict.progress_bar', spy)
+    monkeypatch.setattr(model, 'apply', apply)
+    model.predict({}, [1, 2, 3], batch_size=1)
+    rest = ['update', 'apply', 'update', 'update']
+    assert events == ['apply', 'apply', 'predict', *rest]
 
 
 # ---- means ---------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import logging
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import close
@@ -203,39 +202,4 @@ def test_what_outgrows_a_reserved_capacity_is_a_warning(
             'from 5 to 6, constants[0] from 6 to 7, rows[0] from 6 to 7, rows[1] from '
             '5 to 6',
         ),
-    ]
-
-
-def compiled_in(text: str) -> tuple[str, str]:
-    """What was compiled, and which program it is, of a message that says how long."""
-    name, _, rest = text.partition(' was compiled in ')
-    seconds, _, program = rest.partition(' s: ')
-    assert float(seconds) > 0
-    return name, program
-
-
-def test_how_long_a_step_took_to_compile(caplog: pytest.LogCaptureFixture) -> None:
-    model = model_of_trees()
-    params = model.init(jax.random.key(0))
-    first, second = (model.schedule([chain(leaves)]) for leaves in (1, 300))
-
-    @jax.jit
-    def step(params: Any, schedule: Any) -> Any:
-        grads = jax.grad(lambda p: model.apply(p, schedule).sum())(params)
-        with jax.ensure_compile_time_eval():  # something else, before the step
-            return grads, jnp.arange(5).sum()
-
-    with caplog.at_level(logging.INFO, logger='jfold'):
-        for schedule in first, first, second, first:
-            step(params, schedule)
-        for _ in range(2):
-            model.apply(params, first)
-        jax.jit(lambda x: x * 3)(2.0)
-        jax.make_jaxpr(model.apply)(params, first)
-        model.precompile(model.apply, params, room_for(5))
-    assert [compiled_in(x.getMessage()) for x in caplog.records] == [
-        ('step', 'program 1 of at most 8'),
-        ('step', 'program 2 of at most 8'),
-        ('apply', 'program 1 of at most 8'),
-        ('apply', 'program 2 of at most 8'),
     ]
