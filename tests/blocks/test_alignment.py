@@ -170,8 +170,6 @@ def test_windows() -> None:
 
 
 def test_windows_refuse() -> None:
-    with refuses('NGrams: expected `n` of at least 1, got 0', ValueError):
-        jf.NGrams(0)
     with refuses('NGrams: expected `n` as int, got 1.5'):
         jf.NGrams(1.5)
 
@@ -215,8 +213,6 @@ def test_slices_are_items() -> None:
         jf.Slice(step=0)
     with refuses("Slice: expected `start` as int or None, got '1'"):
         jf.Slice(start='1')
-    with pytest.raises(TypeError, match='positional'):
-        jf.Slice(1)
 
 
 # ---- OneHot --------------------------------------------------------------------------
@@ -238,21 +234,11 @@ def test_one_hot_vectors_are_constants() -> None:
     assert [len(x.columns[0]) for x in corpus.graph.constants] == [0]
 
 
-def test_one_hot_refuses() -> None:
-    with refuses('OneHotFromList: expected at least one item, got none', ValueError):
-        jf.OneHotFromList('')
-    with refuses('OneHot: expected `stop` above `start`, got 3 and 3', ValueError):
-        jf.OneHot(3, 3)
-    with refuses(
-        "OneHotFromList: expected different items, got 'a' more than once", ValueError
-    ):
-        jf.OneHotFromList('abca')
-    with pytest.raises(TypeError, match='expected `items` as hashable values'):
-        jf.OneHotFromList([[1]])
-    model = jf.compile(letters)
-    with pytest.raises(jf.InputError, match="expected one of the keys 'a', 'b', 'c'"):
-        model.schedule(['d'])
-    with pytest.raises(jf.InputError, match="expected one of the keys 'a', 'b', 'c'"):
+def test_letters_that_are_none() -> None:
+    text = "expected one of the keys 'a', 'b', 'c'"
+    with pytest.raises(jf.InputError, match=text):
+        jf.compile(letters).schedule(['d'])
+    with pytest.raises(jf.InputError, match=text):
         letters.eval('d')
 
 
@@ -267,25 +253,6 @@ REFUSED: list[tuple[Any, str]] = [
     (
         jf.AllOf() >> jf.Zip() >> jf.Length(),
         'Pipe[1].Zip(): expected a tuple of sequences, got ()',
-    ),
-    (
-        jf.AllOf(numbers, number) >> jf.Zip() >> jf.Length(),
-        'Pipe[1].Zip(): expected a tuple of sequences, got float32[] among its parts',
-    ),
-    (
-        number >> jf.Broadcast(),
-        "Scalar('float32') >> Broadcast(): expected a result of tensors, in tuples and "
-        'sequences, got [float32[] ...]; put it beside a sequence, by ZipWith',
-    ),
-    (
-        number >> jf.Broadcast() >> jf.Length(),
-        "Pipe[2].Length('float32'): expected a sequence, a tuple or an object, got "
-        '[float32[] ...]; put it beside a sequence, by ZipWith',
-    ),
-    (
-        number >> jf.Broadcast() >> total,
-        'Pipe[2].Sum(): expected a sequence, a non-empty tuple of one type, or an '
-        'object, got [float32[] ...]; put it beside a sequence, by ZipWith',
     ),
     (
         number >> jf.Broadcast() >> jf.GetItem(0),

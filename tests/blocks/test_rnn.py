@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from agreement import agree
-from checking import check, check_eager, does_not_compile, number, numbers, refuses
+from checking import check, check_eager, does_not_compile, number, numbers
 
 import jfold as jf
 
@@ -80,28 +80,10 @@ def test_rnn_carries_objects() -> None:
     )
 
 
-def test_rnn_refuses() -> None:
-    with refuses(
-        'RNN: expected one initial state, got both Zeros(float32[]) and '
-        '`initial_state_from_input`',
-        ValueError,
-    ):
-        jf.RNN(running, jf.Zeros([]), True)
+def test_rnn_needs_the_type_of_its_state() -> None:
     does_not_compile(
         numbers >> jf.RNN(running) >> jf.GetItem(1),
         'Pipe[1].RNN(Function(function)): expected types that follow from the '
         'expression, got [float32[]] to ([?], ?); say that of the state, by '
         '`initial_state`, such as `Zeros([16])`',
-    )
-    does_not_compile(
-        numbers >> jf.RNN(jf.Function(jnp.add), jf.Zeros([])) >> jf.GetItem(1),
-        'Pipe[1].RNN.cell.Function(add): expected to give an output and a state, (?, '
-        'float32[]), got float32[]; return a pair, of which the second is of the '
-        'type of the initial state',
-    )
-    does_not_compile(
-        numbers >> jf.RNN(running, initial_state_from_input=True) >> jf.GetItem(1),
-        'Pipe[1].RNN(Function(function), initial_state_from_input=True): expected a '
-        'pair of a sequence and a state, (?, ?), got [float32[]]; give both, as by a '
-        'Record',
     )

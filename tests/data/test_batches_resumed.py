@@ -156,21 +156,8 @@ def test_streams_go_on_from_their_beginning() -> None:
     again = made(iter(range(9)), 2)
     again.restore(found.state())
     assert [real(x) for x in again] == [[4, 5], [6, 7], [8]]
-    short = made(iter(range(3)), 2)
-    short.restore(found.state())
-    with refuses(
-        'expected a stream of at least 4 examples, which the restored state has behind '
-        'it, got one of 3: pass it from its beginning',
-        ValueError,
-    ):
-        next(short)
-    before = found.state()
-    with refuses(
-        'expected a stream that can be read from its beginning, got range_iterator, '
-        'which has been begun: call `Model.batches` with a fresh one, and restore that',
-        ValueError,
-    ):
-        found.restore(before)
+    with pytest.raises(ValueError, match='expected a stream that can be read from its'):
+        found.restore(found.state())
     assert real(next(found)) == [4, 5]
     found.close()
 
@@ -204,16 +191,7 @@ def test_states_of_other_arguments(
 
 def test_what_is_no_state() -> None:
     found = made(range(9), 2)
-    with refuses('expected `state` as a dict, which `Batches.state` returns, got int'):
-        found.restore(3)  # type: ignore[arg-type]
     state = found.state()
-    shapes = {k: x.shape for k, x in state.items()}
-    with refuses(
-        f'expected a state of arrays of shapes {shapes}, got {{}}: pass what '
-        '`Batches.state` returned',
-        ValueError,
-    ):
-        found.restore({})
     with refuses(
         'expected a state at the end of a batch, got 3 examples of epoch 0: the source '
         'has changed',
@@ -273,53 +251,24 @@ SINGLE = (
     'expected a corpus, a sequence or a stream of examples as `source`, got {}: pass '
     '`[example]` for a single one'
 )
-AT_LEAST = 'expected `{0}` of at least {1}, got {2}; write `{0}={1}` or more'
-EMPTY = (
-    'expected `source` of at least one batch, for `epochs=None`, got {} examples, '
-    'where `batch_size=2` and `drop_remainder={}`'
-)
 WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
-    ([], 0, {}, ValueError, AT_LEAST.format('batch_size', 1, 0)),
-    ([], 2.0, {}, TypeError,
-     'expected `batch_size` as int, got 2.0; write `batch_size=2`'),
-    ([], True, {}, TypeError, 'expected `batch_size` as int, got True'),
     ([], None, {}, TypeError, 'expected `batch_size` as int, got None'),
-    ([], 2, {'prefetch': -1}, ValueError, AT_LEAST.format('prefetch', 0, -1)),
     ([], 2, {'prefetch': None}, TypeError, 'expected `prefetch` as int, got None'),
-    ([], 2, {'epochs': 0}, ValueError, AT_LEAST.format('epochs', 1, 0)),
     ([], 2, {'epochs': 'x'}, TypeError, "expected `epochs` as int, got 'x'"),
-    ([], 2, {'epochs': None}, ValueError, EMPTY.format(0, False)),
     ([1], 2, {'epochs': None, 'drop_remainder': True}, ValueError,
-     EMPTY.format(1, True)),
-    ([], 2, {'max_nodes': 0}, ValueError, AT_LEAST.format('max_nodes', 1, 0)),
-    ([], 2, {'max_nodes': 3}, ValueError,
-     'expected a corpus as source for `max_nodes`, since nothing else knows how many '
-     'operations an example runs: make one by `model.trace(examples)`'),
-    (corpus(1, 2, 7, 3, 9), 2, {'max_nodes': 3, 'shuffle': 1}, ValueError, 'expected '
-     'examples of at most 3 operations, as `max_nodes` says, got 7 in example 2: raise '
-     '`max_nodes`, or leave it out'),
-    ([], 2, {'drop_remainder': 1}, TypeError,
-     'expected `drop_remainder` as bool, got 1'),
+     'expected `source` of at least one batch, for `epochs=None`, got 1 examples, '
+     'where `batch_size=2` and `drop_remainder=True`'),
+    ([], 2, {'max_nodes': 0}, ValueError,
+     'expected `max_nodes` of at least 1, got 0; write `max_nodes=1` or more'),
     ([], 2, {'skip_errors': 1}, TypeError,
      'expected `skip_errors` as bool, got 1'),
     ([], 2, {'device_put': 1}, TypeError,
      'expected `device_put` as bool, got 1'),
-    ([], 2, {'shuffle': True}, TypeError, KEY.format(True)),
-    ([], 2, {'shuffle': -1}, ValueError,
-     'expected a seed from 0 to 2**64 - 1 as `shuffle`, got -1'),
     ([], 2, {'shuffle': np.zeros(2)}, TypeError, KEY.format('array([0., 0.])')),
     ([], 2, {'shuffle': np.zeros((1, 2), np.uint32)}, TypeError,
      KEY.format('array([[0, 0]], dtype=uint32)')),
-    ({}, 2, {}, TypeError, SINGLE.format('dict')),
     ('ab', 2, {}, TypeError, SINGLE.format('str')),
-    (3, 2, {}, TypeError, SINGLE.format('int')),
     (list, 2, {}, TypeError, SINGLE.format('type')),
-    (Stream(), 2, {'shuffle': 1}, ValueError,
-     'expected a corpus or a sequence to `shuffle`, got a stream, which has its own '
-     'order: pass `list(stream)`, or shuffle where the stream is made'),
-    (Stream(), 2, {'epochs': None}, ValueError, 'expected `epochs=1` for a stream, '
-     'which is read once, got None: pass `list(stream)`, or a stream that repeats '
-     'itself'),
 ]  # fmt: skip
 
 
@@ -331,10 +280,7 @@ def test_wrong_arguments(
         made(source, size, **arguments)
 
 
-def test_what_is_no_model_and_no_key() -> None:
+def test_what_is_no_model() -> None:
     model: Any = 3
     with refuses('expected a model as `jfold.compile` returns it, got int'):
         batches(model, [], 2)
-    keys = jax.random.split(jax.random.key(0))
-    with refuses(KEY.format(repr(keys))):
-        made([], 2, shuffle=keys)

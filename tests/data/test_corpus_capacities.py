@@ -119,17 +119,6 @@ def test_capacities_are_no_larger_than_the_largest_batch() -> None:
 @pytest.mark.parametrize(
     ('arguments', 'error', 'text'),
     [
-        (
-            (0,),
-            ValueError,
-            'expected `batch_size` of at least 1, got 0; write `batch_size=1` or more',
-        ),
-        (
-            (2.0,),
-            TypeError,
-            'expected `batch_size` as int, got 2.0; write `batch_size=2`',
-        ),
-        ((True,), TypeError, 'expected `batch_size` as int, got True'),
         ((None,), TypeError, 'expected `batch_size` as int, got None'),
         (
             (2, 0),
@@ -137,12 +126,6 @@ def test_capacities_are_no_larger_than_the_largest_batch() -> None:
             'expected `max_nodes` of at least 1, got 0; write `max_nodes=1` or more',
         ),
         ((2, 'a'), TypeError, "expected `max_nodes` as int, got 'a'"),
-        (
-            (2, 6),
-            ValueError,
-            'expected `max_nodes` of at least 7, the operations of example 2 alone, '
-            'got 6',
-        ),
     ],
 )
 def test_arguments_of_capacities(arguments: Any, error: Any, text: str) -> None:

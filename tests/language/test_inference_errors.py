@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `compile` says where types do not fit."""
+"""What `compile` says where types do not fit, besides the tables of `mistakes`."""
 
 from __future__ import annotations
 
@@ -8,47 +8,21 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checking import add, does_not_compile, number, numbers, whole
+from checking import does_not_compile, number, numbers
 
 import jfold as jf
 
 vector = jf.Vector(3)
-text = jf.InputTransform(str)
-
 
 MISMATCHES: list[tuple[Any, str]] = [
-    (
-        jf.Identity(),
-        'Identity(): expected a result of tensors, in tuples and sequences, got '
-        'object; end with Scalar, Vector, Tensor or a Function',
-    ),
-    (jf.Void(), (
-        'Void(): expected a result of tensors, or a Metric, got void; end with '
-        'tensors, or collect them by a Metric'
-    )),
     (jf.AllOf(), (
         'AllOf(): expected a result of tensors, or a Metric, got (); end with '
         'tensors, or collect them by a Metric'
     )),
     (
-        number >> whole,
-        "Pipe[1].Scalar('int32'): expected an object, got float32[]; put it before "
-        'any block that gives tensors',
-    ),
-    (
         {'a': (number, number >> jf.InputTransform(abs))},
         "Record['a'].Record[1].Pipe[1].InputTransform(abs): expected an object, got "
         'float32[]; use Function to compute with tensors',
-    ),
-    (
-        number >> jf.FromTensor(np.ones(3, np.float32)),
-        'Pipe[1].FromTensor(float32[3]): expected no input, got float32[]; drop it '
-        'first, by Void()',
-    ),
-    (
-        number >> jf.Zeros(2),
-        'Pipe[1].Zeros(float32[2]): expected no input, got float32[]; drop it first, '
-        'by Void()',
     ),
     (
         jf.Zeros(jf.SequenceType(jf.ObjectType())),
@@ -56,35 +30,9 @@ MISMATCHES: list[tuple[Any, str]] = [
         'sequences, got object; write a type of tensors, such as `Zeros([3])`',
     ),
     (
-        jf.Zeros(jf.BroadcastType(2)),
-        'Zeros([float32[2] ...]): expected a type that has zeros: tensors, tuples, '
-        'sequences, got [float32[2] ...]; write a type of tensors, such as '
-        '`Zeros([3])`',
-    ),
-    (
-        jf.Function(jnp.sin),
-        'Function(sin): expected tensors or tuples of tensors, got object; turn '
-        'objects into tensors by Scalar, Vector or Tensor',
-    ),
-    (
-        numbers >> jf.Function(jnp.sin),
-        'Pipe[1].Function(sin): expected tensors or tuples of tensors, got '
-        '[float32[]]; use Map for each item, or Sum, Fold or Reduce for all of them',
-    ),
-    (
         {'a': number} >> jf.Record({'a': jnp.sin}),
         "Pipe[1].Record({'a': Function(sin)}): expected int keys, for its input is "
         "the tuple (a: float32[],), got 'a'; write a place from -1 to 0",
-    ),
-    (
-        (number, number) >> jf.Record([(2, jnp.sin)]),
-        'Pipe[1].Record({2: Function(sin)}): expected at least 3 items, got '
-        '(float32[], float32[]); write a place from -2 to 1',
-    ),
-    (
-        number >> jf.Record({'a': jnp.sin}),
-        "Pipe[1].Record({'a': Function(sin)}): expected an object or a tuple, got "
-        'float32[]; give the whole of it to several blocks by AllOf',
     ),
     (
         numbers >> jf.Record([(0, jnp.sin)]),
@@ -97,11 +45,6 @@ MISMATCHES: list[tuple[Any, str]] = [
         'float32[3]); write a place from -2 to 1',
     ),
     (
-        (number, number) >> jf.GetItem('a'),
-        "Pipe[1].GetItem('a'): expected int keys, for its input is the tuple "
-        "(float32[], float32[]), got 'a'; write a place from -2 to 1",
-    ),
-    (
         (number, number) >> jf.GetItem(3, default=1),
         'Pipe[1].GetItem(3, default=1): expected an object, for there is a `default`, '
         'got (float32[], float32[]), of which it is known what it has',
@@ -110,16 +53,6 @@ MISMATCHES: list[tuple[Any, str]] = [
         jf.OneOf(type, {int: number}, default=vector),
         "OneOf.default.Vector(3, 'float32'): expected to give float32[], got "
         'float32[3]; give all cases one type',
-    ),
-    (
-        numbers >> jf.GetItem('a'),
-        "Pipe[1].GetItem('a'): expected an int or a slice, for its input is "
-        "[float32[]], got 'a'; use Map, for an item of each of its items",
-    ),
-    (
-        vector >> jf.GetItem(3),
-        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]; take '
-        'ints within its shape, and slices',
     ),
     (
         numbers >> jf.GetItem(slice(None, None, 0)),
@@ -172,100 +105,9 @@ MISMATCHES: list[tuple[Any, str]] = [
         'Pipe[2].GetItem(0): expected an object, tuple, sequence or tensor, got void',
     ),
     (
-        jf.OneOf(len, {1: number, 2: vector}),
-        "OneOf[2].Vector(3, 'float32'): expected to give float32[], got float32[3]; "
-        'give all cases one type',
-    ),
-    (
-        number >> jf.OneOf(abs, {1: jnp.sin}),
-        'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; '
-        'put it where values are of Python, choose by one of several values as by '
-        '`OneOf(GetItem(1), ...)`, or use jnp.where in a Function',
-    ),
-    (
-        jf.OneOf(number, {1: number}),
-        "OneOf.key_fn.Scalar('float32'): expected to give an object, the key, got "
-        'float32[]; leave the key as it is in the data, as `GetItem(...)` does',
-    ),
-    (
-        jf.Optional(number, jf.Zeros(3)),
-        'Optional.none_case.Zeros(float32[3]): expected to give float32[], got '
-        'float32[3]; give both cases one type',
-    ),
-    (
-        jf.Optional(number, number),
-        "Optional.none_case.Scalar('float32'): expected an object, got void; use "
-        'Zeros or FromTensor where nothing is read',
-    ),
-    (
-        jf.Optional(text) >> number,
-        'Pipe[0].Optional(InputTransform(str)): expected a type that has zeros: '
-        'tensors, tuples, sequences, got object; make tensors of the data inside of '
-        'it, by Scalar, Vector or Tensor',
-    ),
-    (
-        number >> jf.Optional(jnp.sin),
-        'Pipe[1].Optional(Function(sin)): expected an object, got float32[]; put it '
-        'before any block that gives tensors',
-    ),
-    (
-        number >> jf.Map(jnp.sin),
-        'Pipe[1].Map(Function(sin)): expected a sequence, a non-empty tuple of one '
-        'type, or an object, got float32[]; use a Function for what is in one '
-        'tensor, and Map for a list of the data',
-    ),
-    (
         jf.Record(()) >> jf.Map(jnp.sin) >> jf.Sum(),
         'Pipe[1].Map(Function(sin)): expected a sequence, a non-empty tuple of one '
         'type, or an object, got ()',
-    ),
-    (
-        (number, vector) >> jf.Sum(),
-        'Pipe[1].Sum(): expected items of one type, float32[], got float32[3]; make '
-        'them alike by a Record, which has a block for each item',
-    ),
-    (
-        jf.Sum(),
-        'Reduce.combine.Function(add): expected tensors or tuples of tensors, got '
-        '(object, object); turn objects into tensors by Scalar, Vector or Tensor',
-    ),
-    (
-        numbers >> jf.Reduce(lambda a, b: jnp.stack([a, b])),
-        'Pipe[1].Reduce.combine.Function(function): expected to give an item, '
-        'float32[], got float32[2]; use Fold for a result that is not of the type of '
-        'the items',
-    ),
-    (
-        numbers >> jf.Max(jf.Zeros('int32')),
-        'Pipe[1].Reduce.default.Zeros(int32[]): expected to give an item, float32[], '
-        'got int32[]; make it one of the type of the items',
-    ),
-    (
-        numbers >> jf.Fold(add, number),
-        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; use "
-        'Zeros or FromTensor where nothing is read',
-    ),
-    (
-        numbers >> jf.Fold(lambda s, x: jnp.stack([s, x]), jf.Zeros([])),
-        'Pipe[1].Fold.combine.Function(function): expected to give its state, '
-        'float32[], got float32[2]; make `start` of the type that `combine` gives, '
-        'which is always the same',
-    ),
-    (
-        number >> jf.Length(),
-        "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, got "
-        'float32[]; use a Function for what is in one tensor, and Map for a list of '
-        'the data',
-    ),
-    (
-        jf.Metric('m'),
-        "Metric('m'): expected a tensor or a tuple of tensors, got object; turn "
-        'objects into tensors by Scalar, Vector or Tensor',
-    ),
-    (
-        jf.AllOf(number >> jf.Metric('m'), {'x': vector >> jf.Metric('m')}),
-        "AllOf[1].Record['x'].Pipe[1].Metric('m'): expected float32[], as at its "
-        'other uses, got float32[3]; give what has another type another name',
     ),
 ]  # fmt: skip
 

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jfold as jf
@@ -46,32 +45,6 @@ def refuses(block: Any, good: list[Any], bad: Any, message: str, path: str) -> N
 
 WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
     (number, [1], None, "expected float32[], got None; in Scalar('float32')", ''),
-    (number, [1], '3.5', "expected float32[], got '3.5'; in Scalar('float32')", ''),
-    (
-        number,
-        [1, 2.5],
-        2**24 + 1,
-        'expected float32[], got 16777217, which float32 cannot hold; say '
-        "dtype='int32' for one that must not change, or write `InputTransform(float)` "
-        "before to round it; in Scalar('float32')",
-        '',
-    ),
-    (
-        number,
-        [1],
-        1e300,
-        'expected float32[], got 1e+300, which float32 cannot hold; in '
-        "Scalar('float32')",
-        '',
-    ),
-    (
-        number,
-        [1],
-        1j,
-        'expected float32[], got 1j (complex), which float32 cannot hold; in '
-        "Scalar('float32')",
-        '',
-    ),
     (
         {'x': whole},
         [{'x': 3}],
@@ -81,58 +54,11 @@ WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
         "['x']",
     ),
     (
-        jf.GetItem('x') >> jf.Scalar('int8'),
-        [{'x': 127}],
-        {'x': 300},
-        "expected int8[], got 300, which int8 cannot hold; in Pipe[1].Scalar('int8')",
-        "['x']",
-    ),
-    (
-        (jf.Scalar('uint8'),),
-        [(0,)],
-        (-1,),
-        'expected uint8[], got -1, which uint8 cannot hold; in '
-        "Record[0].Scalar('uint8')",
-        '[0]',
-    ),
-    (
-        jf.Vector(2),
-        [[1, 2]],
-        [1, 2, 3],
-        'expected float32[2], got [1, 2, 3] (list) of shape (3,); in '
-        "Vector(2, 'float32')",
-        '',
-    ),
-    (
-        jf.Tensor((2, 2)),
-        [np.ones((2, 2))],
-        [[1, 2], [3]],
-        'expected float32[2,2], got [[1, 2], [3]] (list), which is ragged; in '
-        "Tensor((2, 2), 'float32')",
-        '',
-    ),
-    (
         {'x': number},
         [{'x': 1}],
         {'y': 1},
         "expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; in "
         "Record({'x': Scalar('float32')})",
-        '',
-    ),
-    (
-        {'x': number},
-        [{'x': 1}],
-        None,
-        "expected an item 'x', got None: TypeError: 'NoneType' object is not "
-        "subscriptable; in Record({'x': Scalar('float32')})",
-        '',
-    ),
-    (
-        {'count': number},
-        [{'count': 1}],
-        [1, 2],
-        "expected an item 'count', got [1, 2] (list): TypeError: list indices must be "
-        "integers or slices, not str; in Record({'count': Scalar('float32')})",
         '',
     ),
     (

@@ -183,15 +183,6 @@ def test_a_dict_elsewhere_is_a_record() -> None:
     assert isinstance(jf.convert_to_block({'a': number}), jf.Record)
 
 
-def test_what_is_no_table() -> None:
-    with refuses('InputTransform: expected a callable or a mapping, got [1, 2]'):
-        jf.InputTransform([1, 2])
-    with refuses(f'InputTransform: expected a mapping beside `default`, got {len!r}'):
-        jf.InputTransform(len, default=None)
-    with refuses('InputTransform: expected at least one key, got none', ValueError):
-        jf.InputTransform({})
-
-
 def test_a_large_table_is_not_printed() -> None:
     table = jf.InputTransform({str(k): 'x' * k for k in range(1000)}, default='')
     model = jf.compile(table >> jf.InputTransform(len) >> number)

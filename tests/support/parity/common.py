@@ -32,7 +32,8 @@ class Row:
         around it decides.
       values: what it makes of ordinary data.
       edges: of data at the edge of what it takes.
-      refused: what is refused, how, and with which message.
+      refused: what is refused, how, and with which message, where `mistakes` has no
+        such row, or there would be none here.
     """
 
     name: str

@@ -29,14 +29,6 @@ def _wired() -> jf.Block:
     return made
 
 
-def _crossed() -> Any:
-    made = jf.Composition()
-    with made.scope():
-        made.output.reads(number(made.input))
-        made.output.reads(made.input)
-    return made
-
-
 def _tree() -> Any:
     tree = jf.ForwardDeclaration()
     branch = jf.Record((tree(), tree())) >> subtract
@@ -44,11 +36,6 @@ def _tree() -> Any:
         jf.OneOf(lambda x: isinstance(x, tuple), {False: number, True: branch})
     )
     return tree
-
-
-def _resolved_twice() -> None:
-    tree = _tree()
-    tree.resolve_to(number)
 
 
 ROWS = [
@@ -109,12 +96,6 @@ ROWS = [
         [(OrderedDict(b=0, a=1), (0.0, np.int32(1)))],
         [
             (
-                read(jf.Record({'a': number}), {'b': 1}),
-                jf.InputError,
-                "example 0: expected an item 'a', got {'b': 1} (dict): KeyError: "
-                "'a'; in Record({'a': Scalar('float32') >> Function(scaled)})",
-            ),
-            (
                 read(jf.Record((number,)), (1, 2)),
                 jf.InputError,
                 'example 0: expected 1 item, got 2 in (1, 2) (tuple); a record of '
@@ -173,11 +154,6 @@ ROWS = [
         [({0: 0, 'b': 0}, (0.0, 0.0))],
         [
             (
-                _crossed,
-                ValueError,
-                'expected an output that reads nothing yet, got one that does',
-            ),
-            (
                 typed(jf.Composition()),
                 TypeError,
                 'Composition(): expected a result of tensors, or a Metric, got void; '
@@ -201,15 +177,6 @@ ROWS = [
         [(4, 4.0)],
         [
             (
-                _resolved_twice,
-                TypeError,
-                "ForwardDeclaration('declaration'): expected a declaration that is "
-                'not resolved yet, got one resolved to OneOf(function, {False: '
-                "Scalar('float32') >> Function(scaled), True: Record({0: "
-                'declaration(), 1: declaration()}) >> Function(subtract)}); make '
-                'another',
-            ),
-            (
                 typed(jf.ForwardDeclaration()()),
                 TypeError,
                 'declaration(): expected a declaration that is resolved, got '
@@ -231,17 +198,6 @@ ROWS = [
                 jf.InputError,
                 'example 0: expected one of the keys 1, got 2; in OneOf(len, {1: '
                 "GetItem(0) >> Scalar('float32') >> Functio...",
-            ),
-            (
-                lambda: jf.OneOf(len, {}),
-                ValueError,
-                'OneOf: expected at least one case, got none',
-            ),
-            (
-                typed(jf.OneOf(len, {1: number, 2: jf.Scalar('int32')})),
-                TypeError,
-                "OneOf[2].Scalar('int32'): expected to give float32[], got int32[]; "
-                'give all cases one type',
             ),
         ],
     ),
@@ -283,13 +239,6 @@ ROWS = [
                 "Optional.none_case.Pipe[0].Scalar('float32'): expected an object, "
                 'got void; use Zeros or FromTensor where nothing is read',
             ),
-            (
-                typed(jf.Optional(jf.Identity()) >> number),
-                TypeError,
-                'Pipe[0].Optional(Identity()): expected a type that has zeros: '
-                'tensors, tuples, sequences, got object; make tensors of the data '
-                'inside of it, by Scalar, Vector or Tensor',
-            ),
         ],
     ),
     Row(
@@ -300,16 +249,6 @@ ROWS = [
         [(2, (2.0, {'seen': [2.0]}))],
         [(0, (0.0, {'seen': [0.0]}))],
         [
-            (
-                typed(
-                    jf.AllOf(
-                        number >> jf.Metric('m'), jf.Scalar('int32') >> jf.Metric('m')
-                    )
-                ),
-                TypeError,
-                "AllOf[1].Pipe[1].Metric('m'): expected float32[], as at its other "
-                'uses, got int32[]; give what has another type another name',
-            ),
             (
                 typed(jf.Metric('m')),
                 TypeError,

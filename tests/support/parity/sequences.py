@@ -12,7 +12,6 @@ from parity.common import (
     lists,
     number,
     numbers,
-    pairs,
     plus,
     read,
     scaled,
@@ -40,25 +39,11 @@ ROWS = [
         [([], []), (np.float32([3]), [3.0]), ((), [])],
         [
             (
-                read(numbers, None),
-                jf.InputError,
-                'example 0: expected something iterable, got None: TypeError: '
-                "'NoneType' object is not iterable; in Map(Scalar('float32') >> "
-                'Function(scaled))',
-            ),
-            (
                 read(numbers, {1: 2}),
                 jf.InputError,
                 'example 0: expected a sequence, got {1: 2} (dict); '
                 '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes '
                 "one; in Map(Scalar('float32') >> Function(scaled))",
-            ),
-            (
-                typed(number >> jf.Map(scaled)),
-                TypeError,
-                'Pipe[2].Map(Function(scaled)): expected a sequence, a non-empty '
-                'tuple of one type, or an object, got float32[]; use a Function for '
-                'what is in one tensor, and Map for a list of the data',
             ),
         ],
     ),
@@ -70,12 +55,6 @@ ROWS = [
         [([1, 2, 3], 6.0)],
         [([], 0.0)],
         [
-            (
-                typed(jf.Fold(add, number)),
-                TypeError,
-                "Fold.start.Pipe[0].Scalar('float32'): expected an object, got void; "
-                'use Zeros or FromTensor where nothing is read',
-            ),
             (
                 typed(jf.Fold(jf.AllOf(plus, plus), jf.Zeros([]))),
                 TypeError,
@@ -345,12 +324,6 @@ ROWS = [
                 "example 0: expected an item 'a', got {} (dict): KeyError: 'a'; in "
                 "Pipe[0].GetItem('a')",
             ),
-            (
-                typed(pairs >> jf.GetItem(2)),
-                TypeError,
-                'Pipe[1].GetItem(2): expected at least 3 items, got (float32[], '
-                'float32[]); write a place from -2 to 1',
-            ),
         ],
     ),
     Row(
@@ -430,19 +403,6 @@ ROWS = [
                 jf.InputError,
                 'example 0: expected float16[], got the length 2049, which float16 '
                 "cannot hold; in Length('float16')",
-            ),
-            (
-                read(jf.Length(), 5),
-                jf.InputError,
-                'example 0: expected something with a length, got 5: TypeError: '
-                "object of type 'int' has no len(); in Length('float32')",
-            ),
-            (
-                typed(number >> jf.Length()),
-                TypeError,
-                "Pipe[2].Length('float32'): expected a sequence, a tuple or an "
-                'object, got float32[]; use a Function for what is in one tensor, '
-                'and Map for a list of the data',
             ),
         ],
     ),

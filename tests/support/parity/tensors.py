@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 import jfold as jf
-from parity.common import Row, number, numbers, pairs, read, scaled, subtract, typed
+from parity.common import Row, number, pairs, read, scaled, subtract, typed
 
 ROWS = [
     Row(
@@ -23,17 +23,6 @@ ROWS = [
                 'example 0: expected float32[2], got [1, 2, 3] (list) of shape (3,); '
                 "in Vector(2, 'float32')",
             ),
-            (
-                read(jf.Tensor([], 'int8'), 300),
-                jf.InputError,
-                'example 0: expected int8[], got 300, which int8 cannot hold; in '
-                "Scalar('int8')",
-            ),
-            (
-                lambda: jf.Tensor([-1]),
-                TypeError,
-                'expected `shape` as a tuple or list of non-negative ints, got [-1]',
-            ),
         ],
     ),
     Row(
@@ -48,18 +37,6 @@ ROWS = [
                 read(number, None),
                 jf.InputError,
                 "example 0: expected float32[], got None; in Pipe[0].Scalar('float32')",
-            ),
-            (
-                read(jf.Scalar('int32'), 3.7),
-                jf.InputError,
-                'example 0: expected int32[], got 3.7, which int32 cannot hold; in '
-                "Scalar('int32')",
-            ),
-            (
-                read(number, '3.5'),
-                jf.InputError,
-                "example 0: expected float32[], got '3.5'; in "
-                "Pipe[0].Scalar('float32')",
             ),
         ],
     ),
@@ -87,12 +64,6 @@ ROWS = [
         [('abc', 3.0)],
         [('', 0.0)],
         [
-            (
-                typed(number >> jf.InputTransform(len) >> number),
-                TypeError,
-                'Pipe[2].InputTransform(len): expected an object, got float32[]; use '
-                'Function to compute with tensors',
-            ),
             (
                 read(jf.InputTransform(len) >> number, 5),
                 jf.InputError,
@@ -141,12 +112,6 @@ ROWS = [
                 "OneHotFromList(['a', 'b'], 'float32')",
             ),
             (
-                lambda: jf.OneHotFromList([[1]]),
-                TypeError,
-                'expected `items` as hashable values, got [1] (list): make keys of '
-                'them by an InputTransform before',
-            ),
-            (
                 lambda: jf.OneHotFromList('aa'),
                 ValueError,
                 "OneHotFromList: expected different items, got 'a' more than once",
@@ -166,12 +131,6 @@ ROWS = [
         [('anything', np.float32([1, 2]))],
         [(None, np.float32([1, 2]))],
         [
-            (
-                typed(number >> jf.FromTensor(np.float32(1))),
-                TypeError,
-                'Pipe[2].FromTensor(float32[]): expected no input, got float32[]; '
-                'drop it first, by Void()',
-            ),
             (
                 typed(jf.FromTensor(np.float64([1]))),
                 TypeError,
@@ -196,20 +155,6 @@ ROWS = [
                 'got TypeError: expected arrays, or tuples or dicts of arrays, got '
                 'None; return arrays',
             ),
-            (
-                typed(subtract),
-                TypeError,
-                'Function(subtract): expected tensors or tuples of tensors, got '
-                'object; turn objects into tensors by Scalar, Vector or Tensor',
-            ),
-            (
-                typed(numbers >> scaled),
-                TypeError,
-                'Pipe[1].Function(scaled): expected tensors or tuples of tensors, '
-                'got [float32[]]; use Map for each item, or Sum, Fold or Reduce for '
-                'all of them',
-            ),
-            (lambda: jf.Function(3), TypeError, 'Function: expected a callable, got 3'),
         ],
     ),
     Row(
@@ -227,13 +172,6 @@ ROWS = [
                 'float32[]; make one of all that is joined, as in `AllOf(a, b) >> '
                 'Concat()`',
             ),
-            (
-                typed(jf.Record((number, jf.Scalar('int32'))) >> jf.Concat()),
-                TypeError,
-                'Pipe[1].Function(concat): expected to run on inputs (float32[], '
-                'int32[]), got TypeError: expected tensors of one dtype, got '
-                "['float32', 'int32']; cast them",
-            ),
         ],
     ),
     Row(
@@ -244,12 +182,6 @@ ROWS = [
         [('anything', (np.zeros(2, 'float32'), np.int32(0)))],
         [(None, (np.zeros(2, 'float32'), np.int32(0)))],
         [
-            (
-                typed(jf.Zeros(jf.ObjectType())),
-                TypeError,
-                'Zeros(object): expected a type that has zeros: tensors, tuples, '
-                'sequences, got object; write a type of tensors, such as `Zeros([3])`',
-            ),
             (
                 typed(jf.Zeros(jf.BroadcastType(jf.TensorType([])))),
                 TypeError,
