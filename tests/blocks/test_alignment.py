@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import check, check_eager, does_not_compile, number, numbers, refuses
+from checking import check, does_not_compile, number, numbers, refuses
 
 import jfold as jf
 
@@ -285,13 +285,6 @@ def test_what_is_no_sequence_is_told_by_the_twin() -> None:
     for block in (jf.Record((numbers, jf.Identity())) >> jf.Zip(),):
         with pytest.raises(jf.InputError, match='expected a sequence'):
             block.eval(([1], {1}))
-
-
-def test_lists_of_the_twin() -> None:
-    check_eager(
-        (numbers >> jf.NGrams(2), [[1, 2, 3]], [[(1.0, 2.0), (2.0, 3.0)]]),
-        (jf.Record((numbers, numbers)) >> jf.Zip(), [([1], [2, 3])], [[(1.0, 2.0)]]),
-    )
 
 
 def test_strict_zips() -> None:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType
+from meshes import over_devices
 
 import jfold as jf
 from jfold.files import storage
@@ -376,8 +377,7 @@ def test_labels_that_no_file_holds(label: Any, tmp_path: Path) -> None:
 
 def test_labels_of_shards() -> None:
     """In the order of all rows, those of one shard behind those of another."""
-    mesh = jax.make_mesh((2,), ('data',), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices(2, AxisType.Explicit)
     model = jf.compile(labelled_by_words())
     corpus = model.trace(TREES)
     same_as_eval(model, model.schedule(TREES, sharding=sharding), TREES)

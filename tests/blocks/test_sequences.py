@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from checking import (
     add,
     check,
@@ -285,13 +284,8 @@ def test_a_fold_inside_a_fold() -> None:
     check((outer, [[[1, 2], [3]], [], [[]]], [-6.0, 0.0, 0.0]))
 
 
-@pytest.mark.parametrize('typed', [False, True])
-def test_reduce_is_balanced(typed: bool) -> None:
+def test_reduce_of_a_tuple_is_balanced() -> None:
     golden = [0, 1, -1, -4, 0, -5, 1, 8, 0]
-    if not typed:
-        lists = [list(range(1, n + 1)) for n in range(9)]
-        check((numbers >> jf.Reduce(jnp.subtract), lists, [float(x) for x in golden]))
-        return
     cases = []
     for n in range(1, 9):
         block = jf.Record((number,) * n) >> jf.Reduce(subtract)

@@ -13,7 +13,7 @@ import optax
 import pytest
 from agreement import close
 from checking import number, numbers, refuses, same
-from jax.sharding import AxisType, NamedSharding
+from meshes import over_devices
 
 import jfold as jf
 
@@ -147,8 +147,7 @@ def test_targets_of_one_of_several_sequences() -> None:
 
 def test_targets_of_shards() -> None:
     """In the order of the rows; as results are handed out."""
-    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices()
     model = jf.compile(numbers)
     for batch in model.batches(WORDS, 8, sharding=sharding):
         found = model.apply({}, batch.schedule)

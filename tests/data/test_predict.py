@@ -18,6 +18,7 @@ from binary_trees import binary_tree, tree_block
 from checking import refuses
 from compilations import compilations
 from jax.sharding import AxisType, NamedSharding
+from meshes import over_devices
 
 import jfold as jf
 from jfold.data import progress
@@ -33,12 +34,6 @@ LISTS: list[Any] = [
     [[]],
     [[9, 1]],
 ]
-
-
-def sharding(count: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
-    """Over so many of the test's devices."""
-    mesh = jax.make_mesh((count,), ('data',), (kind,), devices=jax.devices()[:count])
-    return NamedSharding(mesh, jax.P('data'))
 
 
 def nested() -> jf.Model:
@@ -140,7 +135,7 @@ def test_over_devices(kind: AxisType, corpus: bool) -> None:
     """The order is that of the examples, wherever they ran."""
     model, plain = nested(), nested()
     source = model.trace(LISTS) if corpus else LISTS
-    found = model.predict({}, source, batch_size=4, sharding=sharding(2, kind))
+    found = model.predict({}, source, batch_size=4, sharding=over_devices(2, kind))
     expected = plain.predict({}, LISTS, batch_size=4)
     assert as_lists(found[0]) == as_lists(expected[0])
     for name, metric in expected[1].items():
@@ -282,7 +277,7 @@ def test_means_of_all_kinds() -> None:
 def test_means_over_devices(kind: AxisType) -> None:
     """Spare rows are at the end of each shard."""
     model = jf.compile(tree_block(4))
-    where = sharding(2, kind)
+    where = over_devices(2, kind)
     own = model.init(jax.random.key(0))
     params = jax.device_put(own, NamedSharding(where.mesh, jax.P()))
     (batch,) = model.batches(TREES, 16, sharding=where)

@@ -20,6 +20,7 @@ from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from looped import in_loops
+from meshes import over_devices
 
 import jfold as jf
 from jfold.language.unrolling import MOST
@@ -265,10 +266,7 @@ def test_devices_and_files(tmp_path: Path) -> None:
     """A batch dealt to two devices, and a model in a file, give the same."""
     model, examples = jf.compile(network(2)), molecules(3, 9, 1, 4, 2)
     params = model.init(KEY)
-    mesh = jax.make_mesh(
-        (2,), ('data',), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
-    )
-    agree(model, params, examples, sharding=jax.NamedSharding(mesh, jax.P('data')))
+    agree(model, params, examples, sharding=over_devices())
     corpus = model.trace(examples, progress=False)
     path = tmp_path / 'model.jfold'
     jf.save(path, model, params, [corpus.capacities(5)])

@@ -22,25 +22,6 @@ def batch(rng: np.random.Generator, size: int, most: int) -> list[Any]:
     return [binary_tree(rng, int(rng.integers(1, most + 1))) for _ in range(size)]
 
 
-def stream(seed: int, batches: int, size: int, most: int) -> list[int]:
-    """How many programs were compiled after each batch of random trees."""
-    model = jf.compile(tree_block(4))
-    params = model.init(jax.random.key(0))
-    rng = np.random.default_rng(seed)
-
-    @jax.jit
-    def jfold_step(params: Any, schedule: jf.Schedule) -> Any:
-        return model.apply(params, schedule).sum()
-
-    counts = []
-    with compilations('jfold_step') as compiled:
-        for _ in range(batches):
-            jfold_step(params, model.schedule(batch(rng, size, most)))
-            counts.append(len(compiled))
-    assert counts[-1] == model.programs
-    return counts
-
-
 def test_compilations_are_counted() -> None:
     """The listener sees a new shape and not a known one."""
 
@@ -58,22 +39,6 @@ def test_compilations_are_counted() -> None:
     assert len(compiled) == 2
 
 
-@pytest.mark.parametrize('seed', [0, 1])
-def test_a_short_stream_compiles_a_handful(seed: int) -> None:
-    """At most four programs, none after the first twenty batches."""
-    counts = stream(seed, batches=60, size=16, most=48)
-    assert counts[-1] <= 4
-    assert counts[19] == counts[-1]
-
-
-@pytest.mark.slow
-def test_a_long_stream_compiles_a_handful() -> None:
-    """At most four programs for a thousand batches, none after the first twenty."""
-    counts = stream(seed=0, batches=1000, size=24, most=128)
-    assert counts[-1] <= 4
-    assert counts[19] == counts[-1]
-
-
 def test_apply_compiles_once_per_shape() -> None:
     """Outside of `jit` too."""
     model = jf.compile(tree_block(4))
@@ -86,21 +51,6 @@ def test_apply_compiles_once_per_shape() -> None:
 
 
 # ---- the budget ----------------------------------------------------------------------
-
-
-def test_another_number_of_examples_is_another_program() -> None:
-    """The error says that no batch had as many."""
-    model = jf.compile(tree_block(4), max_programs=2)
-    model.schedule([1])
-    model.schedule([1, 2])
-    with pytest.raises(jf.ProgramBudgetError) as caught:
-        model.schedule([1, 2, 3])
-    assert str(caught.value) == (
-        'expected batches for at most 2 programs, as `max_programs` says, got a batch '
-        'of 3 examples, which needs program 3; no batch had 3 examples before. Give '
-        'batches of one size and similar content, which share programs; or raise '
-        '`jfold.compile(..., max_programs=...)`'
-    )
 
 
 def test_a_batch_that_outgrows_its_program() -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
+from meshes import over_devices
 
 import jfold as jf
 from jfold.base import jaxprs
@@ -187,10 +188,8 @@ def test_operations_of_either_kind_with_few_rows_or_none(
 
 def test_shards_of_which_some_lack_an_operation() -> None:
     model = jf.compile(BLOCKS['by index'])
-    axis = (jax.sharding.AxisType.Auto,)
-    mesh = jax.make_mesh((2,), ('data',), axis, devices=jax.devices()[:2])
-    sharding = jax.NamedSharding(mesh, jax.P('data'))
-    agree(model, model.init(KEY), [[('a', 3.0)], [('b', 2.0)]], sharding=sharding)
+    examples = [[('a', 3.0)], [('b', 2.0)]]
+    agree(model, model.init(KEY), examples, sharding=over_devices())
 
 
 def test_what_is_absent_does_not_read_what_is_infinite() -> None:

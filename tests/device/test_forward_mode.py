@@ -164,22 +164,6 @@ def test_costs(name: str) -> None:
     assert 0 < found <= most
 
 
-def test_hessian_vector_products_are_differences_of_gradients() -> None:
-    """Finite ones."""
-    with jax.enable_x64(True):
-        chosen = model(wide=True)
-        weights, batch = chosen.init(jax.random.key(0)), chosen.schedule(TREES)
-        grad = jax.jit(jax.grad(lambda p: (chosen.apply(p, batch) ** 3).sum()))
-        along = direction(weights)
-
-        def shifted(step: float) -> Any:
-            return grad(jax.tree.map(lambda x, v: x + step * v, weights, along))
-
-        pair = shifted(1e-5), shifted(-1e-5)
-        want = jax.tree.map(lambda x, y: (x - y) / 2e-5, *pair)
-        close(jax.jvp(grad, (weights,), (along,))[1], want, 1e-7)
-
-
 def test_forward_mode_with_results_of_integers() -> None:
     """Sequences have lengths, and metrics examples, which have no tangents."""
     layer = jf.Function(lambda w, x: jnp.tanh(w * x), lambda key, _: jnp.ones(()))

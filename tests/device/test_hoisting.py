@@ -18,6 +18,8 @@ from expressions import Expression, expressions
 from flax import nnx
 from hlo import Module, body_of, compiled_text, large, parse, scatters
 from hypothesis import given, settings
+from jax.sharding import AxisType
+from meshes import over_devices
 
 import jfold as jf
 from jfold import layers
@@ -269,8 +271,7 @@ def test_tangents(strategy: str) -> None:
 
 def test_examples_on_two_devices() -> None:
     make, examples, _ = CASES['two items']
-    mesh = jax.make_mesh((2,), ('data',), devices=jax.devices()[:2])
-    where = jax.NamedSharding(mesh, jax.P('data'))
+    where = over_devices(2, AxisType.Explicit)
     model = jf.compile(make())
     agree(model, model.init(jax.random.key(0)), examples, sharding=where)
 
@@ -356,13 +357,8 @@ def test_what_is_stored_for_the_forward_pass_alone_is_small(
 ITEM, STATE = 24, 40  # sizes that nothing else has
 
 
-def wide(p: Any, state: Any, x: Any) -> Any:
-    """An Elman network of these."""
-    return jnp.tanh(x @ p['x'] + state @ p['h'])
-
-
 def init_wide(key: Any, *_: Any) -> Any:
-    """For `wide`."""
+    """Matrices of these."""
     return {'x': jnp.ones((ITEM, STATE)), 'h': jnp.ones((STATE, STATE))}
 
 
@@ -390,7 +386,7 @@ def products_in_levels(module: Module) -> set[frozenset[int]]:
 def test_loops_over_levels_hold_no_product_of_the_item(learns: bool) -> None:
     """Neither forward nor in reverse, and no copy of a buffer for it."""
     block = jf.Map(jf.Vector(ITEM) >> jf.Function(nn.Dense(ITEM))) >> jf.Fold(
-        jf.Function(wide, init_wide, name='cell'), jf.Zeros([STATE])
+        jf.Function(simple, init_wide, name='cell'), jf.Zeros([STATE])
     )
     model = jf.compile(block, strategy='counted')
     lists = [np.ones((30, ITEM), 'float32').tolist() for _ in range(40)]

@@ -74,11 +74,3 @@ def test_training_takes_values_products_and_edges(trees: int, share: float) -> N
     assert whole <= 1.15 * needed
     assert taken(trees, RESIDUALS[0], exact=False) <= 1.3 * needed
     assert less <= share * whole
-
-
-def test_residuals_are_one_of_two() -> None:
-    with pytest.raises(ValueError, match='expected `residuals`') as caught:
-        jf.compile(jf.Scalar(), residuals='none')
-    assert str(caught.value) == (
-        "expected `residuals` as 'save products' or 'recompute all', got 'none'"
-    )

@@ -15,8 +15,9 @@ from expressions import Expression, expressions
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType
 from looped import in_loops
+from meshes import over_devices
 
 import jfold as jf
 from jfold.program.components import components, phases
@@ -336,10 +337,9 @@ def test_all_options(residuals: str, strategy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['metrics', 'sums below', 'a sum that is read twice'])
 def test_shards(name: str) -> None:
-    mesh = jax.make_mesh((2,), ('data',), devices=jax.devices()[:2])
     model = jf.compile(MODELS[name][0])
     (examples,) = batches(name, 4)
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices(2, AxisType.Explicit)
     agree(model, model.init(KEY), examples, 1e-11, sharding=sharding)
 
 

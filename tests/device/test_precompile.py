@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from agreement import close, weighted
 from binary_trees import binary_tree, chain, tree_block
-from checking import refuses
 from compilations import compilations
 from expression_parts import tables
 from expressions import Expression, expressions
@@ -291,39 +290,12 @@ def test_static_arguments_before_the_schedule() -> None:
         close(found, np.array(expected), 1e-5)
 
 
-def test_schedules_of_another_kind() -> None:
-    """Of other sizes and models; other arguments are JAX's to complain about."""
+def test_other_arguments_are_for_jax_to_complain_about() -> None:
     model, corpus, params = prepared()
     ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
-    text = (
-        'expected a schedule of 4 rows of results, for which the step was compiled, '
-        'got one of 3: make it with `size=4`'
-    )
-    with refuses(text, ValueError):
-        ready(params, corpus.schedule(range(3)))
-    other = jf.compile(tree_block(5)).schedule(TREES[:4])
-    text = (
-        'expected `schedule` of the model that compiled the step, got one of another: '
-        'make it by the first'
-    )
-    with refuses(text, ValueError):
-        ready(params, schedule=other)
     wider = jf.compile(tree_block(5)).init(jax.random.key(0))
     with pytest.raises(TypeError, match='called with float32'):
         ready(wider, corpus.schedule(range(4)))
-
-
-def test_a_capacity_is_required() -> None:
-    """The error shows the call."""
-    model, corpus, params = prepared()
-    text = (
-        'expected a `Capacity` among the arguments, in place of the schedule, got '
-        'none: call `model.precompile(step, params, corpus.capacities(batch_size))`'
-    )
-    with refuses(text):
-        model.precompile(model.apply, params, corpus.schedule([0]))
-    with refuses(text):
-        model.precompile(model.apply)
 
 
 def test_a_program_too_many() -> None:

@@ -25,7 +25,8 @@ from functions import WIDTH
 from hlo import AS_USERS_HAVE_IT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType
+from meshes import over_devices
 from reproducible_models import (
     CASES,
     applied,
@@ -151,8 +152,7 @@ def test_a_batch_of_two_shards_gives_the_same() -> None:
     model = model_of('tree-LSTM')
     params, rng = model.init(jax.random.key(0)), np.random.default_rng(0)
     examples = examples_of('tree-LSTM', rng, 8)
-    mesh = jax.make_mesh((2,), ('data',), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices(2, AxisType.Explicit)
     dealt = model.schedule(examples, sharding=sharding)
     assert bits(model, params, dealt) == bits(model, params, model.schedule(examples))
     found = [gradient(model, params, dealt) for _ in range(2)]

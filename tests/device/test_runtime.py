@@ -363,26 +363,6 @@ def test_complex_numbers_and_bools() -> None:
     agree(turning, weights, [(1 + 1j, True), (2j, False), (-1, True)])
 
 
-# ---- refusals ------------------------------------------------------------------------
-
-
-def test_a_schedule_of_another_model_is_refused() -> None:
-    one, other = jf.compile(tree_block(4)), jf.compile(tree_block(4) >> jnp.negative)
-    with pytest.raises(ValueError, match='got one of another: call'):
-        other.apply(one.init(jax.random.key(0)), one.schedule([1]))
-
-
-def test_missing_parameters_are_refused() -> None:
-    """The error names the layer and what there is."""
-    model = jf.compile(tree_block(4))
-    some = model.init(jax.random.key(0))
-    del some['cell']
-    with pytest.raises(TypeError) as caught:
-        model.apply(some, model.schedule([1]))
-    assert "expected parameters for layer 'cell'" in str(caught.value)
-    assert "['embed']" in str(caught.value)
-
-
 # ---- strategies ----------------------------------------------------------------------
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from agreement import close
 from binary_trees import binary
+from jax.sharding import AxisType
 from looped import compiled
+from meshes import over_devices
 from ways_in import WAYS
 
 import jfold as jf
@@ -119,8 +121,7 @@ def test_schedules_without_loops_that_are_closed_over(residuals: str) -> None:
 
 def test_schedules_of_shards_that_are_closed_over() -> None:
     """Each device has loops of its own."""
-    mesh = jax.make_mesh((2,), ('data',), devices=jax.devices()[:2])
-    check('trees', 'closed over', jax.NamedSharding(mesh, jax.P('data')))
+    check('trees', 'closed over', over_devices(2, AxisType.Explicit))
 
 
 @pytest.mark.parametrize(

@@ -431,11 +431,6 @@ def test_each_example_may_have_other_lists_with_items(back: bool) -> None:
     assert results(nested, few[::order]) == deep[::order]
 
 
-def test_lists_that_are_empty_in_all_examples_have_no_type() -> None:
-    with pytest.raises(TypeError, match='with items in some example of `like=`'):
-        jf.compile(split, like=PARTS[:3])
-
-
 def test_metrics_are_no_lists() -> None:
     @jf.lazy
     def watched(x: list[float]) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import saved_functions
 from checking import refuses
-from jax.sharding import AxisType, NamedSharding
+from meshes import over_devices
 from saved_models import TREES, model, params, rooms, sums
 
 import jfold as jf
@@ -106,8 +106,7 @@ def test_capacities_that_there_must_be(tmp_path: Path) -> None:
 def test_capacities_of_several_devices(tmp_path: Path) -> None:
     """They are left out of what a model has, and refused where they are passed."""
     made = sums()
-    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices()
     dealt = made.trace([[1], [2]]).capacities(2, sharding=sharding)
     made.reserve(dealt)
     with pytest.raises(ValueError, match='expected capacities for one device, got one'):

@@ -14,7 +14,7 @@ from agreement import close
 from binary_trees import binary_tree, chain, tree_block
 from checking import refuses
 from compilations import compilations
-from jax.sharding import AxisType, NamedSharding
+from meshes import over_devices
 
 import jfold as jf
 
@@ -105,9 +105,7 @@ def test_other_sizes_are_reserved_apart() -> None:
 
 def test_capacities_of_shards() -> None:
     """Are reserved for batches that are dealt alike."""
-    model, devices = model_of_trees(), jax.devices()[:2]
-    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=devices)
-    sharding = NamedSharding(mesh, jax.P('data'))
+    model, sharding = model_of_trees(), over_devices()
     corpus = model.trace([chain(n) for n in (1, 2, 3, 4)])
     room = model.reserve(corpus.capacities(4, sharding=sharding))
     schedule = model.schedule([chain(2)] * 3, size=4, sharding=sharding)

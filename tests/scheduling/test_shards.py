@@ -17,6 +17,8 @@ from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
+from meshes import over_devices
+from tree_corpora import forest
 
 import jfold as jf
 from jfold.scheduling.assignment import assign_evenly, assign_in_order
@@ -28,18 +30,6 @@ slow = pytest.mark.slow
 options = st.fixed_dictionaries(
     {'residuals': st.sampled_from(RESIDUALS), 'strategy': st.sampled_from(STRATEGIES)}
 )
-
-
-def sharding(count: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
-    """Over so many of the test's devices."""
-    mesh = jax.make_mesh((count,), ('data',), (kind,), devices=jax.devices()[:count])
-    return NamedSharding(mesh, jax.P('data'))
-
-
-def trees(count: int, seed: int = 0) -> list[Any]:
-    """Binary trees of 1 to 9 leaves."""
-    rng = np.random.default_rng(seed)
-    return [binary_tree(rng, int(rng.integers(1, 10))) for _ in range(count)]
 
 
 def sums() -> jf.Block:
@@ -74,7 +64,7 @@ LISTS: list[Any] = [[1, [2, 3, [4]], 5], [], [[1, 1, 1]], [7, 8], [[[[3]]]], [2]
 )
 def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> None:
     """Of as many shards or more than examples: among them shards of no example."""
-    batch, where = LISTS[:examples], sharding(count, kind)
+    batch, where = LISTS[:examples], over_devices(count, kind)
     with jax.enable_x64(True):
         model = jf.compile(sums())
         params = model.init(jax.random.key(0))
@@ -90,7 +80,7 @@ def check(expression: Expression, options: dict[str, Any], count: int) -> None:
     model = jf.compile(expression.block, **options)
     params = model.init(jax.random.key(1))
     batch = expression.batch(np.random.default_rng(2), 5)
-    agree(model, params, batch, 1e-12, sharding=sharding(count))
+    agree(model, params, batch, 1e-12, sharding=over_devices(count))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +114,7 @@ def test_many_expressions(root: str, count: int) -> None:
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
 def test_an_operation_that_one_shard_lacks(kind: AxisType) -> None:
     """The first shard has leaves alone."""
-    rng, where = np.random.default_rng(0), sharding(2, kind)
+    rng, where = np.random.default_rng(0), over_devices(2, kind)
     batch = [binary_tree(rng, n) for n in (1, 1, 5, 9)]
     with jax.enable_x64(True):
         model = jf.compile(tree_block())
@@ -140,7 +130,7 @@ def test_over_two_axes_and_beside_another(kind: AxisType) -> None:
     mesh = jax.make_mesh((2, 2, 2), ('data', 'model', 'more'), (kind,) * 3)
     model = jf.compile(tree_block())
     params = model.init(jax.random.key(0))
-    batch = trees(5)
+    batch = forest(5, 9)
     both = NamedSharding(mesh, jax.P(('data', 'more')))
     agree(model, params, batch, sharding=both)
     with jax.set_mesh(mesh):
@@ -153,7 +143,7 @@ def test_parameters_in_parts(kind: AxisType) -> None:
     gradients lie likewise."""
     model = jf.compile(tree_block())
     params = model.init(jax.random.key(0))
-    where = sharding(2, kind)
+    where = over_devices(2, kind)
 
     def lie(x: Any) -> Any:
         even = x.ndim and x.shape[0] % 2 == 0
@@ -163,7 +153,7 @@ def test_parameters_in_parts(kind: AxisType) -> None:
     assert any(x.spec == jax.P('data') for x in jax.tree.leaves(places))
     spread = jax.device_put(params, places)
     grad = jax.jit(jax.grad(batched_loss, has_aux=True), static_argnums=1)
-    batch = trees(4)
+    batch = forest(4, 9)
     got, _ = grad(spread, model, model.schedule(batch, sharding=where))
     want, _ = grad(params, model, model.schedule(batch))
     close(got, want, 1e-5)
@@ -209,7 +199,7 @@ def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
 def test_training_on_devices_is_training_on_one(source: str) -> None:
     """The same step, the same batches, the same parameters."""
     model = jf.compile(tree_block())
-    data = trees(22)
+    data = forest(22, 9)
     given = {'a corpus': model.trace(data), 'a sequence': data, 'a stream': iter(data)}
     targets = np.cos(np.arange(len(data)))
     optimizer = optax.sgd(0.1)
@@ -240,7 +230,7 @@ def test_training_on_devices_is_training_on_one(source: str) -> None:
         return params, values
 
     want = train(None, model.trace(data))
-    got = train(sharding(4), given[source])
+    got = train(over_devices(4), given[source])
     close(got, want, 1e-5)
 
 
@@ -249,7 +239,7 @@ def test_batches_say_which_row_is_whose() -> None:
     data = [[k] * (k % 5 + 1) for k in range(21)]
     corpus = model.trace(data)
     seen: list[int] = []
-    for batch in model.batches(corpus, 8, shuffle=3, sharding=sharding(4)):
+    for batch in model.batches(corpus, 8, shuffle=3, sharding=over_devices(4)):
         got = np.asarray(model.apply({}, batch.schedule))
         want = [sum(data[k]) for k in batch.indices.tolist()]
         np.testing.assert_array_equal(got[batch.mask], np.array(want)[batch.mask])
@@ -264,7 +254,7 @@ def test_the_state_of_a_run_knows_no_shards() -> None:
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     corpus = model.trace([[k] for k in range(24)])
     one = model.batches(corpus, 8, shuffle=0)
-    four = model.batches(corpus, 8, shuffle=0, sharding=sharding(4))
+    four = model.batches(corpus, 8, shuffle=0, sharding=over_devices(4))
     next(four)
     one.restore(four.state())
     assert sorted(next(one).indices) == sorted(next(four).indices)
@@ -276,7 +266,7 @@ def test_the_state_of_a_run_knows_no_shards() -> None:
 def test_examples_are_dealt_evenly() -> None:
     """Of 256 examples with skewed numbers of nodes, at most a hundredth more."""
     rng = np.random.default_rng(0)
-    shards = make_shards(sharding(8))
+    shards = make_shards(over_devices(8))
     work = (1 + 20 * rng.gamma(1, size=256)).astype(int)
     deal = assign_evenly(shards, 32, work.tolist())
     loads = np.array([work[part].sum() for part in deal.examples])
@@ -289,7 +279,7 @@ def test_examples_are_dealt_evenly() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=24), st.integers(1, 4))
 def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> None:
-    shards = make_shards(sharding(count))
+    shards = make_shards(over_devices(count))
     rows = -(-len(work) // count) + 1
     for deal in (
         assign_evenly(shards, rows, work),
@@ -312,16 +302,20 @@ def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> No
 )
 def test_a_thousand_batches_compile_few_programs(kept: bool) -> None:
     """The room is the largest that any shard needs, and kept; none is made late."""
-    model, data, rng = jf.compile(tree_block()), trees(1000), np.random.default_rng(1)
+    model, data, rng = (
+        jf.compile(tree_block()),
+        forest(1000, 9),
+        np.random.default_rng(1),
+    )
     corpus = model.trace(data, progress=False) if kept else None
     programs = []
     for _ in range(1000):
         chosen = rng.integers(0, len(data), rng.integers(1, 65)).tolist()
         if corpus is not None:
-            corpus.schedule(chosen, size=64, sharding=sharding(8))
+            corpus.schedule(chosen, size=64, sharding=over_devices(8))
         else:
             examples = [data[i] for i in chosen]
-            model.schedule(examples, size=64, sharding=sharding(8))
+            model.schedule(examples, size=64, sharding=over_devices(8))
         programs.append(model.programs)
     assert programs[20] == programs[-1] <= 4
 
@@ -331,7 +325,7 @@ def test_a_thousand_batches_compile_few_programs(kept: bool) -> None:
 
 def test_a_step_is_compiled_ahead_of_time() -> None:
     model = jf.compile(tree_block())
-    corpus, where = model.trace(trees(20)), sharding(2)
+    corpus, where = model.trace(forest(20, 9)), over_devices(2)
     params = model.init(jax.random.key(0))
     room = corpus.capacities(8, sharding=where)
     step = model.precompile(model.apply, params, room)
@@ -353,8 +347,8 @@ def test_a_step_is_compiled_ahead_of_time() -> None:
 
 def test_a_schedule_tells_of_its_shards() -> None:
     model = jf.compile(tree_block())
-    schedule = model.schedule(trees(6), sharding=sharding(4))
-    one = model.schedule(trees(6))
+    schedule = model.schedule(forest(6, 9), sharding=over_devices(4))
+    one = model.schedule(forest(6, 9))
     assert repr(schedule) == (
         f'Schedule(8 examples, 4 shards, {one.counts.sum()} nodes, depth {one.depth})'
     )
@@ -383,13 +377,13 @@ def test_a_schedule_tells_of_its_shards() -> None:
             'pass `NamedSharding(mesh, spec)`, or call `jax.set_mesh(mesh)` before',
         ),
         (
-            NamedSharding(sharding(2).mesh, jax.P(None, 'data')),
+            NamedSharding(over_devices(2).mesh, jax.P(None, 'data')),
             ValueError,
             'expected `sharding` of the axis of examples alone, over axes of its mesh, '
             "jax.P('data'), got P(None, 'data')",
         ),
         (
-            NamedSharding(sharding(2).mesh, jax.P()),
+            NamedSharding(over_devices(2).mesh, jax.P()),
             ValueError,
             'expected `sharding` of the axis of examples alone, over axes of its mesh, '
             "jax.P('data'), got P()",
@@ -412,29 +406,29 @@ def test_rows_that_cannot_be_shared_out() -> None:
     model = jf.compile(jf.Scalar())
     expected = 'as a multiple of 4, the number of shards, got 6: pass 8'
     with pytest.raises(ValueError, match=f'expected `size` {expected}'):
-        model.schedule([1, 2], size=6, sharding=sharding(4))
+        model.schedule([1, 2], size=6, sharding=over_devices(4))
     for call in (
-        lambda: model.batches([1, 2], 6, sharding=sharding(4)),
-        lambda: model.trace([1, 2]).capacities(6, sharding=sharding(4)),
+        lambda: model.batches([1, 2], 6, sharding=over_devices(4)),
+        lambda: model.trace([1, 2]).capacities(6, sharding=over_devices(4)),
     ):
         with pytest.raises(ValueError, match=f'expected `batch_size` {expected}'):
             call()
     few = 'expected at most 4 examples, as `size` says, got 5'
     with pytest.raises(ValueError, match=few):
-        model.schedule([1] * 5, size=4, sharding=sharding(4))
+        model.schedule([1] * 5, size=4, sharding=over_devices(4))
 
 
 def test_capacities_of_other_shards() -> None:
     corpus = jf.compile(jf.Scalar()).trace([1, 2])
     message = 'expected capacities of the same shards, got 2 shards over data of'
     with pytest.raises(ValueError, match=message):
-        _ = corpus.capacities(2, sharding=sharding(2)) | corpus.capacities(2)
+        _ = corpus.capacities(2, sharding=over_devices(2)) | corpus.capacities(2)
 
 
 def test_a_bad_example_is_told_and_nothing_is_kept() -> None:
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     with pytest.raises(jf.InputError, match='example 2'):
-        model.schedule([[1], [2], 'x'], sharding=sharding(2))
+        model.schedule([[1], [2], 'x'], sharding=over_devices(2))
     assert model.programs == 0
 
 

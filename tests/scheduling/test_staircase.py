@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import in_loops
 from readings import check_consumers, check_fixed, check_inputs, read, reading
+from tree_corpora import forest
 
 import jfold as jf
 from jfold.program.components import components
@@ -27,7 +28,7 @@ from jfold.scheduling import staircase
 from jfold.scheduling.layout import layout
 from jfold.scheduling.profiles import Profiles, largest_profiles, margins, profiles
 from jfold.scheduling.selections import select
-from jfold.scheduling.spec import RESIDUALS
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 from jfold.scheduling.staircase import (
     Profile,
     cut,
@@ -172,17 +173,11 @@ def test_schedules_of_stairs(expression: Expression, seed: int) -> None:
         check_consumers(r)
 
 
-def trees(seed: int, count: int = 24) -> list[Any]:
-    """Of 1 to 20 leaves."""
-    rng = np.random.default_rng(seed)
-    return [binary_tree(rng, int(rng.integers(1, 21))) for _ in range(count)]
-
-
 @pytest.mark.usefixtures('narrow')
 def test_trees_have_stairs() -> None:
     """Of several widths, from wide to narrow."""
     model = jf.compile(tree_block(), strategy='fixed')
-    spec = model.schedule(trees(0)).spec
+    spec = model.schedule(forest(24, 20)).spec
     widths = max(layout(spec).widths, key=len)
     assert len(set(widths)) > 2
     assert list(widths) == sorted(widths, reverse=True)
@@ -194,8 +189,8 @@ def test_stairs_give_values_and_gradients(residuals: str) -> None:
     """Of batches that fill other steps than the first one."""
     model = jf.compile(tree_block(3), strategy='fixed', residuals=residuals)
     params = model.init(jax.random.key(0))
-    model.reserve(model.trace([*trees(0), chain(30)]).capacities(25))
-    for batch in (trees(0), trees(1), [chain(30)], [chain(5)] * 24):
+    model.reserve(model.trace([*forest(24, 20), chain(30)]).capacities(25))
+    for batch in (forest(24, 20), forest(24, 20, seed=1), [chain(30)], [chain(5)] * 24):
         agree(model, params, batch, 1e-4)
     assert model.programs <= 3
 
@@ -221,7 +216,7 @@ def test_stairs_that_widen(residuals: str) -> None:
 
 def of_depths(seed: int, count: int = 24) -> list[Any]:
     """Trees and chains, of few leaves and of many."""
-    return [*trees(seed, count), *(chain(n) for n in (1, 9, 30))]
+    return [*forest(count, 20, seed), *(chain(n) for n in (1, 9, 30))]
 
 
 @pytest.mark.usefixtures('narrow')
@@ -329,30 +324,32 @@ def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -
 
 
 def programs(
-    rng: random.Random, size: int, largest_profiles: int, batches: int
+    strategy: str, rng: random.Random, size: int, most: int, batches: int
 ) -> list[int]:
     """How many programs there are after each batch of random trees."""
-    model, made = jf.compile(tree_block(4), strategy='fixed'), np.random.default_rng(0)
+    model, made = jf.compile(tree_block(4), strategy=strategy), np.random.default_rng(0)
     found = []
     for _ in range(batches):
-        leaves = [rng.randint(1, largest_profiles) for _ in range(size)]
+        leaves = [rng.randint(1, most) for _ in range(size)]
         model.schedule([binary_tree(made, n) for n in leaves])
         found.append(model.programs)
     return found
 
 
+@pytest.mark.parametrize('strategy', STRATEGIES)
 @pytest.mark.parametrize('seed', [0, 1])
-def test_a_short_stream_has_few_programs(seed: int) -> None:
+def test_a_short_stream_has_few_programs(seed: int, strategy: str) -> None:
     """At most four, none after the first twenty batches."""
-    found = programs(random.Random(seed), 16, 48, 60)
+    found = programs(strategy, random.Random(seed), 16, 48, 60)
     assert found[-1] <= 4
     assert found[19] == found[-1]
 
 
 @pytest.mark.slow
-def test_a_long_stream_has_few_programs() -> None:
+@pytest.mark.parametrize('strategy', STRATEGIES)
+def test_a_long_stream_has_few_programs(strategy: str) -> None:
     """At most four for a thousand batches, none after the first twenty."""
-    found = programs(random.Random(0), 24, 128, 1000)
+    found = programs(strategy, random.Random(0), 24, 128, 1000)
     assert found[-1] <= 4
     assert found[19] == found[-1]
 

@@ -19,8 +19,8 @@ from agreement import close
 from binary_trees import binary_tree, chain, tree_block
 from checking import number, numbers
 from compilations import compilations
-from jax.sharding import AxisType, NamedSharding
 from looped import compiled, in_loops
+from meshes import over_devices
 
 import jfold as jf
 from jfold.base.memo import LONG, MANY, Recent
@@ -115,8 +115,7 @@ def test_streams_that_grow(
 
 def test_lists_of_a_server_that_grow() -> None:
     """In batches of several sizes, dealt to devices or not: twelve for each."""
-    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices()
     model = jf.compile(sums())
     for n in range(1, 4000, 29):
         model.schedule([[1] * n] * 2)
@@ -326,8 +325,7 @@ def test_what_was_reserved_before_a_run_is_used() -> None:
 
 def test_batches_that_are_dealt_share_a_program() -> None:
     """Each shard has room for the largest part."""
-    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, jax.P('data'))
+    sharding = over_devices()
     model = jf.compile(tree_block(4), max_programs=1)
     run = model.batches(model.trace(trees()), 8, shuffle=1, epochs=2, sharding=sharding)
     assert len({batch.schedule.spec for batch in run}) == model.programs == 1

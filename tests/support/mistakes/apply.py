@@ -13,13 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 
 import jfold as jf
-from mistakes.common import Mistake, linear, number, numbers
+from mistakes.common import LISTS, Mistake, linear, number, numbers
 
 summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 layered = jf.compile(number >> linear)
-
-LISTS = [[1], [1, 2], [1, 2, 3]]
 
 
 @functools.cache

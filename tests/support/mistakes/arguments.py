@@ -9,11 +9,7 @@ import flax.linen as nn
 import numpy as np
 
 import jfold as jf
-from mistakes.common import Mistake, add, number
-
-
-def compiled(*blocks: Any, **options: Any) -> jf.Model:
-    return jf.compile(jf.Pipe(*blocks), **options)
+from mistakes.common import Mistake, add, compiled, number, vector
 
 
 def resolved_twice() -> None:
@@ -25,8 +21,6 @@ def resolved_twice() -> None:
 def product(w: Any, x: Any) -> Any:
     return w @ x
 
-
-vector = jf.Vector(3)
 
 MISTAKES = [
     Mistake(

@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import Mistake, numbers
+from mistakes.common import LISTS, Mistake, numbers
 
 summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
-
-LISTS = [[1], [1, 2], [1, 2, 3]]
 
 
 @functools.cache

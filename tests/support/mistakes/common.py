@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from collections.abc import Callable
@@ -125,7 +126,9 @@ def lines_beside(error: Exception) -> list[str]:
 
 # ---- what the tables share -----------------------------------------------------------
 
+LISTS = [[1], [1, 2], [1, 2, 3]]
 number = jf.Scalar()
+vector = jf.Vector(3)
 numbers = jf.Map(number)
 add = jf.Function(jnp.add)
 pair = jf.AllOf(number, number)
@@ -137,3 +140,19 @@ def scaled(w: Any, x: Any) -> Any:
 
 
 linear = jf.Function(scaled, init=lambda key, x: jnp.ones(2), name='linear')
+
+
+def compiled(*blocks: Any, **options: Any) -> jf.Model:
+    """A model of blocks, one after another."""
+    return jf.compile(jf.Pipe(*blocks), **options)
+
+
+@functools.cache
+def model_of(block: Any) -> jf.Model:
+    """That of a block, compiled once."""
+    return jf.compile(block)
+
+
+def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
+    """A schedule of examples by the model of a block."""
+    return model_of(block).schedule(list(examples), **options)

@@ -13,13 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from mistakes.common import Mistake, number, numbers
+from mistakes.common import LISTS, Mistake, number, numbers
 
 summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
-
-LISTS = [[1], [1, 2], [1, 2, 3]]
 
 
 @functools.cache

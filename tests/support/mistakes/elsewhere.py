@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import Mistake, linear, number, numbers
-
-
-@functools.cache
-def model_of(block: Any) -> jf.Model:
-    return jf.compile(block)
+from mistakes.common import Mistake, linear, model_of, number, numbers, vector
 
 
 def evaluated(block: Any, example: Any, *params: Any) -> Any:
@@ -31,8 +25,6 @@ def reciprocal(value: Any) -> Any:
 
 
 summed = numbers >> jf.Reduce(jnp.add)
-
-vector = jf.Vector(3)
 
 named = jf.Record({'x': number})
 

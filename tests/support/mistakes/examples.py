@@ -3,28 +3,21 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import Mistake, linear, number, numbers
-
-
-@functools.cache
-def model_of(block: Any) -> jf.Model:
-    return jf.compile(block)
-
-
-def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
-    return model_of(block).schedule(list(examples), **options)
-
+from mistakes.common import (
+    Mistake,
+    linear,
+    model_of,
+    number,
+    numbers,
+    scheduled,
+    vector,
+)
 
 summed = numbers >> jf.Reduce(jnp.add)
-
-vector = jf.Vector(3)
 
 named = jf.Record({'x': number})
 

@@ -13,11 +13,7 @@ import numpy as np
 from flax import nnx
 
 import jfold as jf
-from mistakes.common import Mistake, number, pair
-
-
-def compiled(*blocks: Any, **options: Any) -> jf.Model:
-    return jf.compile(jf.Pipe(*blocks), **options)
+from mistakes.common import Mistake, compiled, number, pair, vector
 
 
 def if_on_tracer(x: Any) -> Any:
@@ -77,8 +73,6 @@ class Normed(nn.Module):
     def __call__(self, x: Any) -> Any:
         return nn.BatchNorm(use_running_average=False)(x)
 
-
-vector = jf.Vector(3)
 
 vectors = jf.Map(vector)
 

@@ -10,14 +10,7 @@ import jax
 from flax import nnx
 
 import jfold as jf
-from mistakes.common import Mistake, number
-
-
-def compiled(*blocks: Any) -> jf.Model:
-    return jf.compile(jf.Pipe(*blocks))
-
-
-vector = jf.Vector(3)
+from mistakes.common import Mistake, compiled, number, vector
 
 
 class Around(nn.Module):

@@ -10,15 +10,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import Mistake, numbers
+from mistakes.common import LISTS, Mistake, numbers
 
 summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
 
 drawing = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5, deterministic=False)))
-
-LISTS = [[1], [1, 2], [1, 2, 3]]
 
 
 @functools.cache

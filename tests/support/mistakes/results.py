@@ -3,17 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import Mistake, number, numbers
-
-
-def compiled(*blocks: Any, **options: Any) -> jf.Model:
-    return jf.compile(jf.Pipe(*blocks), **options)
-
+from mistakes.common import Mistake, compiled, number, numbers
 
 MISTAKES = [
     Mistake(

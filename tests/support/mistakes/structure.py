@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jfold as jf
-from mistakes.common import Mistake, add, number, numbers
-
-
-@functools.cache
-def model_of(block: Any) -> jf.Model:
-    return jf.compile(block)
-
-
-def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
-    return model_of(block).schedule(list(examples), **options)
+from mistakes.common import Mistake, add, number, numbers, scheduled
 
 
 @dataclass

@@ -3,33 +3,18 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from mistakes.common import Mistake, number, numbers
-
-
-@functools.cache
-def model_of(block: Any) -> jf.Model:
-    return jf.compile(block)
-
-
-def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
-    return model_of(block).schedule(list(examples), **options)
-
+from mistakes.common import Mistake, number, numbers, scheduled, vector
 
 summed = numbers >> jf.Sum()
 
 whole = jf.Scalar('int32')
 
 byte = jf.Scalar('int8')
-
-vector = jf.Vector(3)
 
 zeros = jf.Map(jf.Optional(whole) >> jf.Function(jnp.float32)) >> jf.Sum()
 

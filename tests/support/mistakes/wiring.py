@@ -13,11 +13,7 @@ from flax import nnx
 from flax.errors import CallCompactUnboundModuleError
 
 import jfold as jf
-from mistakes.common import Mistake, add, number, numbers, pair
-
-
-def compiled(*blocks: Any, **options: Any) -> jf.Model:
-    return jf.compile(jf.Pipe(*blocks), **options)
+from mistakes.common import Mistake, add, compiled, number, numbers, pair, vector
 
 
 def unresolved() -> jf.Model:
@@ -57,8 +53,6 @@ def by_another(tree: Any) -> jf.Block:
     other.resolve_to(tree() >> jf.Function(jnp.sin))
     return jf.AllOf(number, other()) >> add
 
-
-vector = jf.Vector(3)
 
 MISTAKES = [
     Mistake(
