@@ -15,7 +15,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from binary_trees import binary, dense_cell, embedding
 from checking import refuses
 from tree_corpora import TREES, assert_equal, trees
 
@@ -119,23 +118,6 @@ def test_results_in_another_order(
     values, metrics = model.apply({}, corpus.schedule([0, 1]))
     assert values.tolist() == [-1, -6]
     assert metrics['m'].values[metrics['m'].mask].tolist() == [5, 6]
-
-
-def test_loading_for_another_expression(tmp_path: Path) -> None:
-    """Is an error that says what differs and what to do."""
-    path = tmp_path / 'c.jfold'
-    trees().trace(TREES).save(path)
-    other = jf.compile(
-        binary(jf.Scalar('int32') >> embedding(4), dense_cell(4, 'lstm'))
-    )
-    text = (
-        f'{path}: expected a corpus of the expression of this model, got one of '
-        'another, with `operation cell(float32, float32) -> float32` instead of '
-        '`operation lstm(float32, float32) -> float32`. Trace the examples again with '
-        '`model.trace`'
-    )
-    with refuses(text, ValueError):
-        Corpus.load(path, other)
 
 
 def test_files_of_other_kinds(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from binary_trees import tree_block
@@ -31,12 +30,6 @@ def test_schedules_are_those_of_the_examples(expression: Expression) -> None:
     traced = pickle.loads(pickle.dumps(tracer(examples)))
     assert len(traced) == 4
     assert_same(model.schedule(traced), model.schedule(examples))
-
-
-def test_another_expression_is_refused() -> None:
-    one, other = (jf.compile(jf.Vector(n) >> jnp.sum) for n in (2, 3))
-    with pytest.raises(ValueError, match='those of another: trace them with'):
-        one.schedule(other.tracer()([[1, 2, 3]]))
 
 
 def test_bad_examples_are_refused_where_they_are_traced() -> None:

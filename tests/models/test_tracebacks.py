@@ -249,12 +249,6 @@ def test_errors_of_a_loop_of_causes() -> None:
         outer(raises)
 
 
-def test_errors_can_be_pickled() -> None:
-    error = schedule_wrongly()
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again)) == (type(error), str(error))
-
-
 def test_a_wrapped_function_is_itself() -> None:
     assert list(inspect.signature(jf.compile).parameters)[:2] == [
         'block',

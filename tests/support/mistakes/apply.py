@@ -161,13 +161,6 @@ MISTAKES = [
         '`model.apply(params, model.schedule(examples))`',
     ),
     Mistake(
-        'a list of schedules',
-        lambda: layered.apply(params(), [schedule()]),
-        TypeError,
-        'expected `schedule` as a schedule, got list: call '
-        '`model.apply(params, model.schedule(examples))`',
-    ),
-    Mistake(
         'arguments in the other order',
         lambda: layered.apply(schedule(), params()),
         TypeError,
@@ -211,13 +204,6 @@ MISTAKES = [
         lambda: layered.init(0),
         TypeError,
         'expected `key` as a PRNG key, got 0: pass `jax.random.key(0)`',
-    ),
-    Mistake(
-        'several keys for init',
-        lambda: layered.init(jax.random.split(jax.random.key(0))),
-        TypeError,
-        'expected `key` as a PRNG key, got an array of 2 keys: pass one, or take '
-        '`jax.vmap` over them',
     ),
     Mistake(
         'the gradient of a while loop',

@@ -79,13 +79,6 @@ MISTAKES = [
         'got dict: pass `[example]` for a single one',
     ),
     Mistake(
-        'batches of a number',
-        lambda: batches(3),
-        TypeError,
-        'expected a corpus, a sequence or a stream of examples as `source`, '
-        'got int: pass `[example]` for a single one',
-    ),
-    Mistake(
         'batches of nothing',
         lambda: batches(None),
         TypeError,

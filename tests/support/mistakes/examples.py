@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 import jfold as jf
@@ -72,13 +71,6 @@ MISTAKES = [
         lambda: model_of(number).schedule(model_of(number).trace([1])),
         TypeError,
         'expected a sequence of examples, got Corpus: pass `[example]`',
-        lacks='where',
-    ),
-    Mistake(
-        'parameters for examples',
-        lambda: model_of(layered).schedule(model_of(layered).init(jax.random.key(0))),
-        TypeError,
-        'expected a sequence of examples, got dict: pass `[example]`',
         lacks='where',
     ),
     Mistake(

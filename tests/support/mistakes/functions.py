@@ -101,15 +101,6 @@ MISTAKES = [
         + TURNED.format('flax.nnx', 'a module that calls it the other way round'),
     ),
     Mistake(
-        'a pipe that ends in a cell of Linen in an RNN',
-        lambda: compiled(
-            vectors, jf.RNN(jf.Identity() >> jf.Function(nn.GRUCell(3)), jf.Zeros([3]))
-        ),
-        TypeError,
-        'Pipe[1].RNN(Identity() >> Function(GRUCell), Zeros(float32[3])): '
-        + TURNED.format('flax.linen', '`jf.layers.Cell(GRUCell(...))`'),
-    ),
-    Mistake(
         'a cell of Linen in a Fold, turned round',
         lambda: compiled(
             vectors,
@@ -229,22 +220,6 @@ MISTAKES = [
     Mistake(
         'a function of nothing',
         lambda: compiled(number, lambda x: None),
-        TypeError,
-        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
-        'got TypeError: expected arrays, or tuples or dicts of arrays, got None; '
-        'return arrays',
-    ),
-    Mistake(
-        'a function that gives text',
-        lambda: compiled(number, lambda x: 'high'),
-        TypeError,
-        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
-        'got TypeError: …, which is not a valid JAX type; return arrays, in tuples or '
-        'dicts, or in a class that JAX knows, as by `jax.tree_util.register_dataclass`',
-    ),
-    Mistake(
-        'a function that gives nothing in a dict',
-        lambda: compiled(number, lambda x: {'y': x, 'z': None}),
         TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[]), '
         'got TypeError: expected arrays, or tuples or dicts of arrays, got None; '

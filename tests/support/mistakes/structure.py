@@ -107,14 +107,6 @@ MISTAKES = [
         lacks='do',
     ),
     Mistake(
-        'text for a dict',
-        lambda: scheduled(named, 'x'),
-        jf.InputError,
-        "example 0: expected an item 'x', got 'x': TypeError: string indices "
-        "must be integers, not 'str'; in Record({'x': Scalar('float32')})",
-        lacks='do',
-    ),
-    Mistake(
         'a missing attribute',
         lambda: scheduled(jf.Record({'y': number}), Point(1.0)),
         jf.InputError,
@@ -130,14 +122,6 @@ MISTAKES = [
         'example 0: expected an item 1, got (1,) (tuple): IndexError: tuple '
         "index out of range; in Record({0: Scalar('float32'), 1: "
         "Scalar('float32')})",
-        lacks='do',
-    ),
-    Mistake(
-        'an item of a set',
-        lambda: scheduled(first, {1, 2}),
-        jf.InputError,
-        "example 0: expected an item 0, got {1, 2} (set): TypeError: 'set' "
-        'object is not subscriptable; in Pipe[0].GetItem(0)',
         lacks='do',
     ),
     Mistake(
