@@ -89,6 +89,13 @@ def only_new_garbage() -> Iterator[None]:
 
 
 @pytest.fixture
+def wide() -> Iterator[None]:
+    """What differs in float32 would be rounding and nothing else."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
     """Whatever a test starts ends by itself or by `close`."""
     from fake_sources import PATIENCE, threads

@@ -9,13 +9,13 @@ import mmap
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from checking import refuses
+from programs import with_metric_first
 from tree_corpora import TREES, assert_equal, trees
 
 import jfold as jf
@@ -25,7 +25,6 @@ from jfold.data.fingerprint import fingerprint
 from jfold.files.formats import DamagedError, UnknownFormatError
 from jfold.files.storage import write
 from jfold.models import model as model_face
-from jfold.program.operations import Program
 
 
 def test_a_file_that_others_read(tmp_path: Path) -> None:
@@ -84,19 +83,6 @@ def test_a_loaded_corpus_stays_in_its_file(tmp_path: Path) -> None:
     loaded.save(tmp_path / 'c')
     assert_equal(Corpus.load(tmp_path / 'c', model), first)
     assert [each.name for each in tmp_path.iterdir()] == ['c']
-
-
-def with_metric_first(program: Program) -> Program:
-    """The program with its one metric before the value of the expression."""
-    recording = program.source.recording
-    recording = replace(recording, results=recording.results[::-1])
-    assert program.sources is not None
-    return replace(
-        program,
-        results=program.results[::-1],
-        sources=replace(program.sources, results=program.sources.results[::-1]),
-        source=replace(program.source, recording=recording),
-    )
 
 
 def test_results_in_another_order(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,11 @@ from jfold.program.components import components
 from jfold.scheduling.spec import RESIDUALS
 from jfold.scheduling.summands import sum_leaves
 
+pytestmark = pytest.mark.usefixtures('wide')
+
 WIDTH = 3
 KEY = jax.random.key(0)
 Atoms = list[dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def wide() -> Iterator[None]:
-    """What differs in float32 would be rounding and nothing else."""
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- rounds of messages --------------------------------------------------------------

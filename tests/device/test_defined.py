@@ -4,7 +4,7 @@ nothing is masked, and rows that stand for nothing change nothing all the same."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,16 +19,11 @@ from jfold.base import jaxprs
 from jfold.device.defined import is_defined
 from jfold.scheduling.spec import RESIDUALS
 
+pytestmark = pytest.mark.usefixtures('wide')
+
 KEY = jax.random.key(0)
 MATRIX = np.arange(9.0, dtype='float32').reshape(3, 3)
 Function = Callable[[Any], Any]
-
-
-@pytest.fixture(autouse=True)
-def wide() -> Iterator[None]:
-    """What differs in float32 would be rounding and nothing else."""
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- which functions are -------------------------------------------------------------

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,16 +24,11 @@ from jfold.program.components import components, phases
 from jfold.program.operations import Operations
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
+pytestmark = pytest.mark.usefixtures('wide')
+
 WIDTH, WORDS = 3, 20
 KEY = jax.random.key(0)
 Draw = Callable[[np.random.Generator], Any]
-
-
-@pytest.fixture(autouse=True)
-def wide() -> Iterator[None]:
-    """What differs in float32 would be rounding and nothing else."""
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- blocks --------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,7 @@ from expressions import Expression, expressions
 from graphs import canonical
 from hypothesis import given, settings
 from looped import in_loops
+from program_runs import ROOT
 from walked import recorded
 
 import jfold as jf
@@ -100,3 +103,10 @@ def test_names_without_letters() -> None:
     model = jf.compile(tree() >> jf.Function(jnp.negative, name='3'))
     example = {'2': 5.0, '3': {'2': 1.0, '3': 7.0}}
     assert model.apply({}, model.schedule([example])) == model.eval(example) == -11
+
+
+def test_the_source_of_models() -> None:
+    """In another process: what it imports has the names of other modules."""
+    command = [sys.executable, str(ROOT / 'tests/support/source_pages.py')]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == (ROOT / 'docs' / 'source.md').read_text()

@@ -381,23 +381,15 @@ def evaluated(model: jf.Model, tree: Any) -> tuple[float, float]:
     return float(value), float(grads['add'])
 
 
-def test_a_chain_of_a_thousand() -> None:
-    """Value and gradient are right."""
-    length = 1000
-    value, grad = evaluated(adder(), chain(length))
-    assert value == total(chain(length))
-    leaves = np.array([0, *(i % 16 for i in range(length))])
-    assert grad == np.cumsum(leaves)[:-1].sum()
-
-
-@pytest.mark.slow
-def test_a_chain_of_a_hundred_thousand() -> None:
+@pytest.mark.parametrize(
+    ('length', 'rtol'), [(1000, 0), pytest.param(100_000, 1e-3, marks=pytest.mark.slow)]
+)
+def test_a_long_chain(length: int, rtol: float) -> None:
     """No recursion follows the data; levels cost no more than their tiles."""
-    length = 100_000
     value, grad = evaluated(adder(), chain(length))
     assert value == total(chain(length))
     leaves = np.array([0, *(i % 16 for i in range(length))], float)
-    np.testing.assert_allclose(grad, np.cumsum(leaves)[:-1].sum(), rtol=1e-3)
+    np.testing.assert_allclose(grad, np.cumsum(leaves)[:-1].sum(), rtol=rtol)
 
 
 @pytest.mark.slow

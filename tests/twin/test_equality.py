@@ -58,22 +58,18 @@ def test_expressions_equal_their_eager_twins(root: str) -> None:
     equal()
 
 
-def agree_to_twelve_digits(root: str, count: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize('root', [root for root, (_, many) in DRAWN.items() if many])
+def test_agreement_is_to_twelve_digits_in_float64(root: str) -> None:
     """What differs in float32 is rounding and nothing else."""
 
-    @settings(max_examples=count)
+    @settings(max_examples=DRAWN[root][1])
     @given(expressions(root, 'float64'), options)
     def equal(expression: Expression, options: Options) -> None:
         with jax.enable_x64(True):
             check(expression, options, 1e-12, forward=True)
 
     equal()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('root', [root for root, (_, many) in DRAWN.items() if many])
-def test_agreement_is_to_twelve_digits_in_float64(root: str) -> None:
-    agree_to_twelve_digits(root, DRAWN[root][1])
 
 
 # ---- trees ---------------------------------------------------------------------------
@@ -230,20 +226,6 @@ def test_a_value_used_many_times() -> None:
         agree(model, model.init(jax.random.key(0)), examples, 1e-12)
 
 
-@pytest.mark.slow
-def test_a_value_used_many_times_by_one_operation() -> None:
-    """All arguments of a function are one value."""
-
-    def combined(*inputs: Any) -> Any:
-        return sum(jnp.sin((i + 1) * x) for i, x in enumerate(inputs))
-
-    many = jf.AllOf(*[jf.Identity()] * 40) >> combined
-    model = jf.compile(jf.Map(jf.Vector(2) >> nn.Dense(2) >> many) >> jf.Sum())
-    rng = np.random.default_rng(0)
-    examples = [list(rng.normal(size=(n, 2))) for n in (1, 2, 5)]
-    agree(model, model.init(jax.random.key(0)), examples)
-
-
 # ---- metrics -------------------------------------------------------------------------
 
 
@@ -277,18 +259,6 @@ def test_metrics_of_tuples_and_ints() -> None:
 
 
 # ---- independence --------------------------------------------------------------------
-
-
-def test_the_order_of_a_batch_does_not_matter() -> None:
-    """An example's result and the gradients are the same in any order."""
-    model = jf.compile(tree_block() >> observed('root'))
-    params = model.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    trees = [binary_tree(rng, n) for n in (1, 40, 7, 7, 90)]
-    order = [3, 0, 4, 2, 1]
-    straight, _ = model.apply(params, model.schedule(trees))
-    shuffled, _ = model.apply(params, model.schedule([trees[i] for i in order]))
-    close(shuffled, straight[np.array(order)], 1e-6)
 
 
 def test_the_rest_of_a_batch_does_not_matter() -> None:

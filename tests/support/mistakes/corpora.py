@@ -86,31 +86,10 @@ MISTAKES = [
         '(): pass `[1]`',
     ),
     Mistake(
-        'indices as floats',
-        lambda: chosen([0.0, 1.0]),
-        TypeError,
-        'expected `indices` as a sequence of ints, got list of float64 of shape (2,)',
-        lacks='do',
-    ),
-    Mistake(
-        'indices in rows',
-        lambda: chosen([[0, 1], [1, 2]]),
-        TypeError,
-        'expected `indices` as a sequence of ints, got list of int64 of shape (2, 2)',
-        lacks='do',
-    ),
-    Mistake(
         'a set of indices',
         lambda: chosen({0, 1}),
         TypeError,
         'expected `indices` as a sequence of ints, got set: pass `list(indices)`',
-    ),
-    Mistake(
-        'no indices',
-        lambda: chosen(None),
-        TypeError,
-        'expected `indices` as a sequence of ints, got NoneType',
-        lacks='do',
     ),
     Mistake(
         'more indices than rows',

@@ -114,11 +114,4 @@ MISTAKES = [
         'expected a sequence of examples, got dict: pass `[example]`',
         lacks='where',
     ),
-    Mistake(
-        'trace of nothing',
-        lambda: model_of(named).trace(None),
-        TypeError,
-        'expected a sequence of examples, got NoneType: pass `[example]`',
-        lacks='where',
-    ),
 ]
