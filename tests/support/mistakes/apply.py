@@ -81,28 +81,24 @@ MISTAKES = [
     Mistake(
         'several keys to draw parameters with',
         lambda: layered.init(jax.random.split(jax.random.key(0), 3)),
-        TypeError,
         'expected `key` as a PRNG key, got an array of 3 keys: pass one, or '
         'take `jax.vmap` over them',
     ),
     Mistake(
         'several keys to draw with',
         lambda: dropped(jax.random.split(jax.random.PRNGKey(0), 3)),
-        TypeError,
         'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 '
         'keys: pass one, or take `jax.vmap` over them',
     ),
     Mistake(
         'several keys for a stream',
         lambda: dropped({'dropout': jax.random.split(jax.random.key(0), 3)}),
-        TypeError,
         'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 '
         'keys: pass one, or take `jax.vmap` over them',
     ),
     Mistake(
         'a schedule for another process',
         lambda: pickle.dumps(schedule()),
-        TypeError,
         'expected something that another process can use, got a `Schedule`, which is '
         'compiled for this one: give it what `model.tracer()(examples)` makes, for '
         '`model.schedule` there',
@@ -110,7 +106,6 @@ MISTAKES = [
     Mistake(
         'a model for another process',
         lambda: pickle.dumps(layered),
-        TypeError,
         'expected something that another process can use, got a `Model`, which is '
         'compiled for this one: write it by `jf.save(path, model, params)`, or pickle '
         '`model.tracer()`',
@@ -118,7 +113,6 @@ MISTAKES = [
     Mistake(
         'a layer without parameters',
         lambda: layered.apply({}, schedule()),
-        TypeError,
         "expected parameters for layer 'linear', got those of []; "
         '`model.init(key)` makes them',
         lacks='do',
@@ -126,7 +120,6 @@ MISTAKES = [
     Mistake(
         'parameters of another width',
         lambda: layered.apply({'linear': jnp.ones(3)}, schedule()),
-        TypeError,
         "expected parameters of layer 'linear' as float32[2], got float32[3]; "
         '`model.init(key)` makes them',
         lacks='do',
@@ -134,7 +127,6 @@ MISTAKES = [
     Mistake(
         'None for a layer',
         lambda: layered.apply({'linear': None}, schedule()),
-        TypeError,
         "expected parameters of layer 'linear' at (), got none; "
         '`model.init(key)` makes them',
         lacks='do',
@@ -142,45 +134,41 @@ MISTAKES = [
     Mistake(
         'examples for a schedule',
         lambda: layered.apply(params(), [1.0]),
-        TypeError,
         'expected `schedule` as a schedule, got list: call '
         '`model.apply(params, model.schedule(examples))`',
     ),
     Mistake(
         'a batch for a schedule',
         lambda: summed.apply({}, next(batches(prefetch=0))),
-        TypeError,
         'expected `schedule` as a schedule, got Batch: call '
         '`model.apply(params, model.schedule(examples))`',
     ),
     Mistake(
         'a corpus for a schedule',
         lambda: summed.apply({}, corpus()),
-        TypeError,
         'expected `schedule` as a schedule, got Corpus: call '
         '`model.apply(params, model.schedule(examples))`',
     ),
     Mistake(
         'arguments in the other order',
         lambda: layered.apply(schedule(), params()),
-        TypeError,
         'expected `schedule` as a schedule, got dict: call '
         '`model.apply(params, model.schedule(examples))`',
     ),
     Mistake(
         'the schedule of another model',
         lambda: summed.apply({}, schedule()),
-        ValueError,
         'expected a schedule made by this model, got one of another: call '
         '`model.schedule(examples)` of the model that is applied',
+        error=ValueError,
         lacks='where',
     ),
     Mistake(
         'another schedule under jit',
         lambda: jax.jit(summed.apply)({}, schedule()),
-        ValueError,
         'expected a schedule made by this model, got one of another: call '
         '`model.schedule(examples)` of the model that is applied',
+        error=ValueError,
         lacks='where',
     ),
     Mistake(
@@ -188,7 +176,6 @@ MISTAKES = [
         lambda: jax.grad(lambda p: layered.apply(p, schedule()).sum())(
             {'linear': jnp.ones(3)}
         ),
-        TypeError,
         "expected parameters of layer 'linear' as float32[2], got float32[3]; "
         '`model.init(key)` makes them',
         lacks='do',
@@ -196,78 +183,75 @@ MISTAKES = [
     Mistake(
         'no key for init',
         lambda: layered.init(None),
-        TypeError,
         'expected `key` as a PRNG key, got None: pass `jax.random.key(0)`',
     ),
     Mistake(
         'a seed for a key',
         lambda: layered.init(0),
-        TypeError,
         'expected `key` as a PRNG key, got 0: pass `jax.random.key(0)`',
     ),
     Mistake(
         'the gradient of a while loop',
         lambda: gradient_of(lambda w, x: halved(w * x), 'halved'),
-        ValueError,
         '…\n'
         "expected a gradient of layer 'halved', got this error; use lax.scan "
         'or lax.fori_loop with fixed bounds, or give the function one by '
         'jax.custom_vjp',
+        error=ValueError,
     ),
     Mistake(
         'the gradient of a while loop of parameters alone',
         lambda: gradient_of(lambda w, x: halved(w) * x, 'scaled'),
-        ValueError,
         '…\n'
         "expected a gradient of layer 'scaled', got this error; use lax.scan "
         'or lax.fori_loop with fixed bounds, or give the function one by '
         'jax.custom_vjp',
+        error=ValueError,
     ),
     Mistake(
         'a reverse rule that fails',
         lambda: gradient_of(lambda w, x: pulled(w * x), 'pulled'),
-        TypeError,
         "…\nexpected a gradient of layer 'pulled', got this error",
         lacks='do',
     ),
     Mistake(
         'one program too many',
         over_budget,
-        jf.ProgramBudgetError,
         'expected batches for at most 1 programs, as `max_programs` says, got '
         'a batch of 2 examples, which needs program 2; no batch had 2 examples '
         'before. Give batches of one size and similar content, which share '
         'programs; or raise `jfold.compile(..., max_programs=...)`',
+        error=jf.ProgramBudgetError,
     ),
     Mistake(
         'schedules that do not stack',
         stacked,
-        ValueError,
         '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
         'counted, save products), expected of all; use one `size`, and '
         '`Schedule.stack`\nbut…'
         '\n    shape … (examples: 2, nodes: 0, operations: 1, '
         'counted, save products), expected of all; use one `size`, and '
         '`Schedule.stack`\nso…',
+        error=ValueError,
         lacks='got',
     ),
     Mistake(
         'stacked schedules for one',
         lambda: summed.apply({}, jf.Schedule.stack(summed.schedules([[[1]]] * 3))),
-        ValueError,
         'expected `schedule` as that of one batch, got [3] of them stacked: take one '
         'after another by `jax.lax.scan`, or all at once by `jax.vmap`',
+        error=ValueError,
     ),
     Mistake(
         'schedules of two models stacked',
         stacked_of_two_models,
-        ValueError,
         '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
         'counted, save products), expected of all; use one `size`, and '
         '`Schedule.stack`\nbut…'
         '\n    shape … (examples: 1, nodes: 128, operations: 1, '
         'counted, save products), expected of all; use one `size`, and '
         '`Schedule.stack`\nso…',
+        error=ValueError,
         lacks='got',
     ),
 ]

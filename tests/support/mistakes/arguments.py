@@ -26,7 +26,6 @@ MISTAKES = [
     Mistake(
         'an int for an expression',
         lambda: jf.compile(3),
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         'blocks, got 3; write `FromTensor(np.float32(3))`, or `Zeros([])` for a zero',
         lacks='where',
@@ -34,7 +33,6 @@ MISTAKES = [
     Mistake(
         'nothing for an expression',
         lambda: jf.compile(None),
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         'blocks, got None; pass an array for a constant',
         lacks='where',
@@ -42,7 +40,6 @@ MISTAKES = [
     Mistake(
         'a block not called',
         lambda: jf.compile(jf.Scalar),
-        TypeError,
         'expected a block, got <function Scalar at …> itself: call it to get one, as '
         'in `Scalar(...)`',
         lacks='where',
@@ -50,7 +47,6 @@ MISTAKES = [
     Mistake(
         'a class of blocks',
         lambda: jf.compile(jf.Identity),
-        TypeError,
         "expected a block, got <class 'jfold.blocks.control.Identity'> itself: "
         'call it to get one, as in `Identity(...)`',
         lacks='where',
@@ -58,7 +54,6 @@ MISTAKES = [
     Mistake(
         'a name for a block',
         lambda: number >> 'tanh',
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         "blocks, got 'tanh'; write `GetItem('tanh')` for a field",
         lacks='where',
@@ -66,7 +61,6 @@ MISTAKES = [
     Mistake(
         'a class for a function',
         lambda: number >> float,
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         "blocks, got <class 'float'>; write `InputTransform(float)`",
         lacks='where',
@@ -74,7 +68,6 @@ MISTAKES = [
     Mistake(
         'a Flax class',
         lambda: vector >> nn.Dense,
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         "blocks, got <class 'flax.linen.linear.Dense'>; call it",
         lacks='where',
@@ -82,7 +75,6 @@ MISTAKES = [
     Mistake(
         'a model for a block',
         lambda: jf.compile(jf.compile(number)),
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         'blocks, got Model(float32[], layers: none); take the block that it was '
         'compiled of, `model.block`',
@@ -91,7 +83,6 @@ MISTAKES = [
     Mistake(
         'a declaration not called',
         lambda: jf.Record({'left': jf.ForwardDeclaration(name='tree')}),
-        TypeError,
         "expected a block, got ForwardDeclaration('tree') itself: call it to get one, "
         'as in `tree()`',
         lacks='where',
@@ -101,7 +92,6 @@ MISTAKES = [
         lambda: jf.recursive(
             lambda node: jf.OneOf(type, {int: number, list: jf.Map(node)})
         ),
-        TypeError,
         "expected a block, got ForwardDeclaration('compose') itself: call it to get "
         'one, as in `compose()`',
         lacks='where',
@@ -109,7 +99,6 @@ MISTAKES = [
     Mistake(
         'the value of a block for a block',
         lambda: jf.compose(lambda xs: jf.Fold(add, jf.Zeros([])(xs))(xs)),
-        TypeError,
         'expected a block, got <what Zeros(float32[]) gives>, its value: leave out the '
         'call where a block is asked for, as in `Fold(cell, Zeros([3]))(xs)`',
         lacks='where',
@@ -117,14 +106,12 @@ MISTAKES = [
     Mistake(
         'a sum of blocks',
         lambda: number + number,
-        TypeError,
         "Scalar('float32'): expected `>>` or a call on wires, got another operator; "
         'write `AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give',
     ),
     Mistake(
         'a number to start from',
         lambda: jf.Fold(add, 0),  # type: ignore[arg-type]
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
         'got 0; write `FromTensor(np.float32(0))`, or `Zeros([])` for a zero',
         lacks='where',
@@ -132,35 +119,30 @@ MISTAKES = [
     Mistake(
         'several blocks for an expression',
         lambda: jf.compile(number, jf.Identity()),  # type: ignore[arg-type]
-        TypeError,
         'expected `max_programs` as int, got Identity() (Identity): write '
         '`jf.compile(a >> b)` for one block after another',
     ),
     Mistake(
         'blocks to join',
         lambda: jf.Concat(number, number),  # type: ignore[arg-type]
-        TypeError,
         "expected `concat_dim` as int, got Scalar('float32') (Tensor): write "
         '`AllOf(a, b) >> Concat()`',
     ),
     Mistake(
         'examples before parameters',
         lambda: jf.compile(number).predict([1.0], {}),  # type: ignore[arg-type]
-        TypeError,
         'expected `params` and then examples, got [1.0] (list) first: write '
         '`model.predict(params, examples)`',
     ),
     Mistake(
         'a choice by a pair of functions',
         lambda: jf.OneOf((type, len), {(list, 2): number}),  # type: ignore[arg-type]
-        TypeError,
         "OneOf: expected a callable `key_fn`, got (<class 'type'>, <built-in function "
         'len>); write one function of the value, as `lambda x: (x[0], x[1])`',
     ),
     Mistake(
         'a function that calls blocks, not composed',
         lambda: jf.compile(lambda x: number(x[0])),
-        TypeError,
         'Function(function): expected tensors or tuples of tensors, got object; turn '
         'objects into tensors by Scalar, Vector or Tensor, or write '
         '`InputTransform(fn)` for a function of Python values, `compose(fn)` for one '
@@ -169,89 +151,79 @@ MISTAKES = [
     Mistake(
         'max_programs as text',
         lambda: compiled(number, max_programs='8'),
-        TypeError,
         "expected `max_programs` as int, got '8'; write `max_programs=8`",
     ),
     Mistake(
         'max_programs of zero',
         lambda: compiled(number, max_programs=0),
-        ValueError,
         'expected `max_programs` of at least 1, got 0; write `max_programs=1` or more',
+        error=ValueError,
     ),
     Mistake(
         'unknown residuals',
         lambda: compiled(number, residuals='all'),
-        ValueError,
         "expected `residuals` as 'save products' or 'recompute all', got 'all'",
+        error=ValueError,
         lacks='do',
     ),
     Mistake(
         'unknown strategy',
         lambda: compiled(number, strategy='fast'),
-        ValueError,
         "expected `strategy` as 'counted' or 'fixed' or None, got 'fast'",
+        error=ValueError,
         lacks='do',
     ),
     Mistake(
         'reproducible as a word',
         lambda: compiled(number, reproducible='yes'),
-        TypeError,
         "expected `reproducible` as a bool, got 'yes': say `True` for sums in a fixed "
         'order',
     ),
     Mistake(
         'a shape that is an int',
         lambda: jf.Tensor(3),
-        TypeError,
         'expected `shape` as a tuple or list of non-negative ints, got 3; write '
         '`Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'a negative size',
         lambda: jf.Vector(-1),
-        TypeError,
         'expected `shape` as a tuple or list of non-negative ints, got (-1,); '
         'write `Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'a size as text',
         lambda: jf.Vector('3'),
-        TypeError,
         "expected `shape` as a tuple or list of non-negative ints, got ('3',); "
         'write `Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'an unknown dtype',
         lambda: jf.Scalar('float23'),
-        TypeError,
         "expected `dtype` as a number type such as 'float32', got 'float23'",
         lacks='do',
     ),
     Mistake(
         'a dtype of text',
         lambda: jf.Scalar(str),
-        TypeError,
         "expected `dtype` as a number type such as 'float32', got <class 'str'>",
         lacks='do',
     ),
     Mistake(
         'a list as a constant',
         lambda: jf.FromTensor([1.0, 2.0]),
-        TypeError,
         'FromTensor: expected an array, got [1.0, 2.0]',
         lacks='do',
     ),
     Mistake(
         'text as a constant',
         lambda: jf.FromTensor(np.array(['a'])),
-        TypeError,
         "expected `dtype` as a number type such as 'float32', got dtype('<U1')",
         lacks='do',
     ),
     Mistake(
         'a type that is none',
         lambda: jf.Zeros({3}),
-        TypeError,
         'expected a type or a short-hand for one, got {3}; write a tuple '
         "of types, a list of ints, an int, or a dtype such as 'int32'",
         lacks='where',
@@ -259,7 +231,6 @@ MISTAKES = [
     Mistake(
         'a declared type that is none',
         lambda: jf.ForwardDeclaration(output_type=3.5),
-        TypeError,
         'expected a type or a short-hand for one, got 3.5; write a tuple of '
         "types, a list of ints, an int, or a dtype such as 'int32'",
         lacks='where',
@@ -267,49 +238,42 @@ MISTAKES = [
     Mistake(
         'a number for a function',
         lambda: jf.Function(3),
-        TypeError,
         'Function: expected a callable, got 3',
         lacks='do',
     ),
     Mistake(
         'a block for a function',
         lambda: jf.Function(number),
-        TypeError,
         "Function: expected a callable, got Scalar('float32')",
         lacks='do',
     ),
     Mistake(
         'parameters for init',
         lambda: jf.Function(product, init=np.ones(3)),
-        TypeError,
         'Function: expected `init` callable, got array([1., 1., 1.])',
         lacks='do',
     ),
     Mistake(
         'a name that is no text',
         lambda: jf.Function(product, name=7),
-        TypeError,
         'Function: expected `name` as str, got 7',
         lacks='do',
     ),
     Mistake(
         'a metric without a name',
         lambda: jf.Metric(number),
-        TypeError,
         "Metric: expected `name` as str, got Scalar('float32')",
         lacks='do',
     ),
     Mistake(
         'a set of fields',
         lambda: jf.Record({'x'}),
-        TypeError,
         "Record: expected a dict, list or tuple, got {'x'}",
         lacks='do',
     ),
     Mistake(
         'a field that is no block',
         lambda: jf.Record({'x': 'float32'}),
-        TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
         "blocks, got 'float32'; write `GetItem('float32')` for a field",
         lacks='where',
@@ -317,35 +281,32 @@ MISTAKES = [
     Mistake(
         'a key for a key function',
         lambda: jf.OneOf('kind', {'a': number}),
-        TypeError,
         "OneOf: expected a callable `key_fn`, got 'kind'; write `GetItem('kind')` for "
         'a field',
     ),
     Mistake(
         'a choice of nothing',
         lambda: jf.OneOf(type, {}),
-        ValueError,
         'OneOf: expected at least one case, got none',
+        error=ValueError,
         lacks='do',
     ),
     Mistake(
         'a transform that is none',
         lambda: jf.InputTransform(3),
-        TypeError,
         'InputTransform: expected a callable or a mapping, got 3',
         lacks='do',
     ),
     Mistake(
         'an empty table',
         lambda: jf.InputTransform({}),
-        ValueError,
         'InputTransform: expected at least one key, got none',
+        error=ValueError,
         lacks='do',
     ),
     Mistake(
         'a default beside a function',
         lambda: jf.InputTransform(len, default=0),
-        TypeError,
         'InputTransform: expected a mapping beside `default`, got <built-in '
         'function len>',
         lacks='do',
@@ -353,7 +314,6 @@ MISTAKES = [
     Mistake(
         'a declaration resolved twice',
         resolved_twice,
-        TypeError,
         "ForwardDeclaration('tree'): expected a declaration that is not "
         "resolved yet, got one resolved to Scalar('float32'); make another",
     ),

@@ -27,15 +27,16 @@ class Mistake:
     Attributes:
       name: of the test.
       provoke: does it.
-      error: the exact class of the exception.
-      message: its text and its notes; `OPEN` stands for what is not ours to promise.
+      message: the text of the exception and its notes; `OPEN` stands for what is not
+        ours to promise.
+      error: its exact class.
       lacks: the part that a fair message is without; a good one, '', has all.
     """
 
     name: str
     provoke: Callable[[], Any]
-    error: type[Exception]
     message: str
+    error: type[Exception] = TypeError
     lacks: str = ''
 
 

@@ -38,96 +38,95 @@ MISTAKES = [
     Mistake(
         'a bad example traced',
         lambda: model_of(summed).trace([[1], ['x']]),
-        jf.InputError,
         "example 1, at [0]: expected float32[], got 'x'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
+        error=jf.InputError,
     ),
     Mistake(
         'a bad example of a run',
         lambda: batch_of(summed, [1], ['x']),
-        jf.InputError,
         "example 1 of the source, at [0]: expected float32[], got 'x'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
+        error=jf.InputError,
     ),
     Mistake(
         'a bad example, no thread',
         lambda: batch_of(summed, [1], 3, prefetch=0),
-        jf.InputError,
         'example 1 of the source: expected something iterable, got 3: '
         "TypeError: 'int' object is not iterable; in "
         "Pipe[0].Map(Scalar('float32'))",
+        error=jf.InputError,
         lacks='do',
     ),
     Mistake(
         'none but bad examples',
         lambda: batch_of(number, None, None, skip_errors=True, epochs=None),
-        ValueError,
         'expected examples that fit the model, got 4 in a row that do not; the '
         'last: example 1 of the source: expected float32[], got None; in '
         "Scalar('float32')",
+        error=ValueError,
         lacks='do',
     ),
     Mistake(
         'a bad example in a worker',
         lambda: model_of(summed).tracer()([[1], ['x']]),
-        jf.InputError,
         "example 1, at [0]: expected float32[], got 'x'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
+        error=jf.InputError,
     ),
     Mistake(
         'eval of None for a number',
         lambda: evaluated(number, None),
-        jf.InputError,
         "example 0: expected float32[], got None; in Scalar('float32')\nWhat to "
         'do: put it in an Optional, which takes `None`',
+        error=jf.InputError,
     ),
     Mistake(
         'eval of a vector too short',
         lambda: evaluated(vector, [1, 2]),
-        jf.InputError,
         'example 0: expected float32[3], got [1, 2] (list) of shape (2,); in '
         "Vector(3, 'float32')\nWhat to do: write `Map(Scalar())` for any number "
         'of them, `Vector(n)` for n',
+        error=jf.InputError,
     ),
     Mistake(
         'eval of a number for a sequence',
         lambda: evaluated(summed, 3),
-        jf.InputError,
         "example 0: expected something iterable, got 3: TypeError: 'int' object is not "
         "iterable; in Pipe[0].Map(Scalar('float32'))",
+        error=jf.InputError,
         lacks='do',
     ),
     Mistake(
         'eval of a missing key',
         lambda: evaluated(named, {'y': 1}),
-        jf.InputError,
         "example 0: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; "
         "in Record({'x': Scalar('float32')})\nWhat to do: put the block in an "
         'Optional, if a field may be missing',
+        error=jf.InputError,
     ),
     Mistake(
         'eval of an unknown case',
         lambda: evaluated(signs, 'c'),
-        jf.InputError,
         "example 0: expected one of the keys 'a', 'b', got 'c'; in "
         "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to "
         'do: give it a case, or pass `default=`',
+        error=jf.InputError,
     ),
     Mistake(
         'eval of a transform that fails',
         lambda: evaluated(inverse, 0),
-        jf.InputError,
         'example 0: expected what its function takes, got 0: ZeroDivisionError: '
         'division by zero; in Pipe[0].InputTransform(reciprocal)',
+        error=jf.InputError,
         lacks='do',
     ),
     Mistake(
         'eval without parameters',
         lambda: evaluated(layered, 3),
-        TypeError,
         "expected parameters for layer 'linear', got those of []; `model.init(key)` "
         'makes them',
         lacks='do',
@@ -135,7 +134,6 @@ MISTAKES = [
     Mistake(
         'eval of unlike types',
         lambda: (number >> number).eval(3),
-        TypeError,
         "Pipe[1].Scalar('float32'): expected an object, got float32[]; put it "
         'before any block that gives tensors',
     ),

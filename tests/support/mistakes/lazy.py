@@ -90,59 +90,52 @@ MISTAKES = [
     Mistake(
         'a value is asked for its truth',
         learned(asked),
-        TypeError,
         f'{VALUE}{OPAQUE}{CHOOSE}\nin lazy(asked), on example 0 of `like=`',
     ),
     Mistake(
         'a value as a number',
         learned(lambda x: jf.tensor(float(embed(x)))),
-        TypeError,
         VALUE + OPAQUE + CHOOSE + FIRST,
     ),
     Mistake(
         'a value as an array',
         learned(lambda x: jf.tensor(np.asarray(embed(x)))),
-        TypeError,
         f'{CALLED}a function of NumPy, {WRAPPED}',
     ),
     Mistake(
         'a function of JAX on a value',
         learned(lambda x: jnp.exp(embed(x))),
-        ValueError,
         f'{CALLED}a function or a module, {WRAPPED}',
+        error=ValueError,
     ),
     Mistake(
         'the items of a value',
         learned(lambda x: [*embed(x)]),
-        TypeError,
         f'{VALUE}question for its items, {UNKNOWN}take rows of a tensor by `x[0]`, '
         f'`x[1]`{FIRST}',
     ),
     Mistake(
         'the length of a value',
         learned(lambda x: jf.tensor(len(embed(x)))),
-        TypeError,
         f'{VALUE}question for its length, {UNKNOWN}take it from the data, or from '
         f'`x.shape[0]`{FIRST}',
     ),
     Mistake(
         'a method of arrays on a value',
         learned(lambda x: embed(x).dot(embed(x))),
-        AttributeError,
         f'{VALUE}question for `.dot`, {UNKNOWN}write `jf.Function(fn)(x)` for a '
         f'method, with an `fn` outside that calls it{FIRST}',
+        error=AttributeError,
     ),
     Mistake(
         'an index that is a value',
         learned(lambda x: embed(x)[jf.int32(1)]),
-        TypeError,
         '<value of embed: float32[4]>: expected an index of ints, got a value; write '
         f'`jf.Function(lambda x, i: x[i])` outside and call it{FIRST}',
     ),
     Mistake(
         'a value of another example',
         learned(keeping),
-        TypeError,
         '<value of embed: float32[4]>: expected a value of this example, got one that '
         'was kept from another example or model; make it again'
         '\nin lazy(keeping), on example 1 of `like=`',
@@ -150,7 +143,6 @@ MISTAKES = [
     Mistake(
         'results of two types',
         learned(lambda x: embed(x) if x == 1 else jf.tensor(1.0)),
-        TypeError,
         'lazy(function): expected results of one type, got float32[], and float32[4] '
         'in another example or branch; return values of one type from each'
         '\nin lazy(function), on example 1 of `like=`',
@@ -158,14 +150,12 @@ MISTAKES = [
     Mistake(
         'a list of two types',
         learned(lambda x: [embed(x), jf.tensor(1.0)]),
-        TypeError,
         'expected a list of items of one type, got float32[4] and float32[]; make a '
         f'tuple of what differs{FIRST}',
     ),
     Mistake(
         'lists that are always empty',
         learned(lambda x: []),
-        TypeError,
         'expected a list with items in some example of `like=`, which tell its type, '
         'got empty ones alone; give an example that has some',
         lacks='where',
@@ -173,7 +163,6 @@ MISTAKES = [
     Mistake(
         'a layer made in the function',
         learned(lambda x: jf.Function(lambda i: i + 1)(jf.int32(x))),
-        TypeError,
         'lazy(function): expected a lazy function that calls the same blocks each '
         'time, got one that calls new ones when it runs on example 0 of `like=` '
         'again; make blocks outside of it, once, and let it depend on nothing but the '
@@ -182,14 +171,12 @@ MISTAKES = [
     Mistake(
         'a forgotten return',
         learned(forgotten),
-        TypeError,
         'lazy(forgotten): expected a result of values, got None; end every branch of '
         'the function by `return`\nin lazy(forgotten), on example 0 of `like=`',
     ),
     Mistake(
         'a block as the result',
         learned(lambda x: embed),
-        TypeError,
         'expected values, numbers or arrays, in tuples, lists or dicts, got '
         'Function(embed) (Function): call it, or write `return` before what it gives'
         f'{FIRST}',
@@ -197,7 +184,6 @@ MISTAKES = [
     Mistake(
         'a word as an argument',
         learned(lambda x: embed('word')),
-        TypeError,
         "expected values, numbers or arrays, in tuples, lists or dicts, got 'word': "
         f'look up its number first, as in `jf.int32(vocabulary[word])`{FIRST}',
         lacks='do',
@@ -205,14 +191,12 @@ MISTAKES = [
     Mistake(
         'a fraction as an int',
         learned(lambda x: embed(jf.int32(x / 2))),
-        TypeError,
         'expected a number that fits int32, got 0.5; say `jf.float32`, or convert it'
         f'{FIRST}',
     ),
     Mistake(
         'arguments that do not fit',
         learned(lambda x: add(embed(x), jf.tensor(np.ones(3, 'float32')))),
-        TypeError,
         'Function(add): expected to run on inputs (float32[4], float32[3]), got '
         f'TypeError: …{FIRST}',
         lacks='do',
@@ -220,15 +204,14 @@ MISTAKES = [
     Mistake(
         'a block that gives objects',
         learned(lambda x: (text(x),)),
-        GivesObjects,
         'InputTransform(str): expected a block that gives tensors, got one that gives '
         f'object; compute with data in plain Python{FIRST}',
+        error=GivesObjects,
         lacks='do',
     ),
     Mistake(
         'data with a circle',
         lambda: jf.compile(graph, like=[circle]),
-        TypeError,
         'expected data without circles, got an object that contains itself, [1, '
         '[...]] (list); leave out what points back, or follow it without `share`, up '
         'to a depth\nin lazy(graph), on example 0 of `like=`',
@@ -236,7 +219,6 @@ MISTAKES = [
     Mistake(
         'data deeper than calls of Python',
         lambda: jf.compile(tree, like=[chain(5000)]),
-        TypeError,
         'lazy(tree): expected data less deep than calls of Python may be nested, got '
         'deeper ones; write `x = yield f(part)` for each call of itself, which makes '
         'it a generator function without that limit'
@@ -245,7 +227,6 @@ MISTAKES = [
     Mistake(
         'a call of a generator function without yield',
         lambda: jf.compile(steps, like=[(1, 2)]),
-        TypeError,
         'expected values, numbers or arrays, in tuples, lists or dicts, got '
         '<generator object steps at …> (generator): write `yield` before a call of a '
         'generator function\nin lazy(steps), on example 0 of `like=`',
@@ -253,7 +234,6 @@ MISTAKES = [
     Mistake(
         'compiled without examples',
         lambda: jf.compile(known),
-        TypeError,
         'expected `like` as a list of examples, got None: lazy(known) is run on '
         'them: `jf.compile(block, like=examples[:8])`, '
         'whose `block` is what `Fold` in modules takes',
@@ -262,14 +242,12 @@ MISTAKES = [
     Mistake(
         'examples for blocks',
         lambda: jf.compile(jf.Scalar(), like=[1]),
-        TypeError,
         'expected `like` as nothing without lazy functions, got [1] (list): leave it '
         'out: types follow from the expression',
     ),
     Mistake(
         'examples that reach no function',
         lambda: jf.compile(jf.Map(known) >> jf.Sum(), like=[[]]),
-        TypeError,
         'lazy(known): expected an example in `like=` that it runs on, got none; '
         'give one',
     ),
@@ -278,7 +256,6 @@ MISTAKES = [
         lambda: jf.compile(
             jf.Map(jf.Scalar()) >> jf.Fold(known, jf.Zeros([])), like=[[1]]
         ),
-        TypeError,
         'Fold(lazy(known), Zeros(float32[])): expected lazy(known) in Pipe, '
         'Record, AllOf, Map, OneOf, Optional or a declaration, got it in another '
         'block; call that block in a lazy function instead',
@@ -286,7 +263,6 @@ MISTAKES = [
     Mistake(
         'a lazy function on data alone',
         lambda: known(1),
-        TypeError,
         'lazy(known): expected to run on the data of an example, in a model, got a '
         'call outside of one; write `jf.compile(f, like=examples)`, or '
         '`f.eval(example)` for one example',
@@ -294,7 +270,6 @@ MISTAKES = [
     Mistake(
         'a lazy function under jit',
         lambda: jax.jit(known)(1),
-        TypeError,
         'lazy(known): expected to run on the data of an example, in a model, got a '
         'call outside of one; write `jf.compile(f, like=examples)`, or '
         '`f.eval(example)` for one example',
@@ -302,7 +277,6 @@ MISTAKES = [
     Mistake(
         'a constant outside of a lazy function',
         lambda: jf.tensor(3),
-        TypeError,
         'jf.tensor: expected to be called in a function of `jf.lazy`, got a call '
         'outside of one, or in another thread; call it where the data are read',
         lacks='where',
@@ -310,7 +284,6 @@ MISTAKES = [
     Mistake(
         'a class as a lazy function',
         lambda: jf.lazy(int),
-        TypeError,
         "expected `fn` as a function, got <class 'int'> (type): decorate a function "
         'of Python, `@jf.lazy`',
         lacks='do',
@@ -318,9 +291,9 @@ MISTAKES = [
     Mistake(
         'an error of the function on an example',
         lambda: jf.compile(jf.lazy(lambda x: embed({1: 2}[x])), like=[1]).schedule([3]),
-        jf.InputError,
         'example 0: expected what its function takes, got 3: KeyError: 3; in '
         'Pipe[0].InputTransform(function)',
+        error=jf.InputError,
         lacks='do',
     ),
     Mistake(
@@ -328,10 +301,10 @@ MISTAKES = [
         lambda: jf.compile(tree, like=[1]).predict(
             {'embed': jnp.ones((9, 4))}, [(1, 2)], batch_size=1
         ),
-        jf.InputError,
         'example 0 of the source: expected what its function takes, got (1, 2) '
         '(tuple): NewCall: expected calls like those on the examples of `like=`, got '
         'add, a new kind: give `like=` an example with such a call; in '
         'Pipe[0].InputTransform(tree)',
+        error=jf.InputError,
     ),
 ]

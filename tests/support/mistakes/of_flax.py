@@ -47,7 +47,6 @@ MISTAKES = [
     Mistake(
         'a function that calls a module of NNX',
         lambda: compiled(vector, lambda x: nnx.relu(dense(x))),
-        TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[3]), got '
         'TypeError: expected a function that calls no module with parameters, got one '
         'that calls the Linear `dense`, and nobody would train them: give the module '
@@ -57,7 +56,6 @@ MISTAKES = [
     Mistake(
         'a function that calls a module of Linen',
         lambda: compiled(vector, lambda x: nn.relu(unbound(x))),
-        TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[3]), got '
         'CallCompactUnboundModuleError: …; give Function the module itself, as '
         '`Function(Dense(3))`, or write a module that calls it',
@@ -65,7 +63,6 @@ MISTAKES = [
     Mistake(
         'a function that calls a part of a module around it',
         lambda: Around().init(jax.random.key(0), [[1, 2, 3]]),
-        TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[3]), got '
         'TypeError: expected a function that calls no module with parameters, got one '
         'that calls the Dense `inner`, and nobody would train them: give the module '
@@ -75,7 +72,6 @@ MISTAKES = [
     Mistake(
         'a number for a layer of Linen',
         lambda: compiled(number, nn.Dense(3)),
-        TypeError,
         'Pipe[1].Function(Dense): expected to run on inputs (float32[]), got '
         'IndexError: tuple index out of range; give it a vector: write `Vector(n)`, '
         'with n=1 for a number',
@@ -83,14 +79,12 @@ MISTAKES = [
     Mistake(
         'a number for a layer of NNX',
         lambda: compiled(number, nnx.Linear(1, 3, rngs=nnx.Rngs(0))),
-        TypeError,
         'Pipe[1].Function(Linear): expected to run on inputs (float32[]), got '
         'TypeError: …; give it a vector: write `Vector(n)`, with n=1 for a number',
     ),
     Mistake(
         'a float for an embedding',
         lambda: compiled(number, nn.Embed(3, 2)),
-        TypeError,
         'Pipe[1].Function(Embed): expected to run on inputs (float32[]), got '
         'ValueError: Input type must be an integer or unsigned integer.; make it an '
         "int: write `Scalar('int32')`",
@@ -98,17 +92,16 @@ MISTAKES = [
     Mistake(
         'a block made in a method of a module',
         within,
-        ValueError,
         'expected a schedule made by this model, got one of another: call '
         '`model.schedule(examples)` of the model that is applied\nin `Fold`: expected '
         'a block that is made once, got one of another schedule: make the block '
         'outside of methods, which make another at each call, and schedules by '
         '`fold.model` of it',
+        error=ValueError,
     ),
     Mistake(
         'the state of a fold of NNX for parameters',
         params_of_nnx,
-        TypeError,
         "expected parameters for layer 'Linear', got those of ['params']: pass "
         "`variables['params']` of Linen, `fold.arrays` of NNX; `model.init(key)` makes "
         'them',
@@ -116,7 +109,6 @@ MISTAKES = [
     Mistake(
         'layers in both directions, without a size',
         lambda: jf.layers.Bidirectional(jf.layers.GRU(3)),
-        TypeError,
         'expected `features` as int, got RNN(Function(gru), Zeros(float32[3])) (RNN): '
         'write `Bidirectional(16, jf.layers.GRU)`',
     ),

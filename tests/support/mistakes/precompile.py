@@ -36,7 +36,6 @@ MISTAKES = [
     Mistake(
         'precompile without a capacity',
         lambda: summed.precompile(summed.apply, {}),
-        TypeError,
         'expected a `Capacity` among the arguments, in place of the schedule, '
         'got none: call `model.precompile(step, params, '
         'corpus.capacities(batch_size))`',
@@ -44,7 +43,6 @@ MISTAKES = [
     Mistake(
         'precompile of a schedule',
         lambda: summed.precompile(summed.apply, {}, chosen([0])),
-        TypeError,
         'expected a `Capacity` among the arguments, in place of the schedule, '
         'got none: call `model.precompile(step, params, '
         'corpus.capacities(batch_size))`',
@@ -57,31 +55,30 @@ MISTAKES = [
             drawing.trace([[1, 2, 3]]).capacities(1),
             deterministic=True,
         ),
-        TypeError,
         'expected `deterministic` as a bool, not traced, got …: pass '
         '`functools.partial(model.apply, deterministic=True)`',
     ),
     Mistake(
         'the capacity of another model',
         lambda: other.precompile(other.apply, {}, corpus().capacities(2)),
-        ValueError,
         'expected a `Capacity` of this model, with numbers of types, '
         'operations and metrics [1, 0, 0], got [1, 1, 0]: take it from a '
         'corpus that `model.trace` returns',
+        error=ValueError,
     ),
     Mistake(
         'a step of another size',
         lambda: precompiled()({}, chosen([0])),
-        ValueError,
         'expected a schedule of 2 rows of results, for which the step was '
         'compiled, got one of 1: make it with `size=2`',
+        error=ValueError,
         lacks='where',
     ),
     Mistake(
         'a step of another model',
         lambda: precompiled()({}, other.schedule([[1, 2, 3]] * 2)),
-        ValueError,
         'expected `schedule` of the model that compiled the step, got one of '
         'another: make it by the first',
+        error=ValueError,
     ),
 ]
