@@ -86,16 +86,6 @@ def test_predictions_equal_the_twin(kind: str, size: int) -> None:
     close(found, np.array([model.eval(x, params) for x in TREES]), 1e-5)
 
 
-def test_predictions_leave_a_corpus_within_its_budget() -> None:
-    """Programs for predictions do not count, and those of others still do."""
-    model = jf.compile(tree_block(4), max_programs=1)
-    corpus = model.trace(TREES, progress=False)
-    model.predict(model.init(jax.random.key(0)), corpus, batch_size=4)
-    corpus.schedule([0])
-    with pytest.raises(jf.ProgramBudgetError, match='at most 1 programs'):
-        corpus.schedule([0, 1])
-
-
 @pytest.mark.parametrize('size', [2, 3, 7])
 def test_sequences_and_metrics(size: int) -> None:
     """Sequences within sequences, without spare rows; whose a metric's rows are."""

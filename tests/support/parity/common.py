@@ -58,11 +58,11 @@ pairs = jf.Record((number, number))
 lists = jf.Record((numbers, numbers))
 
 
-def typed(block: Any) -> Callable[[], Any]:
-    """Compiling a block."""
-    return lambda: jf.compile(block)
+def typed(block: Any, message: str) -> Refusal:
+    """Compiling a block, which is refused."""
+    return lambda: jf.compile(block), TypeError, message
 
 
-def read(block: Any, example: Any) -> Callable[[], Any]:
-    """Making a schedule of one example."""
-    return lambda: jf.compile(block).schedule([example])
+def read(block: Any, example: Any, message: str) -> Refusal:
+    """Making a schedule of one example, which is refused."""
+    return lambda: jf.compile(block).schedule([example]), jf.InputError, message
