@@ -18,6 +18,7 @@ from expressions import Expression, expressions
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from looped import in_loops
 from meshes import over_devices
 
 import jfold as jf
@@ -265,6 +266,26 @@ def test_devices_and_files(tmp_path: Path) -> None:
     jf.save(path, model, params, [corpus.capacities(5)])
     found, want = jf.load(path).predict(examples), model.predict(params, examples)
     np.testing.assert_array_equal(found, want)
+
+
+def test_transformations() -> None:
+    """Those of plain JAX: forward mode, second derivatives, models at once."""
+    model, examples = jf.compile(network(1)), molecules(3, 4)
+    loops, schedule = in_loops(network(1)), model.schedule(examples)
+    params, other = model.init(KEY), loops.schedule(examples)
+
+    def losses(params: Any) -> Any:
+        return (model.apply(params, schedule) ** 2).sum()
+
+    def loss_in_loops(params: Any) -> Any:
+        return (loops.apply(params, other) ** 2).sum()
+
+    def curved(loss: Any) -> Any:
+        return jax.jvp(jax.grad(loss), (params,), (params,))[1]
+
+    close(curved(losses), curved(loss_in_loops), 1e-10)
+    two = jax.tree.map(lambda x: jnp.stack([x, -x]), params)
+    close(jax.vmap(losses)(two), jax.vmap(loss_in_loops)(two), 1e-12)
 
 
 def test_sums_that_sums_read() -> None:

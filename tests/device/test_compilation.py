@@ -22,6 +22,25 @@ def batch(rng: np.random.Generator, size: int, most: int) -> list[Any]:
     return [binary_tree(rng, int(rng.integers(1, most + 1))) for _ in range(size)]
 
 
+def stream(seed: int, batches: int, size: int, most: int) -> list[int]:
+    """How many programs were compiled after each batch of random trees."""
+    model = jf.compile(tree_block(4))
+    params = model.init(jax.random.key(0))
+    rng = np.random.default_rng(seed)
+
+    @jax.jit
+    def jfold_step(params: Any, schedule: jf.Schedule) -> Any:
+        return model.apply(params, schedule).sum()
+
+    counts = []
+    with compilations('jfold_step') as compiled:
+        for _ in range(batches):
+            jfold_step(params, model.schedule(batch(rng, size, most)))
+            counts.append(len(compiled))
+    assert counts[-1] == model.programs
+    return counts
+
+
 def test_compilations_are_counted() -> None:
     """The listener sees a new shape and not a known one."""
 
@@ -37,6 +56,14 @@ def test_compilations_are_counted() -> None:
         assert len(compiled) == 2
     counted(np.ones(4))
     assert len(compiled) == 2
+
+
+@pytest.mark.parametrize('seed', [0, 1])
+def test_a_short_stream_compiles_a_handful(seed: int) -> None:
+    """At most four programs, none after the first twenty batches."""
+    counts = stream(seed, batches=60, size=16, most=48)
+    assert counts[-1] <= 4
+    assert counts[19] == counts[-1]
 
 
 def test_apply_compiles_once_per_shape() -> None:

@@ -103,6 +103,25 @@ def test_vmap_over_external_arrays() -> None:
     close(got, stacked([jax.value_and_grad(twin)(x) for x in arrays]), 1e-5)
 
 
+def test_vmap_over_schedules() -> None:
+    """Batches of one capacity, stacked."""
+    both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
+    got = jax.vmap(jax.grad(loss), (None, 0))(params(), both)
+    want = [expected(other=yes)[1] for yes in (False, True)]
+    close(got, stacked(want), 1e-5)
+
+
+def test_map_over_schedules() -> None:
+    """Batch after batch, in one program."""
+    both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
+
+    def each(schedule: jf.Schedule) -> Any:
+        return jax.value_and_grad(loss)(params(), schedule)
+
+    found = jax.jit(lambda several: jax.lax.map(each, several))(both)
+    close(found, stacked([expected(other=yes) for yes in (False, True)]), 1e-5)
+
+
 def test_checkpoint() -> None:
     """Recomputed in the reverse pass, with the same result."""
     got = jax.grad(jax.checkpoint(loss))(params(), schedule())
