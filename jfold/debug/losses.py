@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jfold.debug.rowwise import is_inexact
+from jfold.base.jaxprs import is_inexact
 from jfold.device.linear import MaybeZeros, maybe_zero
 
 Results = list[list[Any]]  # per result, a list of tensors, each [rows, *shape]
@@ -30,42 +30,34 @@ def loss_of(
     tensor that has no cotangent in a step of training: a tensor of ints, or one that
     the loss does not read. Zeros would not do: zero times infinity is NaN.
     """
-    # `jax.value_and_grad` accepts floats alone; other tensors bypass it.
-    floats, read = [x for y in results for x in y if is_inexact(x)], list[bool]()
-
-    def of_floats(floats: list[Any]) -> object:
-        leaves = iter(_watched(floats, read))
-        tensors = [[next(leaves) if is_inexact(x) else x for x in y] for y in results]
-        return loss(tensors)
-
-    value, grads = jax.value_and_grad(of_floats)(floats)
-    # `read` is still empty if JAX had no cotangent to pass back.
-    pairs = zip(grads, read or [False for _ in floats], strict=True)
-    leaves = iter([x if is_read else None for x, is_read in pairs])
-    grads = [[next(leaves) if is_inexact(x) else None for x in y] for y in results]
-    return value, grads
-
-
-def _watched(leaves: list[Any], read: list[bool]) -> list[Any]:
-    """Return `leaves`; their reverse sets `read` to whether each has a cotangent.
-
-    JAX passes a symbolic zero for an array that the loss does not read.
-    """
+    read: list[bool] = []  # stays empty if JAX has no cotangent to pass back
 
     @jax.custom_vjp
-    def identity(leaves: list[Any]) -> list[Any]:
-        return leaves
+    def watched(floats: list[Any]) -> list[Any]:
+        return floats
 
-    def forward(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-        values = [x.value for x in leaves]
-        return values, values
+    def forward(floats: list[Any]) -> tuple[list[Any], None]:
+        return [x.value for x in floats], None
 
-    def backward(values: list[Any], cotangents: list[Any]) -> tuple[list[Any]]:
+    def backward(_: None, cotangents: list[Any]) -> tuple[MaybeZeros]:
+        # JAX passes a symbolic zero for an array that the loss does not read.
         grads = list(map(maybe_zero, cotangents))
         read[:] = [x is not None for x in grads]
-        pairs = zip(grads, values, strict=True)
-        return ([jnp.zeros_like(y) if x is None else x for x, y in pairs],)
+        return (grads,)
 
-    identity.defvjp(forward, backward, symbolic_zeros=True)
-    result: list[Any] = identity(leaves)
-    return result
+    watched.defvjp(forward, backward, symbolic_zeros=True)
+
+    # Tensors of ints stay known, as lengths, of which a loss may ask the numbers.
+    def of_floats(floats: list[Any]) -> object:
+        leaves = iter(watched(floats))
+        return loss(
+            [[next(leaves) if is_inexact(x) else x for x in y] for y in results]
+        )
+
+    floats = [x for y in results for x in y if is_inexact(x)]
+    value, grads = jax.value_and_grad(of_floats)(floats)
+    pairs = zip(grads, read or [False for _ in floats], strict=True)
+    leaves = iter([x if is_read else None for x, is_read in pairs])
+    return value, [
+        [next(leaves) if is_inexact(x) else None for x in y] for y in results
+    ]

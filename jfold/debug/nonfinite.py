@@ -15,6 +15,7 @@ an operation, [values] of a type, [rows] of a chunk of nodes or of a result.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,34 +25,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.errors import check_examples, expect
+from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
 from jfold.debug.losses import loss_of, sum_of_floats
-from jfold.debug.rowwise import (
-    ROWS,
-    Runner,
-    bad_kind,
-    chunks,
-    filled_up,
-    first_bad,
-    is_inexact,
-    padded,
-    worst,
-)
-from jfold.debug.visit import make_walk
-from jfold.device.execution import Execution, make_execution
+from jfold.debug.rowwise import Runner, bad_kind, chunks, first_bad, padded, waves
+from jfold.device.execution import make_execution
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
 from jfold.device.returned import returned
-from jfold.graph import Graph, Table
+from jfold.graph import Graph, Table, ranges
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.reference import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
 from jfold.models.model import Model
-from jfold.program.operations import Program
+from jfold.program.operations import Layer, Program
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.layout import has_gradient
 from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.selections import select
 from jfold.scheduling.spec import Spec
 from jfold.tracing.record import trace
 
@@ -169,71 +161,127 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
 class Search:
     """A search for faults in the values of a graph, and then in their gradients.
 
+    There are no tiles, buffers and spare rows here: a value has the number that it has
+    in the `Selection` of all examples, where the values of a type are neighbours.
+
     Attributes:
-      values: per type, all values [values, *shape], numbered as by `Walk`.
-      read: per type, which values a result depends on [values] bool.
-      trained: per type, which values are floats that parameters decide [values] bool.
-      made: per operation and output, the number of the value of each node [nodes].
+      selection: all examples of the graph.
+      waves: pairs of an operation and nodes [n] of one level, in topological order.
+      inputs: per operation and input [nodes], the number of the value read.
+      made: per operation and output [nodes], the number of the value made.
+      results: per result and tensor [rows], the number of the value returned.
+      begin: per type, the number of its first value.
+      values: per type, its values [values of the type, *shape].
+      cotangents: per type, the gradients of its values so far, like `values`.
+      read: which values a result depends on [values] bool.
+      trained: which values are floats that parameters decide [values] bool.
       totals: by layer, the gradients of its float parameters so far, each [*shape].
+      bad_gradient: the first fault in gradients, once there is one.
     """
 
     def __init__(self, program: Program, params: Any, graph: Graph) -> None:
-        self.program, self.walk = program, make_walk(program, graph)
-        self.made, self.params = self.walk.made, params
-        self.totals: dict[str, Arrays] = {}
+        self.program, self.params = program, params
+        self.selection = selection = select(program, graph)
+        self.graph, self.waves = selection.graph, list(waves(program, selection.graph))
         self.runners = [
             Runner(x, x.layer.own(params)) for x in without_draws(program).operations
         ]
-        self.values = [
-            np.zeros((count, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
-            for t, count in zip(program.types, self.walk.counts, strict=True)
+        types, column = len(program.types), selection.values.column
+        operations = [*enumerate(program.operations, types)]
+        results = enumerate(program.results, types + len(operations))
+        # Column 0 of an operation is its level, so its inputs begin at 1.
+        self.inputs = [
+            [column(o, a) for a, _ in enumerate(x.inputs, 1)] for o, x in operations
         ]
-        self.trained = [np.zeros(len(x), bool) for x in self.values]
-        self.read = self.walk.read()
-        for t, numbers, constants in (*self.walk.shared(), *self.walk.own()):
-            self.values[t][numbers] = constants
+        self.made = [
+            [self._of_part(o, k) for k, _ in enumerate(x.outputs)]
+            for o, x in operations
+        ]
+        self.results = [
+            [column(r, j) for j, _ in enumerate(x.tensors)] for r, x in results
+        ]
+        *self.begin, count = selection.numbers.ends
+        self.values = self._constants()
+        self.read, self.trained = self._read(count), np.zeros(count, bool)
+        self.cotangents: Arrays = []
+        self.totals: dict[str, Arrays] = {}
+        self.bad_gradient: _Fault | NonFinite | None = None
+
+    def _of_part(self, table: int, output: int = 0) -> Array:
+        """Return the numbers [rows] of an output of a table, or of its constants."""
+        begin = self.selection.numbers.begin(table, output)
+        return ranges(begin, self.selection.counts[table])
+
+    def _constants(self) -> Arrays:
+        """Return per type an array [values, *shape], filled in where constants are."""
+        first, ends = self.selection.numbers.first, self.selection.numbers.ends
+        values = []
+        for t, type_ in enumerate(self.program.types):
+            dtype = jax.dtypes.canonicalize_dtype(type_.dtype)
+            array = np.zeros((ends[t + 1] - ends[t], *type_.shape), dtype)
+            shared = [x for of, x in self.program.constants if of == t]
+            for number, constant in enumerate(shared):
+                array[first[t] + number - ends[t]] = constant
+            array[self._of_part(t) - ends[t]] = self.graph.constants[t].columns[0]
+            values.append(array)
+        return values
+
+    def _read(self, count: int) -> Array:
+        """Return which of `count` values some result depends on [values] bool."""
+        read = np.zeros(count, bool)
+        for numbers in itertools.chain(*self.results):
+            read[numbers] = True
+        # In reverse, so that all readers of a value are seen before its node.
+        for o, nodes in reversed(self.waves):
+            is_read = np.zeros(len(nodes), bool)
+            for numbers in self.made[o]:
+                is_read |= read[numbers[nodes]]
+            for numbers in self.inputs[o]:
+                read[numbers[nodes[is_read]]] = True
+        return read
 
     def first(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
         """Return the first fault in values, else in gradients; `None` without any."""
-        waves = list(self.walk.waves())
-        fault = self._bad_constant()
+        if (fault := self._bad_constant()) is not None:
+            return fault
         # An index outside of an array is kept back until no value is at fault: where it
         # gives NaN, that value is the fault, with the index as its cause.
         outside = None
-        for o, nodes in waves:
-            if fault is None:
-                fault, index = self._forward(o, nodes)
+        for o, nodes in self.waves:
+            for rows in chunks(nodes):
+                fault, index = self._forward(o, rows)
+                if fault is not None:
+                    return fault
                 outside = outside or index
-        if fault or outside:
-            return fault or outside
-        return self._in_gradients(loss, waves)
+        return outside or self._in_gradients(loss)
 
-    def _in_gradients(
-        self, loss: Callable[[Any], Any], waves: list[tuple[int, Array]]
-    ) -> _Fault | NonFinite | None:
+    def _in_gradients(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
         """Return the first fault on the way to a non-finite gradient, or `None`."""
-        schedule, results = self.results()
+        schedule, results = self.batch()
         value, grads = loss_of(
             lambda results: loss(returned(self.program, schedule, results)), results
         )
         if (bad := bad_kind(np.asarray(value))) is not None:
             return NonFinite(f'expected a finite loss, got {bad}')
-        fault: _Fault | NonFinite | None
-        cotangents, fault = self._cotangents(grads)
+        self._begin_reverse(grads)
+        # The execution of a training step says what has a reverse.
+        spec = schedule.spec.replaced(program=without_draws(self.program))
         is_read = [x is not None for y in grads for x in y]
-        flows = self._execution(schedule).flows(is_read)
-        for o, nodes in reversed(waves):
+        flows = make_execution(spec, self.params).flows(is_read)
+        for o, nodes in reversed(self.waves):
             if o in flows:
-                bad_row = self._backward(o, nodes, cotangents, flows[o].live)
-                fault = fault or bad_row
+                for rows in chunks(nodes[self._is_trained(o, nodes)]):
+                    self._backward(o, rows, flows[o].live)
         # Only a gradient of parameters counts: a function may stop one that is infinite
         # on its way there.
         in_sum = self._bad_total()
-        return in_sum and (fault or in_sum)
+        return in_sum and (self.bad_gradient or in_sum)
 
     def _bad_constant(self) -> _Fault | None:
-        for t, numbers, constants in self.walk.own():
-            if (row := _first_bad_of(constants, self.read[t][numbers])) is not None:
+        for t, table in enumerate(self.graph.constants):
+            constants = table.columns[0]
+            row = _first_bad_of(constants, self.read[self._of_part(t)])
+            if row is not None:
                 bad = bad_kind(constants[row])
                 message = f'expected finite numbers, got {bad} in the data'
                 return _Fault(CONSTANTS, t, row, message)
@@ -241,156 +289,119 @@ class Search:
 
     # ---- values
 
-    def _forward(self, o: int, nodes: Array) -> tuple[_Fault | None, _Fault | None]:
-        """Run nodes [n], fill in `values`; return faults of an output and an index."""
-        runner, outside = self.runners[o], None
-        for rows in chunks(nodes):
-            inputs = self._inputs(o, rows)
-            error, results = runner.forward(runner.params, *map(filled_up, inputs))
-            outputs = [np.array(x)[: len(rows)] for x in results]
-            # For the reverse: values that depend on no parameter need no gradient, so
-            # an infinite gradient of such a value is no fault.
-            trained = self._is_trained(o, rows)
-            types = runner.operation.outputs
-            for t, numbers, x in zip(types, self.made[o], outputs, strict=True):
-                self.values[t][numbers[rows]] = x
-                self.trained[t][numbers[rows]] = trained & is_inexact(x)
-                x[~self.read[t][numbers[rows]]] = 0  # values never read are no faults
-            text = error.get()
-            row = first_bad(outputs, inputs)
-            if row is not None:
-                name = worst([x[row] for x in outputs])
-                what = f'finite values of {runner.operation!r}, got {name}'
-                if text is not None:  # some row of these: to see if this one, run it
-                    text = self._index_error(runner, [x[row : row + 1] for x in inputs])
-                return self._at_node(o, int(rows[row]), what, text), outside
-            if text is not None and outside is None:
-                outside = self._outside(o, rows, inputs)
-        return None, outside
+    def _forward(self, o: int, rows: Array) -> tuple[_Fault | None, _Fault | None]:
+        """Run nodes `rows`; fill in `values`; return faults of an output, an index."""
+        runner, inputs = self.runners[o], self._inputs(o, rows)
+        outputs, text = runner.forward(len(rows), inputs)
+        # For the reverse: values that depend on no parameter need no gradient, so an
+        # infinite gradient of such a value is no fault.
+        trained = self._is_trained(o, rows)
+        types = runner.operation.outputs
+        for t, made, x in zip(types, self.made[o], outputs, strict=True):
+            numbers = made[rows]
+            self.values[t][numbers - self.begin[t]] = x
+            self.trained[numbers] = trained & is_inexact(x)
+            x[~self.read[numbers]] = 0  # values that are never read are no faults
+        row = first_bad(outputs, inputs)
+        if row is not None:
+            bad = bad_kind(*(x[row] for x in outputs))
+            what = f'finite values of {runner.operation!r}, got {bad}'
+            if text is not None:  # some row of these: to see if this one, run it
+                _, text = runner.forward(1, [x[row : row + 1] for x in inputs])
+            return self._at_node(o, int(rows[row]), what, text), None
+        return None, None if text is None else self._outside(o, rows, inputs)
 
-    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Fault:
+    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Fault | None:
         """Return the fault of the first row that takes an index outside an array."""
         # JAX reports such an index, but not its row, so rows run one by one.
-        runner, row, text = self.runners[o], 0, None
-        while text is None and row < len(rows):
-            text = self._index_error(runner, [x[row : row + 1] for x in inputs])
-            row += 1
-        what = f'an index within its array in {runner.operation!r}, got another'
-        return self._at_node(o, int(rows[row - 1]), what, text)
-
-    def _index_error(self, runner: Runner, inputs: Arrays) -> str | None:
-        error, _ = runner.forward(runner.params, *map(filled_up, inputs))
-        text: str | None = error.get()
-        # Further lines tell where in the code, with the frames of this file.
-        return text and text.partition('\n')[0].strip()
+        for row, node in enumerate(rows.tolist()):
+            alone = [x[row : row + 1] for x in inputs]
+            _, text = self.runners[o].forward(1, alone)
+            if text is not None:
+                operation = self.program.operations[o]
+                what = f'an index within its array in {operation!r}, got another'
+                return self._at_node(o, node, what, text)
+        return None
 
     def _inputs(self, o: int, rows: Array) -> Arrays:
-        types = self.program.operations[o].inputs
-        uses = self.walk.inputs[o]
-        return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
+        """Return the inputs of nodes `rows`, each [rows, *shape]."""
+        pairs = zip(self.program.operations[o].inputs, self.inputs[o], strict=True)
+        return [self.values[t][x[rows] - self.begin[t]] for t, x in pairs]
 
     def _is_trained(self, o: int, rows: Array) -> Array:
         """Return which of the nodes `rows` depend on parameters, [rows] bool."""
         result = np.full(len(rows), has_gradient(self.program.operations[o]))
-        for trained in self._trained_inputs(o, rows):
-            result |= trained
+        for numbers in self.inputs[o]:
+            result |= self.trained[numbers[rows]]
         return result
-
-    def _trained_inputs(self, o: int, rows: Array) -> Arrays:
-        types = self.program.operations[o].inputs
-        uses = self.walk.inputs[o]
-        return [self.trained[t][x[rows]] for t, x in zip(types, uses, strict=True)]
 
     # ---- gradients
 
-    def _cotangents(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
-        """Return per type cotangents [values, *shape] from results, and a fault."""
-        cotangents, bad = [np.zeros_like(x) for x in self.values], None
-        for r, result in enumerate(self.program.results):
-            table = self.walk.graph.results[r]
-            tensors = zip(result.tensors, self.walk.results[r], grads[r], strict=True)
-            for t, uses, grad in tensors:
-                if grad is not None:
-                    rows = np.asarray(grad)[: len(uses)]
-                    _add_at(cotangents[t], uses, rows)
-                    bad = bad or _bad_loss(rows, self.trained[t][uses], table)
-        return cotangents, bad
-
-    def _execution(self, schedule: Schedule) -> Execution:
-        """Return the `Execution` of a training step, which says what has a reverse."""
-        spec = schedule.spec.replaced(program=without_draws(self.program))
-        return make_execution(spec, self.params)
-
-    def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
+    def batch(self) -> tuple[Schedule, list[list[jax.Array]]]:
         """Return a schedule, and per result its tensors, each [rows, *shape]."""
         # `returned` takes masks and the examples of rows from a schedule, so one is
         # built, though nothing runs by it. Spare rows are zero.
-        selection = self.walk.selection
-        need = capacity(self.program, demands(selection), len(selection))
-        schedule, results = build([selection], Spec(self.program, need)), []
+        need = capacity(self.program, demands(self.selection), len(self.selection))
+        schedule, results = build([self.selection], Spec(self.program, need)), []
         for r, result in enumerate(self.program.results):
-            uses = self.walk.results[r]
-            tensors = [
-                self.values[t][x] for t, x in zip(result.tensors, uses, strict=True)
-            ]
             rows = len(schedule.owners(r))  # none where each example has one
+            pairs = zip(result.tensors, self.results[r], strict=True)
+            tensors = (self.values[t][x - self.begin[t]] for t, x in pairs)
             results.append([jnp.asarray(padded(x, rows)) for x in tensors])
         return schedule, results
 
-    def _backward(
-        self, o: int, nodes: Array, cotangents: Arrays, live: tuple[int, ...]
-    ) -> _Fault | None:
-        """Reverse nodes [n]; add to cotangents and `totals`; return the first fault.
+    def _begin_reverse(self, grads: list[MaybeZeros]) -> None:
+        """Begin `cotangents` with the gradients of a loss by the results."""
+        self.cotangents = [np.zeros_like(x) for x in self.values]
+        for r, result in enumerate(self.program.results):
+            uses = zip(result.tensors, self.results[r], grads[r], strict=True)
+            for t, numbers, grad in uses:
+                if grad is None:
+                    continue
+                rows = np.asarray(grad)[: len(numbers)]
+                _add_at(self.cotangents[t], numbers - self.begin[t], rows)
+                row = _first_bad_of(rows, self.trained[numbers])
+                if self.bad_gradient is None and row is not None:
+                    what = f'a loss with a finite gradient, got {bad_kind(rows[row])}'
+                    example = _owner(self.graph.results[r], row)
+                    self.bad_gradient = NonFinite(f'expected {what}', example)
+
+    def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
+        """Reverse nodes `rows`; add to `cotangents` and `totals`.
 
         Args:
           live: the indices of the outputs that have cotangents.
         """
-        types = self.program.operations[o].outputs
-        nodes = nodes[self._is_trained(o, nodes)]
-        fault: _Fault | None = None
-        for rows in chunks(nodes):
-            inputs = self._inputs(o, rows)
-            grads = [cotangents[types[k]][self.made[o][k][rows]] for k in live]
-            of_inputs, of_params = self._reverse(o, live, inputs, grads)
-            # Inputs first: an infinite gradient there makes that of parameters infinite
-            # too, and says more of where it comes from.
-            bad = self._add_gradients(o, rows, of_inputs, cotangents)
-            fault = fault or bad
-            if fault is None and not all(np.isfinite(x).all() for x in of_params):
-                fault = self._bad_row(o, live, rows, inputs, grads)
-            name = self.program.operations[o].layer.name
-            with np.errstate(all='ignore'):  # `_bad_total` finds too large a sum
-                total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
-                self.totals[name] = list(map(np.add, total, of_params))
-        return fault
+        operation, inputs = self.program.operations[o], self._inputs(o, rows)
+        outputs = [(operation.outputs[k], self.made[o][k][rows]) for k in live]
+        grads = [self.cotangents[t][x - self.begin[t]] for t, x in outputs]
+        of_inputs, of_params = self.runners[o].reverse(live, inputs, grads)
+        # Inputs first: an infinite gradient there makes that of parameters infinite
+        # too, and says more of where it comes from.
+        self._add_gradients(o, rows, of_inputs)
+        is_finite = all(np.isfinite(x).all() for x in of_params)
+        if self.bad_gradient is None and not is_finite:
+            self.bad_gradient = self._bad_row(o, live, rows, inputs, grads)
+        name = operation.layer.name
+        with np.errstate(all='ignore'):  # `_bad_total` finds too large a sum
+            total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
+            self.totals[name] = list(map(np.add, total, of_params))
 
-    def _reverse(
-        self, o: int, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
-    ) -> tuple[list[Any], Arrays]:
-        """Return gradients of inputs [ROWS, *shape], and of parameters, by `Runner`."""
-        # Spare rows have cotangents of zero, so they add nothing to parameters.
-        runner = self.runners[o]
-        rows, grads = map(filled_up, inputs), (padded(x, ROWS) for x in cotangents)
-        of_inputs, of_params = runner.reverse(live, runner.params, [*rows], [*grads])
-        return of_inputs, list(map(np.asarray, of_params))
-
-    def _add_gradients(
-        self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
-    ) -> _Fault | None:
-        """Add gradients of trained inputs to `cotangents`; return the first fault."""
-        operation, grads = self.program.operations[o], iter(of_inputs)
-        trained = self._trained_inputs(o, rows)
-        for a, t in enumerate(operation.inputs):
-            if not is_inexact(self.values[t]):
+    def _add_gradients(self, o: int, rows: Array, of_inputs: list[Any]) -> None:
+        """Add gradients of trained inputs, each [rows, *shape], to `cotangents`."""
+        operation = self.program.operations[o]
+        for a, (t, grad) in enumerate(zip(operation.inputs, of_inputs, strict=True)):
+            if grad is None:
                 continue
-            grad = np.asarray(next(grads))[: len(rows)]
-            places = self.walk.inputs[o][a][rows]
-            _add_at(cotangents[t], places[trained[a]], grad[trained[a]])
-            if (row := _first_bad_of(grad, trained[a])) is not None:
+            numbers = self.inputs[o][a][rows]
+            trained = self.trained[numbers]
+            places = numbers[trained] - self.begin[t]
+            _add_at(self.cotangents[t], places, grad[trained])
+            row = _first_bad_of(grad, trained)
+            if self.bad_gradient is None and row is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'
                 message = f'{what}, got {bad_kind(grad[row])}'
-                return self._at_node(o, int(rows[row]), message)
-        return None
+                self.bad_gradient = self._at_node(o, int(rows[row]), message)
 
     def _bad_row(
         self,
@@ -407,22 +418,18 @@ class Search:
         for number, node in enumerate(rows.tolist()):
             alone = slice(number, number + 1)
             row = [[x[alone] for x in y] for y in (inputs, cotangents)]
-            _, of_params = self._reverse(o, live, *row)
-            for path, x in zip(_float_paths(layer.params), of_params, strict=True):
-                if (bad := bad_kind(x)) is not None:
-                    what = f'a finite gradient of layer {layer.name!r}{path}'
-                    return self._at_node(o, node, f'{what}, got {bad}')
+            _, of_params = self.runners[o].reverse(live, *row)
+            if (what := _bad_gradient(layer, of_params)) is not None:
+                return self._at_node(o, node, what)
         return None
 
     def _bad_total(self) -> NonFinite | None:
         """Return the fault of the first parameter whose gradient in total is bad."""
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
-            for path, x in zip(_float_paths(layers[name].params), total, strict=True):
-                if (bad := bad_kind(x)) is not None:
-                    what = f'a finite gradient of layer {name!r}{path}, got {bad}'
-                    message = f'expected {what} in sum, though of no node alone'
-                    return NonFinite(message, layer=name)
+            if (what := _bad_gradient(layers[name], total)) is not None:
+                message = f'expected {what} in sum, though of no node alone'
+                return NonFinite(message, layer=name)
         return None
 
     # ---- reports
@@ -438,23 +445,17 @@ class Search:
     def located(self, fault: _Fault, items: list[Any]) -> NonFinite:
         """Return a fault as `NonFinite`, with its example, path and block."""
         of_nodes = fault.table == NODES
-        tables = self.walk.graph.operations if of_nodes else self.walk.graph.constants
+        tables = self.graph.operations if of_nodes else self.graph.constants
         table = tables[fault.number]
         example = _owner(table, fault.row)
         # The example is traced again, alone, where its rows are counted from 0.
         row = fault.row - int(table.first[example])
-        place = explain_row(
+        error = explain_row(
             self.program, items[example], fault.table, fault.number, row
         )
-        operation = self.program.operations[fault.number] if of_nodes else None
-        return NonFinite(
-            fault.message,
-            example,
-            place.path if place else '',
-            place.block if place else '',
-            operation.layer.name if operation else '',
-            fault.inputs,
-        )
+        path, block = (error.path, error.block) if error else ('', '')
+        layer = self.program.operations[fault.number].layer.name if of_nodes else ''
+        return NonFinite(fault.message, example, path, block, layer, fault.inputs)
 
 
 def _add_at(array: Array, places: Array, rows: Array) -> None:
@@ -463,19 +464,14 @@ def _add_at(array: Array, places: Array, rows: Array) -> None:
         np.add.at(array, places, rows)
 
 
-def _float_paths(params: object) -> list[str]:
-    """Return the paths, as text, of the float arrays in the parameters of a layer."""
-    pairs = jax.tree_util.tree_leaves_with_path(params)
-    return [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
-
-
-def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
-    """Return the fault of the first bad row of `grads` that is `trained` [rows]."""
-    row = _first_bad_of(grads, trained)
-    if row is None:
-        return None
-    message = f'expected a loss with a finite gradient, got {bad_kind(grads[row])}'
-    return NonFinite(message, _owner(table, row))
+def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
+    """Return a text for the first bad one of the gradients of float parameters."""
+    pairs = jax.tree_util.tree_leaves_with_path(layer.params)
+    paths = [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
+    for path, grad in zip(paths, grads, strict=True):
+        if (bad := bad_kind(grad)) is not None:
+            return f'a finite gradient of layer {layer.name!r}{path}, got {bad}'
+    return None
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner of one operation on rows, and tests for NaN and infinity in rows.
+"""A runner of one operation on rows, the order of nodes, and tests for NaN in rows.
 
 Rows run `ROWS` at a time: an operation is compiled once, for this number of rows.
 """
@@ -9,13 +9,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.program.operations import Operation
+from jfold.base.jaxprs import is_inexact
+from jfold.device.linear import maybe_zero
+from jfold.graph import Graph
+from jfold.program.components import components
+from jfold.program.operations import Operation, Operations
 from jfold.types import TupleType, pack
 
 Array = np.ndarray[Any, Any]
@@ -33,27 +37,47 @@ class Runner:
     operation: Operation
     params: Any
 
-    @functools.cached_property
-    def forward(self) -> Any:
-        """The compiled operation: parameters, then inputs, to an error and outputs.
+    def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
+        """Run `count` rows; return outputs, and a text for an index outside an array.
 
-        Inputs and outputs are arrays, each [ROWS, *shape]. The error is checkify's: it
-        holds a text if an index is outside of an array in any row.
+        Inputs and outputs are arrays, each [count, *shape]. The text is `None` if all
+        indices are within their arrays.
         """
+        error, outputs = self._forward(self.params, *map(_filled_up, inputs))
+        text: str | None = error.get()
+        # Further lines tell where in the code, with the frames of this file.
+        line = text and text.partition('\n')[0].strip()
+        return [np.array(x)[:count] for x in outputs], line
+
+    def reverse(
+        self, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
+    ) -> tuple[list[Array | None], Arrays]:
+        """Return gradients of inputs, and of float parameters.
+
+        Args:
+          live: the indices of the outputs that have cotangents, one or more.
+          inputs, cotangents: arrays, each [n, *shape]; cotangents of live outputs.
+
+        Returns:
+          A list of arrays [n, *shape], with `None` for inputs of ints; and a list of
+          arrays [*shape], each a sum over rows.
+        """
+        # Spare rows have cotangents of zero, so they add nothing to parameters.
+        rows, grads = map(_filled_up, inputs), (padded(x, ROWS) for x in cotangents)
+        of_inputs, of_params = self._reverse(live, self.params, [*rows], [*grads])
+        count = len(cotangents[0])
+        of_rows = [x if x is None else np.asarray(x)[:count] for x in of_inputs]
+        return of_rows, list(map(np.asarray, of_params))
+
+    @functools.cached_property
+    def _forward(self) -> Any:
         from jax.experimental import checkify  # which takes time to import
 
         return jax.jit(checkify.checkify(self._on_rows, errors=checkify.index_checks))
 
     @functools.cached_property
-    def reverse(self) -> Any:
-        """The compiled reverse: cotangents to gradients of float inputs and parameters.
-
-        Its arguments are the indices of live outputs (those with cotangents), the
-        parameters, inputs, and cotangents of the live outputs, each [ROWS, *shape]. It
-        returns lists of arrays: per float input [ROWS, *shape]; per float parameter
-        [*shape], summed over rows.
-        """
-        return jax.jit(self._reverse, static_argnums=0)
+    def _reverse(self) -> Any:
+        return jax.jit(self._gradients, static_argnums=0)
 
     def _on_rows(self, params: object, *inputs: Any) -> list[Any]:
         # By `vmap`, as in a batch, so that a row has the same values as there.
@@ -69,46 +93,47 @@ class Runner:
         outputs = jax.tree.leaves(operation.call(params, *arguments))
         return [jnp.asarray(x[0] if batched else x) for x in outputs]
 
-    def _reverse(
+    def _gradients(
         self,
         live: tuple[int, ...],
         params: object,
         inputs: list[Any],
         cotangents: list[Any],
     ) -> tuple[list[Any], list[Any]]:
-        leaves, tree = jax.tree.flatten(params)
-        weights, operands = _split(leaves), _split(inputs)
-
-        def live_outputs(weight: list[Any], operand: list[Any]) -> list[Any]:
-            params = jax.tree.unflatten(tree, weights.with_floats(weight))
-            outputs = self._on_rows(params, *operands.with_floats(operand))
+        def live_outputs(params: object, inputs: list[Any]) -> list[Any]:
+            outputs = self._on_rows(params, *inputs)
             return [outputs[k] for k in live]
 
         # Inputs have a gradient for each row; that of parameters is a sum, in which a
         # row at fault is looked for only if it is not finite.
-        _, pull = jax.vjp(live_outputs, weights.floats, operands.floats)
+        _, pull = jax.vjp(live_outputs, params, inputs)
         of_params, of_inputs = pull(cotangents)
-        return of_inputs, of_params
-
-
-class _Split(NamedTuple):
-    """Arrays, and the floats among them, which are differentiated."""
-
-    arrays: list[Any]
-    floats: list[Any]
-
-    def with_floats(self, floats: list[Any]) -> list[Any]:
-        """Return `arrays` with the arrays `floats` in place of its own float arrays."""
-        others = iter(floats)
-        return [next(others) if is_inexact(x) else x for x in self.arrays]
-
-
-def _split(arrays: list[Any]) -> _Split:
-    arrays = [jnp.asarray(x) for x in arrays]
-    return _Split(arrays, [x for x in arrays if is_inexact(x)])
+        floats = jax.tree.map(maybe_zero, (of_inputs, of_params))  # `None` for ints
+        return floats[0], jax.tree.leaves(floats[1])
 
 
 # ---- rows ----------------------------------------------------------------------------
+
+
+def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
+    """Yield (operation, nodes [n]) in topological order.
+
+    The nodes, indices of rows of the operation's table, are of one level: they do not
+    read each other.
+    """
+    # Components read earlier ones alone, so all levels of one come before the next:
+    # levels of two components have nothing to do with each other.
+    for component in components(program):
+        levels = {o: graph.levels[o] for o in component.operations}
+        last = max((int(x.max(initial=0)) for x in levels.values()), default=0)
+        # Nodes sorted by level, so that not all of them are searched at each level.
+        sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
+        for level in range(1, last + 1):
+            for o, order in sorted_.items():
+                bounds = np.searchsorted(levels[o][order], [level, level + 1])
+                first, end = bounds.tolist()
+                if first < end:
+                    yield o, order[first:end]
 
 
 def chunks(nodes: Array) -> Iterator[Array]:
@@ -116,7 +141,7 @@ def chunks(nodes: Array) -> Iterator[Array]:
     return (nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS))
 
 
-def filled_up(rows: Array) -> Array:
+def _filled_up(rows: Array) -> Array:
     """Return rows [n, ...] with the last repeated to make `ROWS` rows, n <= `ROWS`."""
     result: Array = rows[np.arange(ROWS).clip(max=len(rows) - 1)]
     return result
@@ -130,16 +155,12 @@ def padded(x: Array, rows: int) -> Array:
 # ---- numbers -------------------------------------------------------------------------
 
 
-def is_inexact(x: Any) -> bool:
-    """Return whether an array holds floats or complex numbers."""
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def bad_kind(x: Array) -> str | None:
-    """Return 'nan' if an array has a NaN, else 'inf' if an infinity, else `None`."""
-    if not is_inexact(x) or np.isfinite(x).all():
+def bad_kind(*arrays: Array) -> str | None:
+    """Return 'nan' if there is a NaN, else 'inf' if an infinity, else `None`."""
+    floats = [x for x in arrays if is_inexact(x)]
+    if all(np.isfinite(x).all() for x in floats):
         return None
-    return 'nan' if np.isnan(x).any() else 'inf'
+    return 'nan' if any(np.isnan(x).any() for x in floats) else 'inf'
 
 
 def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
@@ -165,8 +186,3 @@ def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> A
         if is_inexact(x):
             result |= is_bad(x).any(axis=tuple(range(1, x.ndim)))
     return result
-
-
-def worst(arrays: Arrays) -> str:
-    """Return 'nan' if one of several arrays has a NaN, else 'inf'."""
-    return 'nan' if any(bad_kind(x) == 'nan' for x in arrays) else 'inf'

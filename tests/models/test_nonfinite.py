@@ -314,7 +314,7 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
         assert 'loss' in found.message
     elif found is not None:
         assert search.located(found, examples).block
-    schedule, results = search.results()
+    schedule, results = search.batch()
     made = returned(model.program, schedule, results)
     values, metrics = made if model.program.metric_results else (made, {})
     each = [model.eval(x, params) for x in examples]
