@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,11 +25,13 @@ from jfold.scheduling.spec import Capacity, Spec
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
-Part: TypeAlias = tuple[int, int]  # the indices of an operation and of its output
+# An operation and its output; `SHARED` and a use of a constant of the program; or `OWN`
+# and a list of constants of examples. Uses and lists are in the order of the source.
+Part: TypeAlias = tuple[int, int]
+SHARED, OWN = -2, -1
 # The numbers of the values in a part of one type: in each example the first number, and
 # one more than the last, both [examples].
 Parts: TypeAlias = dict[Part, tuple[Array, Array]]
-OWN: Part = (-1, 0)  # the part of the constants that are read from examples
 
 
 def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
@@ -86,65 +88,6 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
 
 
-@dataclass(frozen=True, eq=False)
-class _Renumbering:
-    """A map from an old program's numbers of values to those of a new program.
-
-    Attributes:
-      before, after: per old and per new type, the numbers of the values in each part:
-        the constants of examples, and each output of an operation.
-      new_types: the new type of the constants of examples that have an old type.
-      shared: the new number of a constant of the program, by its old type, its old
-        number and its new type; it counts the program's constants of one type.
-      counts: per old type, how many constants the program had.
-    """
-
-    before: list[Parts]
-    after: list[Parts]
-    new_types: Mapping[int, int]
-    shared: Mapping[tuple[int, int, int], int]
-    counts: Sequence[int]
-
-    def table(self, table: Table, old: Sequence[int], new: Sequence[int]) -> Table:
-        """Return a table with new numbers of values in its last columns.
-
-        Args:
-          old, new: per such column the type of its values, before and now.
-        """
-        example = np.repeat(np.arange(len(table.first) - 1), table.counts)
-        leading = len(table.columns) - len(old)
-        values = zip(table.columns[leading:], old, new, strict=True)
-        columns = (self._column(x, example, t, now) for x, t, now in values)
-        return Table(table.first, (*table.columns[:leading], *columns))
-
-    def _column(self, values: Array, example: Array, old: int, new: int) -> Array:
-        """Return the new numbers [n] of the values that had the numbers `values` [n].
-
-        Args:
-          example: [n] the example of each.
-          old, new: their type, before and now.
-
-        Raises:
-          ValueError: a number is of no value of its example.
-        """
-        result = np.full(len(values), -1, values.dtype)
-        # Constants of the program come first, with the same numbers in all examples.
-        for k in np.unique(values[values < self.counts[old]]).tolist():
-            result[values == k] = self.shared.get((old, k, new), -1)
-        # Values keep their order within a part; only its first number has changed.
-        for part, (begin, end) in self.before[old].items():
-            is_other = part == OWN and self.new_types.get(old) != new
-            target = None if is_other else self.after[new].get(part)
-            inside = (values >= begin[example]) & (values < end[example])
-            if target is not None and inside.any():
-                examples = example[inside]
-                offset = target[0][examples] - begin[examples]
-                result[inside] = values[inside] + offset
-        if (result < 0).any():
-            raise ValueError('expected numbers of values of an example, got others')
-        return result
-
-
 def _renumbered(
     graph: Graph, constants: Sequence[Table], old: Numbers, new: Numbers
 ) -> Graph:
@@ -157,59 +100,90 @@ def _renumbered(
     Raises:
       ValueError: see `fit_graph`.
     """
-    new_types = dict(zip(old['own'], new['own'], strict=True))
+    _check_shared(old, new)
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
-    counts = [old['constants'].count(t) for t in range(old['types'])]
-    change = _Renumbering(before, after, new_types, _shared(old, new), counts)
+
+    def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
+        """Return a table whose last columns have numbers of the types `now`."""
+        example = np.repeat(np.arange(graph.examples), table.counts)
+        leading = len(table.columns) - len(types)
+        columns = (
+            _new_numbers(column, example, before[t], after[u])
+            for column, t, u in zip(table.columns[leading:], types, now, strict=True)
+        )
+        return Table(table.first, (*table.columns[:leading], *columns))
+
     operations = zip(
         graph.operations, old['operations'], new['operations'], strict=True
     )
     results = zip(graph.results, old['results'], new['results'], strict=True)
     return replace(
         graph,
-        operations=tuple(change.table(x, a[0], b[0]) for x, a, b in operations),
-        results=tuple(change.table(x, a, b) for x, a, b in results),
+        operations=tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
+        results=tuple(renumbered(x, a, b) for x, a, b in results),
         numbers=None,
     )
 
 
+def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
+    """Return the new numbers [n] of the values that had the numbers `values` [n].
+
+    Args:
+      example: [n] the example of each.
+      before, after: the parts of their type, before and now.
+
+    Raises:
+      ValueError: a number is of no value of its example.
+    """
+    result = np.full(len(values), -1, values.dtype)
+    # Values keep their order within a part; only its first number has changed.
+    for part in before.keys() & after.keys():
+        begin, end = (x[example] for x in before[part])
+        inside = np.flatnonzero((values >= begin) & (values < end))
+        now = after[part][0][example[inside]]
+        result[inside] = values[inside] - begin[inside] + now
+    if (result < 0).any():
+        raise ValueError('expected numbers of values of an example, got others')
+    return result
+
+
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return per type the numbers of the values in each part, as in `_Renumbering`."""
-    shared = [numbers['constants'].count(t) for t in range(numbers['types'])]
-    ends = [np.full(graph.examples, count, np.int64) for count in shared]
-    parts: list[Parts] = [{} for _ in ends]
-    rows = [(t, OWN, table) for t, table in enumerate(constants)]
+    """Return per type the numbers of the values in each part.
+
+    Args:
+      constants: per type, the table of the examples' constants.
+      numbers: what `numbers_of` returns for the program.
+    """
+    one = np.ones(graph.examples, np.int64)
+    rows: list[tuple[int, list[Part], Array]] = []
+    for number, t in enumerate(numbers['constants']):
+        uses = [u for u, i in enumerate(numbers['shared']) if i == number]
+        rows.append((t, [(SHARED, u) for u in uses], one))
+    for t, table in enumerate(constants):
+        # The first list of a type stands for all, in the old and the new program.
+        lists = [(OWN, numbers['own'].index(t))] if t in numbers['own'] else []
+        rows.append((t, lists, table.counts))
     for o, (_, outputs) in enumerate(numbers['operations']):
-        rows += [(t, (o, k), graph.operations[o]) for k, t in enumerate(outputs)]
-    for t, part, table in rows:
-        parts[t][part] = ends[t], ends[t] + table.counts
-        ends[t] = ends[t] + table.counts
+        counts = graph.operations[o].counts
+        rows += [(t, [(o, k)], counts) for k, t in enumerate(outputs)]
+    ends = [np.zeros_like(one) for _ in range(numbers['types'])]
+    parts: list[Parts] = [{} for _ in ends]
+    for t, keys, counts in rows:
+        begin, ends[t] = ends[t], ends[t] + counts
+        parts[t] |= dict.fromkeys(keys, (begin, ends[t]))
     return parts
 
 
-def _shared(old: Numbers, new: Numbers) -> dict[tuple[int, int, int], int]:
-    """Return the new numbers of the program's constants: `_Renumbering.shared`.
-
-    Raises:
-      ValueError: one constant has become several of one type.
-    """
-    (old_types, old_places), (new_types, new_places) = (
-        (
-            x['constants'],
-            [x['constants'][:i].count(t) for i, t in enumerate(x['constants'])],
-        )
-        for x in (old, new)
-    )
-    result: dict[tuple[int, int, int], int] = {}
+def _check_shared(old: Numbers, new: Numbers) -> None:
+    """Raise ValueError if a constant of the program has become several of one type."""
+    now: dict[tuple[int, int], int] = {}
     for i, j in zip(old['shared'], new['shared'], strict=True):
-        key = old_types[i], old_places[i], new_types[j]
-        if result.setdefault(key, new_places[j]) != new_places[j]:
+        if now.setdefault((i, new['constants'][j]), j) != j:
             raise ValueError(
                 'expected a corpus in which constants that differ now differed, got '
                 'one in which they were one: trace the examples again with '
                 '`model.trace`'
             )
-    return result
 
 
 # ---- schedules -----------------------------------------------------------------------
