@@ -14,13 +14,14 @@ import itertools
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
 from jfold.base.errors import InputError, ProgramBudgetError, check_at_least
 from jfold.base.tracebacks import api_boundary
+from jfold.data.corpus import Corpus
 from jfold.data.prefetch import Prefetcher
 from jfold.data.resuming import Progress, progress_of, state_of
 from jfold.data.sampler import (
@@ -36,9 +37,6 @@ from jfold.scheduling.assignment import assign_evenly
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import Capacity
-
-if TYPE_CHECKING:
-    from jfold.data.corpus import Corpus
 
 Array = np.ndarray[Any, Any]
 PLANNED = 256  # how many batches are examined, before the first, for their needs
@@ -74,9 +72,21 @@ class Batch:
 
 # ---- examples of batches -------------------------------------------------------------
 
-# The examples of a batch to be made: the epoch; how many of its examples are done after
-# them; their places in the source [count] int64; what `Source.build` takes for each.
-_Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
+
+class _Chunk(NamedTuple):
+    """The examples of a batch to be made.
+
+    Attributes:
+      epoch: the number of the pass over the source.
+      position: how many of the epoch's examples are done after these.
+      places: [count] int64, their places in the source.
+      items: what `Source.build` takes for each.
+    """
+
+    epoch: int
+    position: int
+    places: Array
+    items: list[Any]
 
 
 def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
@@ -84,22 +94,24 @@ def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Ch
 
     Other processes are told if a stream ends or fails.
     """
-    position = start.position
-    if source.items is None:
+    position, channel = start.position, source.channel
+    if source.examples is None:
         try:
             yield from _read_chunks(settings, source.argument, position)
         except Exception as error:  # raised by the stream
-            source.fail(error)
+            if channel is not None:
+                channel.fail(error)
             raise
-        source.finish()
+        if channel is not None:
+            channel.finish()
         return
     for epoch in itertools.count(start.epoch):
         if settings.epochs is not None and epoch >= settings.epochs:
             return
         sampler = make_sampler(settings, source.nodes, epoch)
         for batch in range(int(np.searchsorted(sampler.cuts, position)), len(sampler)):
-            indices = sampler[batch]
-            yield epoch, int(sampler.cuts[batch + 1]), indices, source.items(indices)
+            places, end = sampler[batch], int(sampler.cuts[batch + 1])
+            yield _Chunk(epoch, end, places, source.items(places))
         position = 0
 
 
@@ -125,7 +137,7 @@ def _read_chunks(
             return
         end = begin + len(items)
         places = np.arange(begin, end, dtype=np.int64)
-        yield 0, -(-end * total // size), places, items
+        yield _Chunk(0, -(-end * total // size), places, items)
         begin = end
 
 
@@ -206,7 +218,7 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
     for chunk in _chunks(settings, source, cursor):
         batch, skipped = _build_batch(settings, source, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
-        cursor = Progress(*chunk[:2], *done)
+        cursor = Progress(chunk.epoch, chunk.position, *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
         # These include a whole epoch, so no later epoch would have a batch either.
         if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
@@ -227,35 +239,23 @@ def _build_batch(
     Raises:
       InputError: an example does not fit, and `skip_errors` is false.
     """
-    epoch, _, indices, items = chunk
-    size, skipped = settings.batch_size, _Skipped()
-    local_size = settings.local_size if source.items is None else size
+    places, items, skipped = chunk.places, chunk.items, _Skipped()
     while items:
         try:
-            schedule, deal = source.build(items, size, settings.shards)
+            schedule, deal = source.build(items, settings.batch_size, settings.shards)
         except InputError as error:
             bad = error.example
-            located = _locate(error, int(indices[bad]))
+            located = _locate(error, int(places[bad]))
             if not settings.skip_errors:
-                located = located.with_traceback(error.__traceback__)
                 raise located from error.__cause__
             skipped.append((located.example, str(located)))
-            indices, items = np.delete(indices, bad), items[:bad] + items[bad + 1 :]
+            places, items = np.delete(places, bad), items[:bad] + items[bad + 1 :]
         else:
             schedule = on_device(schedule) if settings.device_put else schedule
-            rows, mask = _rows(local_size, len(items)) if deal is None else deal.of_rows
-            batch = Batch(schedule, indices[rows], mask, len(items), epoch)
+            rows, mask = deal.of_rows
+            batch = Batch(schedule, places[rows], mask, len(items), chunk.epoch)
             return batch, skipped
     return None, skipped
-
-
-def _rows(size: int, count: int) -> tuple[Array, Array]:
-    """Return the example in each of `size` rows [size] and whether it is real [size].
-
-    There are `count` examples; spare rows repeat the last.
-    """
-    rows = np.arange(size)
-    return rows.clip(max=count - 1), rows < count
 
 
 def _locate(error: InputError, place: int) -> InputError:
@@ -263,7 +263,7 @@ def _locate(error: InputError, place: int) -> InputError:
     result = error.renumbered(place)
     message = str(result).removeprefix(f'example {place}')
     result.args = (f'example {place} of the source{message}',)
-    return result
+    return result.with_traceback(error.__traceback__)
 
 
 # ---- the iterator --------------------------------------------------------------------
@@ -381,14 +381,14 @@ class Batches:
         """
         cursor, source = progress_of(self._settings, state), self._source
         is_begun = self._has_read and isinstance(source.argument, Iterator)
-        if source.items is None and is_begun:
+        if source.examples is None and is_begun:
             raise ValueError(
                 'expected a stream that can be read from its beginning, got '
                 f'{type(source.argument).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
         cuts = make_sampler(self._settings, source.nodes, cursor.epoch).cuts
-        if source.items is not None and cursor.position not in cuts:
+        if source.examples is not None and cursor.position not in cuts:
             raise ValueError(
                 f'expected a state at the end of a batch, got {cursor.position} '
                 f'examples of epoch {cursor.epoch}: the source has changed'
@@ -467,10 +467,17 @@ def batches(
     """
     shards = None if sharding is None else make_shards(sharding)
     origin = make_source(model, source, shards)
-    examples = None if origin.items is None else len(origin.argument)
     has_devices = shards is not None or jax.default_backend() != 'cpu'
-    puts = has_devices if device_put is None else device_put
-    of_epoch = key_words(shuffle), examples, batch_size, max_nodes, drop_remainder
-    settings = Settings(*of_epoch, epochs, skip_errors, puts, shards)
+    settings = Settings(
+        key_words(shuffle),
+        origin.examples,
+        batch_size,
+        max_nodes,
+        drop_remainder,
+        epochs,
+        skip_errors,
+        has_devices if device_put is None else device_put,
+        shards,
+    )
     check_settings(settings, origin.nodes)
     return Batches(settings, origin, check_at_least('prefetch', prefetch, 0))

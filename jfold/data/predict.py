@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,11 +17,10 @@ from jfold.base.errors import short_repr
 from jfold.base.structs import flatten_once, is_leaf
 from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
-from jfold.data.batches import Batch, Batches, batches
+from jfold.data.batches import Batch, batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.progress import progress_bar
-from jfold.data.scheduler import Scheduler
 from jfold.data.sources import Scheduling
 from jfold.data.traced import Traced
 from jfold.program.operations import Program
@@ -34,12 +33,8 @@ from jfold.types import SequenceType, Type, leaf_types, pack
 Array = np.ndarray[Any, Any]
 
 
-class Predictor(Protocol):
+class Predictor(Scheduling, Protocol):
     """The protocol of a model that can predict."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler of the model."""
 
     def apply(
         self,
@@ -143,31 +138,18 @@ def predictions(
     total = operator.length_hint(source, -1)
     parts = []
     with batches(model, source, batch_size, sharding=sharding) as iterator:
-        pairs = _ahead(run_batch, iterator)
+        # Batches are paired with their followers, so the device computes the next one
+        # while the results of this one are read.
+        started = ((batch, run_batch(batch.schedule)) for batch in iterator)
+        end: Any = None
+        pairs = itertools.pairwise(itertools.chain(started, [end]))
         first = [*itertools.islice(pairs, 1)]  # compiles, before the bar begins to wait
         known = total if total >= 0 else None
         with progress_bar('predict', known, progress) as update:
-            for batch, results in itertools.chain(first, pairs):
+            for (batch, results), _ in itertools.chain(first, pairs):
                 parts.append(_real_rows(batch, results, model.scheduler.program))
                 update(batch.count)
     return run(_concatenated(parts or [_no_results(model.scheduler.program)]))
-
-
-def _ahead(
-    run_batch: Callable[[Schedule], Any], iterator: Batches
-) -> Iterator[tuple[Batch, Any]]:
-    """Yield each batch with its results, after the next batch was started.
-
-    So the device computes the next batch while the caller reads these results.
-    """
-    before = None
-    for batch in iterator:
-        results = run_batch(batch.schedule)
-        if before is not None:
-            yield before
-        before = batch, results
-    if before is not None:
-        yield before
 
 
 # ---- of one batch --------------------------------------------------------------------

@@ -3,37 +3,31 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
-from jfold.data.agreement import Agreement, Channel
-from jfold.data.corpus import Corpus, adopt_corpus
+from jfold.data.agreement import Channel
+from jfold.data.corpus import Corpus, Scheduled, adopt_corpus
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced
 from jfold.scheduling.assignment import (
     ShardAssignment,
     assign_evenly,
     assign_in_order,
+    default_assignment,
     rows_of_shard,
 )
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
-# A schedule, and the assignment of its examples to shards; `None` for one device.
-Dealt: TypeAlias = tuple[Schedule, ShardAssignment | None]
 
 
-class Scheduling(Protocol):
+class Scheduling(Scheduled, Protocol):
     """The protocol of a model from which batches can be made."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler of the model."""
 
     def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
         """Return the schedule of examples; see `Model.schedule`."""
@@ -46,37 +40,71 @@ class Source:
     Its items are examples; for a corpus, places in it.
 
     Attributes:
+      model: the model that the examples are scheduled for.
       argument: what the user passed; a corpus is adopted by the model.
-      build: returns the schedule of items, given the number of rows and the shards.
-      agreement: the channel to other processes, if each has a stream of its own.
-      items: takes places [n] and returns the items there; `None` for a stream.
-      corpus: the argument, if it is a corpus.
+      examples: how many examples there are; `None` for a stream.
+      channel: the channel to other processes, if each has a stream of its own.
     """
 
+    model: Scheduling
     argument: Any
-    build: Callable[[list[Any], int, Shards | None], Dealt]
-    agreement: Channel | None = None
-    items: Callable[[Array], list[Any]] | None = None
-    corpus: Corpus | None = None
+    examples: int | None
+    channel: Channel | None = None
 
-    def fail(self, error: Exception) -> None:
-        """Tell other processes, if any, that this stream failed with `error`."""
-        if self.agreement is not None:
-            self.agreement.fail(error)
-
-    def finish(self) -> None:
-        """Tell other processes, if any, that this stream has ended; wait for theirs.
-
-        Raises:
-          RuntimeError: another has more; see `Channel.finish`.
-        """
-        if self.agreement is not None:
-            self.agreement.finish()
+    @property
+    def corpus(self) -> Corpus | None:
+        """The argument, if it is a corpus."""
+        return self.argument if _is_corpus(self.argument) else None
 
     @property
     def nodes(self) -> Array | None:
         """The operations of each example [examples] int64; `None` without a corpus."""
         return None if self.corpus is None else self.corpus.nodes
+
+    def items(self, places: Array) -> list[Any]:
+        """Return the items at `places` [n]; raise ValueError if the length has changed.
+
+        Not for a stream.
+        """
+        items = self.argument
+        if self.corpus is not None:
+            return list(places.tolist())
+        try:
+            if len(items) == self.examples:
+                return [items[i] for i in places.tolist()]
+        except IndexError:
+            if len(items) == self.examples:
+                raise
+        raise ValueError(
+            f'expected a source of {self.examples} examples, as when its batches were '
+            f'made, got one of {len(items)}: leave it alone while batches are taken, '
+            'or pass a copy'
+        )
+
+    def build(
+        self, items: list[Any], size: int, shards: Shards | None
+    ) -> tuple[Schedule, ShardAssignment]:
+        """Return the schedule of items, with `size` rows, and their shards."""
+        corpus, scheduler = self.corpus, self.model.scheduler
+        if shards is None:
+            deal = default_assignment(len(items), size)
+            if corpus is not None:
+                return corpus.schedule(np.array(items, np.int64), size=size), deal
+            return self.model.schedule(items, size=size), deal
+        if self.channel is not None:
+            return schedule_part(scheduler, items, size, shards, self.channel)
+        if corpus is not None:
+            places = np.array(items, np.int64)
+            selection, work = corpus.select(places), corpus.nodes[places]
+        else:
+            selection = scheduler.select(items)
+            work = selection.graph.nodes_of_examples
+        deal = assign_evenly(shards, size // shards.count, work.tolist())
+        return scheduler.schedule(selection, deal), deal
+
+
+def _is_corpus(source: object) -> bool:
+    return hasattr(source, 'capacities_of')
 
 
 def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
@@ -92,46 +120,23 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    channel = None
-    if shards is not None and not shards.is_local:
-        channel = Agreement('batches').among(shards)
-    traced = functools.partial(_schedule_traced, model, channel)
     # A tuple, text or dict may be one example, passed by mistake in place of several.
     if not isinstance(source, tuple | str | bytes | Mapping | type):
-        if hasattr(source, 'capacities_of'):
-            source = adopt_corpus(model.scheduler, source)
-            stored = functools.partial(_schedule_stored, source)
-            items = lambda places: list(places.tolist())  # noqa: E731
+        if _is_corpus(source):
             # All processes have the same corpus, so they need no messages.
-            return Source(source, stored, None, items, source)
+            return Source(model, adopt_corpus(model.scheduler, source), len(source))
         if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
-            items = functools.partial(_items_at, source, len(source))
-            return Source(source, traced, None, items)
+            return Source(model, source, len(source))
         if isinstance(source, Iterable):
-            return Source(source, traced, channel)
+            if shards is None or shards.is_local:
+                return Source(model, source, None)
+            channel = Channel('batches', shards.processes)
+            return Source(model, source, None, channel)
     raise TypeError(
         'expected a corpus, a sequence or a stream of examples as `source`, got '
         f'{type(source).__name__}: pass `[example]` for a single one'
         f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
     )
-
-
-def _schedule_traced(
-    model: Scheduling,
-    channel: Channel | None,
-    items: list[Any],
-    size: int,
-    shards: Shards | None,
-) -> Dealt:
-    """Return the schedule of examples `items`, traced here, with `size` rows."""
-    if shards is None:
-        return model.schedule(items, size=size), None
-    if channel is not None:
-        return schedule_part(model.scheduler, items, size, shards, channel)
-    selection = model.scheduler.select(items)
-    work = selection.graph.nodes_of_examples.tolist()
-    deal = assign_evenly(shards, size // shards.count, work)
-    return model.scheduler.schedule(selection, deal), deal
 
 
 def schedule_part(
@@ -170,29 +175,3 @@ def schedule_part(
     rows = agreement.most(rows) if size is None else rows
     deal = assign_in_order(shards, rows, len(selection), count)
     return scheduler.schedule(selection, deal, begin, agreement), deal
-
-
-def _schedule_stored(
-    corpus: Corpus, items: list[Any], size: int, shards: Shards | None
-) -> Dealt:
-    """Return the schedule of the examples at places `items` of a corpus."""
-    places = np.array(items, np.int64)
-    if shards is None:
-        return corpus.schedule(places, size=size), None
-    work = corpus.nodes[places].tolist()
-    deal = assign_evenly(shards, size // shards.count, work)
-    return corpus.scheduler.schedule(corpus.select(places), deal), deal
-
-
-def _items_at(items: Sequence[Any], length: int, places: Array) -> list[Any]:
-    """Return the items at `places` [n]; raise ValueError if the length has changed."""
-    try:
-        if len(items) == length:
-            return [items[i] for i in places.tolist()]
-    except IndexError:
-        if len(items) == length:
-            raise
-    raise ValueError(
-        f'expected a source of {length} examples, as when its batches were made, got '
-        f'one of {len(items)}: leave it alone while batches are taken, or pass a copy'
-    )
