@@ -20,7 +20,7 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import fit_graph, structure_differences
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
-from jfold.data.parts import Parts, graphs_in, in_parts
+from jfold.data.parts import Parts, graphs_in, in_parts, whole_graph
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
 from jfold.files.formats import check_path, note_missing, parts_in, reading
@@ -139,8 +139,7 @@ class Corpus(Displayed):
     @functools.cached_property
     def _all_examples(self) -> Selection:
         """The selection of all examples, in one graph."""
-        graph = self.graph.whole() if isinstance(self.graph, Parts) else self.graph
-        return self._selection(graph, self.demands)
+        return self._selection(whole_graph(self.graph), self.demands)
 
     def _selection(self, graph: Graph, demanded: Demands) -> Selection:
         return replace(select(self.program, graph), known=demanded)
@@ -306,9 +305,12 @@ class Corpus(Displayed):
             skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
             numbers = saved['fingerprint']['numbers']
             corpus = _corpus(scheduler, arrays, skipped, numbers)
-        if verify:
-            _check(corpus, path)
         assert isinstance(corpus.graph, Graph)  # of one file
+        if verify:
+            try:
+                check_graph(corpus.program, corpus.graph)
+            except ValueError as error:  # a wrong number, under a right checksum
+                raise ValueError(f'{path}: {error}') from None
         return replace(corpus, graph=replace(corpus.graph, fits=True))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -369,18 +371,9 @@ def write(
         storage.write(path, arrays, metadata)
 
 
-def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
-    """Raise ValueError if the graph holds a wrong number, under a right checksum."""
-    assert isinstance(corpus.graph, Graph)  # of one file
-    try:
-        check_graph(corpus.program, corpus.graph)
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from None
-
-
 def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Return all arrays by their names in a file; the inverse of `_corpus`."""
-    graph = corpus.graph.whole() if isinstance(corpus.graph, Parts) else corpus.graph
+    graph = whole_graph(corpus.graph)
     arrays = {'source': corpus.source}
     program = corpus.program
     tables = graph.constants + graph.operations + graph.results
@@ -414,26 +407,19 @@ def _corpus(
 ) -> Corpus:
     """Return a corpus of arrays from a file; `numbers` are of the writer's program."""
     program = scheduler.program
-    names = iter(_names(program, numbers['types']))
-    examples = len(arrays['source'])
-
-    def tables(columns: Iterable[int]) -> tuple[Table, ...]:
-        """Return the next tables; `columns` has the number of columns of each."""
-        return tuple(
-            Table(
-                np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
-                tuple(arrays[f'{name}/{k}'] for k in range(count)),
-            )
-            # `columns` first, so that `zip` takes no name for which it has no table.
-            for count, name in zip(columns, names, strict=False)
+    types, examples = numbers['types'], len(arrays['source'])
+    columns = [1 for _ in range(types)]
+    columns += [1 + len(operation.inputs) for operation in program.operations]
+    columns += [len(result.tensors) for result in program.results]
+    tables = tuple(
+        Table(
+            np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
+            tuple(arrays[f'{name}/{k}'] for k in range(count)),
         )
-
-    graph = Graph(
-        examples,
-        tables(1 for _ in range(numbers['types'])),
-        tables(1 + len(operation.inputs) for operation in program.operations),
-        tables(len(result.tensors) for result in program.results),
+        for name, count in zip(_names(program, types), columns, strict=True)
     )
+    behind = types + len(program.operations)
+    graph = Graph(examples, tables[:types], tables[types:behind], tables[behind:])
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
     graph = fit_graph(program, graph, numbers)
@@ -474,8 +460,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     # with other numbers of values: `numbers`.
     if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
-    graph = graph.whole() if isinstance(graph, Parts) else graph
-    return replace(corpus, demands=demands(select(program, graph)))
+    return replace(corpus, demands=demands(select(program, whole_graph(graph))))
 
 
 # ---- several -------------------------------------------------------------------------

@@ -55,10 +55,6 @@ class Parts:
         inverse[order] = np.arange(len(order))
         return concatenate(picked).pick(inverse)
 
-    def whole(self) -> Graph:
-        """Return one graph of all examples, read into memory."""
-        return concatenate(self.graphs)
-
 
 def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
     """Return several graphs as one graph, or as `Parts` if some lie in files.
@@ -78,14 +74,18 @@ def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
     return graph.graphs if isinstance(graph, Parts) else (graph,)
 
 
+def whole_graph(graph: Graph | Parts) -> Graph:
+    """Return one graph of all examples, read into memory."""
+    return concatenate(graphs_in(graph))
+
+
 def _is_in_file(graph: Graph) -> bool:
-    tables = graph.constants + graph.operations
-    return any(_is_mapped(x) for table in tables for x in table.columns)
-
-
-def _is_mapped(array: Array) -> bool:
-    """Return whether an array is a view of a memory-mapped file."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base, mmap.mmap)
+    """Return whether an array of a graph is a view of a memory-mapped file."""
+    for table in graph.constants + graph.operations:
+        for array in table.columns:
+            base: object = array
+            while isinstance(base, np.ndarray):
+                base = base.base
+            if isinstance(base, mmap.mmap):
+                return True
+    return False
