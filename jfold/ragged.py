@@ -160,7 +160,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
                 f'{self}: under `jit`, use `padded(length)`, or `values` and `mask`'
             )
         examples = np.arange(len(self))[_rows_of_key(key)]
-        result = pick_rows(self, np.atleast_1d(examples), _to_numpy)
+        result = pick_rows(self, np.atleast_1d(examples))
         return result if examples.ndim else result.values
 
     def to_list(self) -> list[Any]:
@@ -210,16 +210,16 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 # walked neither by recursion nor by `jax.tree`, which is recursive too.
 
 
-def pick_rows(
-    value: object, rows: Array, read: Callable[[Any], Any] = np.asarray
-) -> Any:
+def pick_rows(value: object, rows: Array) -> Any:
     """Return the value at some rows, for arrays, pytrees of them and `Ragged`s.
+
+    Arrays become NumPy's, unless they are traced: JAX would compile indexing for each
+    new shape.
 
     Args:
       rows: the indices [n] of the rows wanted; for a `Ragged`, of the sequences.
-      read: a function that converts each array before rows are taken.
     """
-    return run(_pick_rows(value, rows, read))
+    return run(_pick_rows(value, rows))
 
 
 def _rows_of_key(key: object) -> Any:
@@ -241,25 +241,19 @@ def _rows_of_key(key: object) -> Any:
     )
 
 
-def _to_numpy(x: object) -> object:
-    """Return an array as NumPy's, unless it is traced.
-
-    JAX would compile indexing for each new shape.
-    """
-    return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
-
-
-def _pick_rows(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
+def _pick_rows(value: Any, rows: Array) -> Steps[Any]:
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins = (lengths.cumsum() - lengths)[rows]
         counts: Any = lengths[rows]  # a NumPy array, like all arrays returned
-        items = _pick_rows(value.values, ranges(begins, counts), read)
+        items = _pick_rows(value.values, ranges(begins, counts))
         return Ragged((yield items), counts)
     if is_leaf(value):
-        return read(value)[rows]
+        return (value if isinstance(value, jax.core.Tracer) else np.asarray(value))[
+            rows
+        ]
     parts, structure = flatten_once(value)
-    leaves = yield in_turn(_pick_rows(part, rows, read) for part in parts)
+    leaves = yield in_turn(_pick_rows(part, rows) for part in parts)
     return jax.tree.unflatten(structure, leaves)
 
 

@@ -115,8 +115,6 @@ def _size(value: Any) -> int:
 def _step(value: Any, path: str, end: int) -> Child | None:
     """Return the step of a path at `end` and its value, or `None`."""
     try:
-        if type(value) in (list, tuple) and (match := _INDEX.match(path, end)):
-            return match[0], value[int(match[1])]
         if isinstance(value, Mapping):
             for key in itertools.islice(value, KEYS):
                 if path.startswith(step := f'[{key!r}]', end):
