@@ -78,7 +78,7 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
         _with_shape(tables.get(t, empty), type_)
         for t, type_ in enumerate(program.types)
     )
-    return replace(_renumbered(graph, constants, numbers, target), constants=constants)
+    return _renumbered(graph, constants, numbers, target)
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
@@ -89,9 +89,9 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
 
 
 def _renumbered(
-    graph: Graph, constants: Sequence[Table], old: Numbers, new: Numbers
+    graph: Graph, constants: tuple[Table, ...], old: Numbers, new: Numbers
 ) -> Graph:
-    """Return a graph whose operands and results have new numbers.
+    """Return a graph of other constants, whose operands and results have new numbers.
 
     Args:
       constants: per new type, the table of the examples' constants.
@@ -117,11 +117,13 @@ def _renumbered(
         graph.operations, old['operations'], new['operations'], strict=True
     )
     results = zip(graph.results, old['results'], new['results'], strict=True)
-    return replace(
-        graph,
-        operations=tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
-        results=tuple(renumbered(x, a, b) for x, a, b in results),
-        numbers=None,
+    return Graph(
+        graph.examples,
+        constants,
+        tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
+        tuple(renumbered(x, a, b) for x, a, b in results),
+        labels=graph.labels,
+        fits=graph.fits,
     )
 
 
