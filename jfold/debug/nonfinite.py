@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from jfold.device.execution import make_execution
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
 from jfold.device.returned import returned
-from jfold.graph import Graph, Table, ranges
+from jfold.graph import Table, ranges
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.reference import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
@@ -78,16 +78,6 @@ class NonFinite:
             return self.message
         place = f'example {self.example}' + (f', at {self.path}' if self.path else '')
         return f'{place}: {self.message}' + (f'; in {self.block}' if self.block else '')
-
-
-class _Fault(NamedTuple):
-    """A fault at a row of a table of the graph, a constant or node."""
-
-    table: str  # CONSTANTS or NODES
-    number: int  # the type or operation
-    row: int  # the index among the rows of all examples
-    message: str
-    inputs: tuple[Array, ...] = ()
 
 
 @api_boundary
@@ -138,10 +128,8 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     check_params(program.layers, params)
     if (bad := _bad_parameter(program, params)) is not None:
         return bad
-    items = list(check_examples(examples))
-    search = Search(program, params, trace(program, items))
-    fault = search.first(loss or sum_of_floats)
-    return search.located(fault, items) if isinstance(fault, _Fault) else fault
+    search = Search(program, params, list(check_examples(examples)))
+    return search.first(loss or sum_of_floats)
 
 
 def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | None:
@@ -179,9 +167,9 @@ class Search:
       bad_gradient: the first fault in gradients, once there is one.
     """
 
-    def __init__(self, program: Program, params: Any, graph: Graph) -> None:
-        self.program, self.params = program, params
-        self.selection = selection = select(program, graph)
+    def __init__(self, program: Program, params: Any, examples: list[Any]) -> None:
+        self.program, self.params, self.examples = program, params, examples
+        self.selection = selection = select(program, trace(program, examples))
         self.graph, self.waves = selection.graph, list(waves(program, selection.graph))
         self.runners = [
             Runner(x, x.layer.own(params)) for x in without_draws(program).operations
@@ -205,7 +193,7 @@ class Search:
         self.read, self.trained = self._read(count), np.zeros(count, bool)
         self.cotangents: Arrays = []
         self.totals: dict[str, Arrays] = {}
-        self.bad_gradient: _Fault | NonFinite | None = None
+        self.bad_gradient: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
         """Return the numbers [rows] of an output of a table, or of its constants."""
@@ -240,7 +228,7 @@ class Search:
                 read[numbers[nodes[is_read]]] = True
         return read
 
-    def first(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
+    def first(self, loss: Callable[[Any], Any]) -> NonFinite | None:
         """Return the first fault in values, else in gradients; `None` without any."""
         if (fault := self._bad_constant()) is not None:
             return fault
@@ -249,13 +237,14 @@ class Search:
         outside = None
         for o, nodes in self.waves:
             for rows in chunks(nodes):
-                fault, index = self._forward(o, rows)
+                fault, is_outside = self._forward(o, rows)
                 if fault is not None:
                     return fault
-                outside = outside or index
+                if outside is None and is_outside:
+                    outside = self._outside(o, rows)
         return outside or self._in_gradients(loss)
 
-    def _in_gradients(self, loss: Callable[[Any], Any]) -> _Fault | NonFinite | None:
+    def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
         """Return the first fault on the way to a non-finite gradient, or `None`."""
         schedule, results = self.batch()
         value, grads = loss_of(
@@ -277,20 +266,23 @@ class Search:
         in_sum = self._bad_total()
         return in_sum and (self.bad_gradient or in_sum)
 
-    def _bad_constant(self) -> _Fault | None:
+    def _bad_constant(self) -> NonFinite | None:
         for t, table in enumerate(self.graph.constants):
             constants = table.columns[0]
             row = _first_bad_of(constants, self.read[self._of_part(t)])
             if row is not None:
                 bad = bad_kind(constants[row])
                 message = f'expected finite numbers, got {bad} in the data'
-                return _Fault(CONSTANTS, t, row, message)
+                return self._located(CONSTANTS, t, row, message)
         return None
 
     # ---- values
 
-    def _forward(self, o: int, rows: Array) -> tuple[_Fault | None, _Fault | None]:
-        """Run nodes `rows`; fill in `values`; return faults of an output, an index."""
+    def _forward(self, o: int, rows: Array) -> tuple[NonFinite | None, bool]:
+        """Run nodes `rows`, and fill in `values`.
+
+        Return the fault of an output; and whether an index is outside of an array.
+        """
         runner, inputs = self.runners[o], self._inputs(o, rows)
         outputs, text = runner.forward(len(rows), inputs)
         # For the reverse: values that depend on no parameter need no gradient, so an
@@ -308,15 +300,14 @@ class Search:
             what = f'finite values of {runner.operation!r}, got {bad}'
             if text is not None:  # some row of these: to see if this one, run it
                 _, text = runner.forward(1, [x[row : row + 1] for x in inputs])
-            return self._at_node(o, int(rows[row]), what, text), None
-        return None, None if text is None else self._outside(o, rows, inputs)
+            return self._at_node(o, int(rows[row]), what, text), False
+        return None, text is not None
 
-    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Fault | None:
+    def _outside(self, o: int, rows: Array) -> NonFinite | None:
         """Return the fault of the first row that takes an index outside an array."""
         # JAX reports such an index, but not its row, so rows run one by one.
-        for row, node in enumerate(rows.tolist()):
-            alone = [x[row : row + 1] for x in inputs]
-            _, text = self.runners[o].forward(1, alone)
+        for node in rows.tolist():
+            _, text = self.runners[o].forward(1, self._inputs(o, np.array([node])))
             if text is not None:
                 operation = self.program.operations[o]
                 what = f'an index within its array in {operation!r}, got another'
@@ -410,7 +401,7 @@ class Search:
         rows: Array,
         inputs: Arrays,
         cotangents: Arrays,
-    ) -> _Fault | None:
+    ) -> NonFinite | None:
         """Return the fault of the first row whose gradient of a parameter is bad."""
         layer = self.program.operations[o].layer
         # Gradients of parameters are sums over rows, so rows are run alone to find the
@@ -436,26 +427,31 @@ class Search:
 
     def _at_node(
         self, o: int, node: int, what: str, cause: str | None = None
-    ) -> _Fault:
+    ) -> NonFinite:
         inputs = tuple(x[0] for x in self._inputs(o, np.array([node])))
         shown = ', '.join(map(_shown, inputs)) or 'no inputs'
         message = f'expected {what} of {shown}' + (f': {cause}' if cause else '')
-        return _Fault(NODES, o, node, message, inputs)
-
-    def located(self, fault: _Fault, items: list[Any]) -> NonFinite:
-        """Return a fault as `NonFinite`, with its example, path and block."""
-        of_nodes = fault.table == NODES
-        tables = self.graph.operations if of_nodes else self.graph.constants
-        table = tables[fault.number]
-        example = _owner(table, fault.row)
-        # The example is traced again, alone, where its rows are counted from 0.
-        row = fault.row - int(table.first[example])
-        error = explain_row(
-            self.program, items[example], fault.table, fault.number, row
+        layer = self.program.operations[o].layer.name
+        return replace(
+            self._located(NODES, o, node, message), layer=layer, inputs=inputs
         )
+
+    def _located(self, kind: str, number: int, row: int, message: str) -> NonFinite:
+        """Return a fault with its example, path and block.
+
+        Args:
+          kind: CONSTANTS or NODES.
+          number: the type of the constants, or the operation.
+          row: the index among the rows of all examples.
+        """
+        tables = self.graph.operations if kind == NODES else self.graph.constants
+        table = tables[number]
+        example = _owner(table, row)
+        # The example is traced again, alone, where its rows are counted from 0.
+        alone = row - int(table.first[example])
+        error = explain_row(self.program, self.examples[example], kind, number, alone)
         path, block = (error.path, error.block) if error else ('', '')
-        layer = self.program.operations[fault.number].layer.name if of_nodes else ''
-        return NonFinite(fault.message, example, path, block, layer, fault.inputs)
+        return NonFinite(message, example, path, block)
 
 
 def _add_at(array: Array, places: Array, rows: Array) -> None:

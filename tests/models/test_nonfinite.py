@@ -23,7 +23,6 @@ from jfold.debug.losses import sum_of_floats
 from jfold.debug.nonfinite import Search
 from jfold.device.returned import returned
 from jfold.lower import lower
-from jfold.tracing.record import trace
 
 number = jf.Scalar()
 logs = jf.Map(number >> jf.Function(jnp.log))
@@ -308,12 +307,9 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     params = {**model.init(jax.random.key(0)), **tables(model)}
     examples = expression.batch(np.random.default_rng(seed), 3)
     program = lower(expression.block, fuses=False)
-    search = Search(program, params, trace(program, examples))
+    search = Search(program, params, examples)
     found = search.first(sum_of_floats)
-    if isinstance(found, jf.NonFinite):
-        assert 'loss' in found.message
-    elif found is not None:
-        assert search.located(found, examples).block
+    assert found is None or found.block or 'loss' in found.message
     schedule, results = search.batch()
     made = returned(model.program, schedule, results)
     values, metrics = made if model.program.metric_results else (made, {})
