@@ -31,26 +31,6 @@ Message = dict[str, Any]
 
 
 @dataclass(eq=False)
-class Agreement:
-    """The channels on one subject, one for each group of processes.
-
-    Attributes:
-      what: the subject, a plural for error messages, as 'schedules'.
-      channels: the channels opened so far, by the processes that take part.
-    """
-
-    what: str
-    channels: dict[Processes, Channel] = field(default_factory=dict)
-
-    def among(self, shards: Shards) -> Channel:
-        """Return the channel of all processes with devices of the mesh, made if new."""
-        processes = shards.processes
-        if processes not in self.channels:
-            self.channels[processes] = Channel(self.what, processes)
-        return self.channels[processes]
-
-
-@dataclass(eq=False)
 class Channel:
     """A channel between processes, which all make the same calls in the same order.
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from jfold.base.errors import check_examples
-from jfold.data.agreement import Agreement, Channel
+from jfold.data.agreement import Channel, Processes
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.files.encoding import Decoder, Encoder
 from jfold.graph import labels_of
@@ -36,6 +36,7 @@ from jfold.scheduling.growth import Headroom
 from jfold.scheduling.profiles import Profiles, margins, profiles
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.selections import Selection, select
+from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity, Spec, of_one_shard
 from jfold.tracing.record import trace
 
@@ -47,17 +48,24 @@ class Scheduler:
     Attributes:
       program: the program that the examples were traced for.
       budget: the capacities in use, each a program to compile, and their limit.
-      agreement: channels to other processes, for batches of which each has a part.
+      channels: those to other processes, by the processes that take part.
     """
 
     program: Program
     budget: Budget | FixedBudget | NoBudget
-    agreement: Agreement = field(default_factory=lambda: Agreement('schedules'))
+    channels: dict[Processes, Channel] = field(default_factory=dict)
 
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the fingerprint of the expression."""
         return make_digest(self.program)
+
+    def channel(self, shards: Shards) -> Channel:
+        """Return the channel of all processes with devices of a mesh, opened if new."""
+        processes = shards.processes
+        if processes not in self.channels:
+            self.channels[processes] = Channel('schedules', processes)
+        return self.channels[processes]
 
     def without_limit(self) -> Scheduler:
         """Return a scheduler with the same capacities, and no limit to their number."""

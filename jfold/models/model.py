@@ -176,7 +176,7 @@ class Model(Stays, Displayed):
         begin = time.perf_counter()
         shards = None if sharding is None else make_shards(sharding)
         if shards is not None and not shards.is_local:
-            channel = self.scheduler.agreement.among(shards)
+            channel = self.scheduler.channel(shards)
             part = self.scheduler, examples, size, shards, channel, begin
             return schedule_part(*part)[0]
         scheduler, (selection,) = self._selected([examples])
