@@ -312,8 +312,8 @@ def spec(atom: Atom) -> Spec:
     return cast(Spec, atom.aval)
 
 
-def is_inexact(x: jax.Array | Spec) -> bool:
-    """Return whether the dtype is floating or complex, and so has gradients."""
+def is_inexact(x: Any) -> bool:
+    """Return whether an array or spec is of floats or complex numbers."""
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
