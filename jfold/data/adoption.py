@@ -225,19 +225,12 @@ def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
     They may not differ in anything: capacity, options, structure, shapes, constants,
     layout of the arrays.
     """
-    got = schedule.spec
-    if got.replaced(program=spec.program) != spec:
+    got, program = schedule.spec, spec.program
+    if got.replaced(program=program) != spec:
         return None
-    is_same = _is_same(spec.program, got.program)
-    if not is_same or repr(layout(spec)) != repr(layout(got)):
-        return None
-    return replace(schedule, spec=spec)
-
-
-def _is_same(program: Operations, other: Operations) -> bool:
-    """Return whether programs are equal in structure, shapes and constants."""
+    other = got.program
     assert isinstance(program, Program)
-    return (
+    is_same = (
         not structure_differences(program, other)
         and isinstance(other, Program)
         and numbers_of(program) == numbers_of(other)
@@ -246,4 +239,6 @@ def _is_same(program: Operations, other: Operations) -> bool:
             np.array_equal(x, y, equal_nan=y.dtype.kind in 'fc')
             for (_, x), (_, y) in zip(program.constants, other.constants, strict=True)
         )
+        and repr(layout(spec)) == repr(layout(got))
     )
+    return replace(schedule, spec=spec) if is_same else None
