@@ -85,7 +85,9 @@ class Source:
         self, items: list[Any], size: int, shards: Shards | None
     ) -> tuple[Schedule, ShardAssignment]:
         """Return the schedule of items, with `size` rows, and their shards."""
-        corpus, scheduler = self.corpus, self.model.scheduler
+        corpus = self.corpus
+        # A model that has grown has another scheduler than a corpus adopted before.
+        scheduler = (self.model if corpus is None else corpus).scheduler
         if shards is None:
             deal = default_assignment(len(items), size)
             if corpus is not None:
