@@ -247,7 +247,7 @@ def _build_batch(
             bad = error.example
             located = _locate(error, int(places[bad]))
             if not settings.skip_errors:
-                raise located from error.__cause__
+                raise located.with_traceback(error.__traceback__) from error.__cause__
             skipped.append((located.example, str(located)))
             places, items = np.delete(places, bad), items[:bad] + items[bad + 1 :]
         else:
@@ -263,7 +263,7 @@ def _locate(error: InputError, place: int) -> InputError:
     result = error.renumbered(place)
     message = str(result).removeprefix(f'example {place}')
     result.args = (f'example {place} of the source{message}',)
-    return result.with_traceback(error.__traceback__)
+    return result
 
 
 # ---- the iterator --------------------------------------------------------------------
