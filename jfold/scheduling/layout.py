@@ -37,7 +37,6 @@ from jfold.program.components import (
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.sections import (
     Allocator,
-    Room,
     Sections,
     allocate_sections,
     section_of,
@@ -153,7 +152,7 @@ def layout(spec: Spec) -> Layout:
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     together, sums = _together(spec), _sum_width(spec)
-    sections = allocate_sections(Room(spec, tables, region, results, computed, sums))
+    sections = allocate_sections(spec, tables, region, results, computed, sums)
     edges = _edges(spec, region, base, together, sums, sections)
     of_rows = region, results, chunk, widths, component_of(program), column
     of_values = tables, trips, base, rows, together

@@ -16,12 +16,10 @@ which each node (an applied operation) has one.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import operator
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, cast
 
 import jax
 
@@ -37,6 +35,7 @@ from jfold.program.operations import Operations
 from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, sums_have_rows
 from jfold.scheduling.spec import Spec
 
+Slots: TypeAlias = 'tuple[Section, ...]'  # one per input, or per tensor of a result
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # on the host or the device
 SUM_ARITY = 4  # edge rows that one gather adds up; more are summed in a tree
 NOWHERE = 1 << 30  # a row that no buffer has
@@ -123,159 +122,12 @@ class Header:
     examples: Section
 
 
-# ---- inputs of shapes ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Room:
-    """The numbers that decide the shapes of sections.
-
-    Attributes:
-      spec: the spec of the schedule.
-      tables: per component, rows and columns of its table of tiles.
-      regions: [operations] rows of each operation in a buffer.
-      results: [results] rows of each result.
-      computed: [types] rows of the value buffer that are not constants.
-      sum_width: [types] sums over edge rows that are taken at once.
-    """
-
-    spec: Spec
-    tables: Sequence[tuple[int, int]]
-    regions: Sequence[int]
-    results: Sequence[int]
-    computed: Sequence[int]
-    sum_width: Sequence[int]
-
-    @property
-    def levels(self) -> int:
-        """The number of levels, or steps, of all components that there is room for."""
-        return sum(rows for rows, _ in self.tables)
-
-
-Shape: TypeAlias = tuple[int, ...]
-PART = 'part'
-
-
-class Part(NamedTuple):
-    """A declaration of the sections in one field of `Sections`.
-
-    Neighbouring fields with the same owners are laid out owner by owner.
-
-    Attributes:
-      owners: takes a `Room`; returns a collection as long as there are owners, which
-        are components, operations, results or types.
-      shapes: takes a `Room` and the number of an owner; returns the shape of the
-        owner's section, or a list of shapes if it has several sections.
-    """
-
-    owners: Callable[[Room], Sized]
-    shapes: Callable[[Room, int], Shape | list[Shape]]
-
-
-COMPONENTS = operator.attrgetter('tables')
-OPERATIONS = operator.attrgetter('regions')
-RESULTS = operator.attrgetter('results')
-TYPES = operator.attrgetter('computed')
-
-
-def _per(
-    owners: Callable[[Room], Sized],
-    shapes: Callable[[Room, int], Shape | list[Shape]],
-) -> Any:
-    """Return a dataclass field that declares sections; arguments as of `Part`."""
-    return field(metadata={PART: Part(owners, shapes)})
-
-
-# ---- declarations --------------------------------------------------------------------
-
-
-def summed_at_once(spec: Spec, c: int) -> bool:
-    """Return whether component `c` is segment sums, which are added up at once.
-
-    So are those that are recurrent, and yet run outside of loops.
-    """
-    sums = segment_sums(spec.program)
-    return sums.issuperset(components(spec.program)[c].operations)
-
-
-def _summands(room: Room, c: int) -> Shape:
-    if not (summed_at_once(room.spec, c) and sums_have_rows(room.spec)):
-        return (0,)
-    operations = room.spec.program.operations
-    sums = components(room.spec.program)[c].operations
-    return (sum(room.regions[o] * len(operations[o].inputs) for o in sums),)
-
-
-def _inputs(room: Room, o: int) -> list[Shape]:
-    at_once = summed_at_once(room.spec, component_of(room.spec.program)[o])
-    rows = 0 if at_once else room.regions[o]
-    return _slots(room, o, len(room.spec.program.operations[o].inputs), rows)
-
-
-def _owners(room: Room, r: int) -> Shape:
-    return (room.spec.program.results[r].kind.owned(room.results[r]),)
-
-
-def _results(room: Room, r: int) -> list[Shape]:
-    program = room.spec.program
-    table, count = len(program.operations) + r, len(program.results[r].tensors)
-    return _slots(room, table, count, room.results[r])
-
-
-def _slots(room: Room, table: int, count: int, rows: int) -> list[Shape]:
-    """Return the section shape of each input of an operation or tensor of a result.
-
-    Args:
-      table: the number of the operation, or behind all operations that of the result.
-      count: the number of inputs, or of tensors in the result.
-      rows: the length of a section with an index for each row.
-    """
-    numbers, summands = slot_numbers(room.spec.program), room.spec.capacity.summands
-    modes = column_modes(room.spec, table, count)
-    room_of = {ReadMode.IN_PLACE: 0, ReadMode.INDEXED: rows}
-    return [
-        (summands[numbers[table, a]] if mode is ReadMode.SUMMED else room_of[mode],)
-        for a, mode in enumerate(modes)
-    ]
-
-
-def _input_sums(room: Room, o: int) -> list[Shape]:
-    return _summed(room, o, _inputs(room, o))
-
-
-def _result_sums(room: Room, r: int) -> list[Shape]:
-    return _summed(room, len(room.spec.program.operations) + r, _results(room, r))
-
-
-def _summed(room: Room, table: int, shapes: list[Shape]) -> list[Shape]:
-    modes = column_modes(room.spec, table, len(shapes))
-    pairs = zip(shapes, modes, strict=True)
-    return [shape if mode is ReadMode.SUMMED else (0,) for shape, mode in pairs]
-
-
-def _consumers(room: Room, t: int) -> Shape:
-    # Without loops JAX differentiates the program, so no edges are summed here.
-    fan = room.spec.capacity.fans[t] if room.spec.has_loops else 0
-    return fan, room.computed[t]
-
-
-def _steps(room: Room, t: int) -> Shape:
-    return room.levels if _rows_of_sums(room, t) else 0, room.spec.capacity.stages, 2
-
-
-def _rows_of_sums(room: Room, t: int) -> int:
-    return room.spec.capacity.sums[t] if room.spec.has_loops else 0
-
-
-def _sums(room: Room, t: int) -> Shape:
-    rows = _rows_of_sums(room, t)
-    # The last tile of sums may run past their end.
-    return SUM_ARITY, rows + room.sum_width[t] if rows else 0
+# ---- all sections --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The sections of an index array, in their order; each is declared with its shape.
+    """The sections of an index array.
 
     An edge row is where a use of a value leaves its cotangent.
 
@@ -304,17 +156,17 @@ class Sections:
 
     header: Header
     size: int
-    tiles: tuple[Section, ...] = _per(COMPONENTS, lambda room, c: room.tables[c])
-    summands: tuple[Section, ...] = _per(COMPONENTS, _summands)
-    sums_of: tuple[Section, ...] = _per(COMPONENTS, _summands)
-    inputs: tuple[tuple[Section, ...], ...] = _per(OPERATIONS, _inputs)
-    input_sums: tuple[tuple[Section, ...], ...] = _per(OPERATIONS, _input_sums)
-    owners: tuple[Section, ...] = _per(RESULTS, _owners)
-    results: tuple[tuple[Section, ...], ...] = _per(RESULTS, _results)
-    result_sums: tuple[tuple[Section, ...], ...] = _per(RESULTS, _result_sums)
-    consumers: tuple[Section, ...] = _per(TYPES, _consumers)
-    steps: tuple[Section, ...] = _per(TYPES, _steps)
-    sums: tuple[Section, ...] = _per(TYPES, _sums)
+    tiles: tuple[Section, ...]
+    summands: tuple[Section, ...]
+    sums_of: tuple[Section, ...]
+    inputs: tuple[tuple[Section, ...], ...]
+    input_sums: tuple[tuple[Section, ...], ...]
+    owners: tuple[Section, ...]
+    results: tuple[tuple[Section, ...], ...]
+    result_sums: tuple[tuple[Section, ...], ...]
+    consumers: tuple[Section, ...]
+    steps: tuple[Section, ...]
+    sums: tuple[Section, ...]
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
@@ -343,27 +195,104 @@ class Allocator:
         """Allocate and return a section of a shape."""
         return Section(self.take(math.prod(shape)), shape)
 
-    def sections(self, shapes: Shape | list[Shape]) -> object:
-        """Allocate a section of one shape, or a tuple of sections for a list."""
-        if isinstance(shapes, list):
-            return tuple(self.section(*shape) for shape in shapes)
-        return self.section(*shapes)
+
+def allocate_sections(
+    spec: Spec,
+    tables: Sequence[tuple[int, int]],
+    regions: Sequence[int],
+    results: Sequence[int],
+    computed: Sequence[int],
+    sum_width: Sequence[int],
+) -> Sections:
+    """Return the sections of an index array, one behind another without gaps.
+
+    Args:
+      tables: per component, rows and columns of its table of tiles.
+      regions: [operations] rows of each operation in a buffer.
+      results: [results] rows of each result.
+      computed: [types] rows of the value buffer that are not constants.
+      sum_width: [types] sums over edge rows that are taken at once.
+    """
+    program, capacity, allocator = spec.program, spec.capacity, Allocator()
+    section, header = allocator.section, _header(program, allocator)
+    of_components, of_operations = list[Any](), list[Any]()
+    of_results, of_types = list[Any](), list[Any]()
+    for c, table in enumerate(tables):
+        count = _summands(spec, c, regions)
+        of_components.append((section(*table), section(count), section(count)))
+    for o, operation in enumerate(program.operations):
+        rows = 0 if summed_at_once(spec, component_of(program)[o]) else regions[o]
+        slots = _slots(allocator, spec, o, len(operation.inputs), rows)
+        of_operations.append(slots)
+    for r, result in enumerate(program.results):
+        owners = section(results[r] if result.kind.is_counted else 0)
+        numbers = len(program.operations) + r, len(result.tensors)
+        of_results.append((owners, *_slots(allocator, spec, *numbers, results[r])))
+    levels = sum(rows for rows, _ in tables)
+    for t, rows in enumerate(computed):
+        # Without loops JAX differentiates the program, so no edges are summed here.
+        fan, count = (capacity.fans[t], capacity.sums[t]) if spec.has_loops else (0, 0)
+        consumers = section(fan, rows)
+        steps = section(levels if count else 0, capacity.stages, 2)
+        # The last tile of sums may run past their end.
+        sums = section(SUM_ARITY, count + sum_width[t] if count else 0)
+        of_types.append((consumers, steps, sums))
+    return Sections(
+        header,
+        allocator.next,
+        *_columns(of_components, 3),
+        *_columns(of_operations, 2),
+        *_columns(of_results, 3),
+        *_columns(of_types, 3),
+    )
 
 
-def allocate_sections(room: Room) -> Sections:
-    """Return the sections of an index array, one behind another without gaps."""
-    allocator = Allocator()
-    header = _header(room.spec.program, allocator)
-    parts = {x.name: x.metadata[PART] for x in fields(Sections) if PART in x.metadata}
-    sections: dict[str, list[Any]] = {name: [] for name in parts}
-    for owners, group in itertools.groupby(parts, lambda name: parts[name].owners):
-        names = [*group]
-        for number in range(len(owners(room))):
-            for name in names:
-                shapes = parts[name].shapes(room, number)
-                sections[name].append(allocator.sections(shapes))
-    laid_out = {name: tuple(x) for name, x in sections.items()}
-    return Sections(header, allocator.next, **laid_out)
+def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
+    """Return the columns of tuples of `count` items, a tuple for each."""
+    return tuple(zip(*rows, strict=True)) or ((),) * count
+
+
+def summed_at_once(spec: Spec, c: int) -> bool:
+    """Return whether component `c` is segment sums, which are added up at once.
+
+    So are those that are recurrent, and yet run outside of loops.
+    """
+    sums = segment_sums(spec.program)
+    return sums.issuperset(components(spec.program)[c].operations)
+
+
+def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
+    """Return the room for summands of component `c`; 0 unless they are added at once.
+
+    Args:
+      regions: [operations] rows of each operation in a buffer.
+    """
+    if not (summed_at_once(spec, c) and sums_have_rows(spec)):
+        return 0
+    operations = spec.program.operations
+    sums = components(spec.program)[c].operations
+    return sum(regions[o] * len(operations[o].inputs) for o in sums)
+
+
+def _slots(
+    allocator: Allocator, spec: Spec, table: int, count: int, rows: int
+) -> tuple[Slots, Slots]:
+    """Allocate what a table reads, and where it is added: see `Sections.input_sums`.
+
+    Args:
+      table: the number of the operation, or behind all operations that of the result.
+      count: the number of inputs, or of tensors in the result.
+      rows: the length of a section with an index for each row.
+    """
+    numbers, summands = slot_numbers(spec.program), spec.capacity.summands
+    modes = column_modes(spec, table, count)
+    added = [
+        summands[numbers[table, a]] if mode is ReadMode.SUMMED else 0
+        for a, mode in enumerate(modes)
+    ]
+    indexed = [rows if mode is ReadMode.INDEXED else 0 for mode in modes]
+    reads = tuple(allocator.section(x + y) for x, y in zip(indexed, added, strict=True))
+    return reads, tuple(map(allocator.section, added))
 
 
 def _header(program: Operations, allocator: Allocator) -> Header:
