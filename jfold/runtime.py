@@ -32,7 +32,6 @@ from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.results import by_result, gathered
-from jfold.program.result_tables import packed
 from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import has_slots
@@ -149,9 +148,10 @@ def _packed(results: Results, schedule: Schedule) -> Results:
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
     counts = shards.whole(shard_mapped(_counts, schedule))
-    for r in packed(program.results):
-        tensors = map(shards.whole, results[r])
-        results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
+    for r, result in enumerate(program.results):
+        if result.kind.is_packed:
+            tensors = map(shards.whole, results[r])
+            results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
     return results
 
 

@@ -24,7 +24,6 @@ from jfold.data.progress import progress_bar
 from jfold.data.sources import Scheduling
 from jfold.data.traced import Traced
 from jfold.program.operations import Program
-from jfold.program.result_tables import assemble, map_outputs
 from jfold.ragged import MetricValues, assemble_value, pick_rows
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Sharding, make_shards
@@ -159,8 +158,7 @@ def _real_rows(batch: Batch, results: object, program: Program) -> object:
     """Return a batch's results without spare rows, ordered by place in the source."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
-    return map_outputs(
-        program.results,
+    return program.map_outputs(
         results,
         lambda value: pick_rows(value, rows),
         lambda metric: _real_metric(batch, metric),
@@ -197,8 +195,7 @@ def _metric(values: object, example: Array) -> MetricValues:
 def _no_results(program: Program) -> object:
     """Return the results of zero examples: arrays without rows."""
     results = program.results
-    return assemble(
-        results,
+    return program.assemble(
         [list(map(_no_rows, leaf_types(result.type))) for result in results],
         lambda tables: assemble_value(program.output, tables),
         lambda r, tensors: _metric(pack(results[r].type, tensors), _NONE),

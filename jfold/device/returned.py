@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from jfold.program.operations import Program
-from jfold.program.result_tables import assemble
 from jfold.ragged import MetricValues, assemble_value
 from jfold.scheduling.schedule import Schedule
 from jfold.types import SequenceType, leaf_types, pack
@@ -35,7 +34,7 @@ def returned(
         return assemble_value(program.output, [leaves, *items])
 
     metric_of = functools.partial(_metric, program, schedule)
-    return assemble(program.results, results, value_of, metric_of)
+    return program.assemble(results, value_of, metric_of)
 
 
 def _lengths(schedule: Schedule, lengths: jax.Array) -> jax.Array:

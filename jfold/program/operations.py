@@ -11,9 +11,9 @@ operations that are applied, and to which operands.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,7 @@ import numpy as np
 
 from jfold.base.displays import Displayed
 from jfold.base.memo import Memoized
-from jfold.program import result_tables as tables
-from jfold.program.result_tables import Making, Result, nesting
+from jfold.program.result_tables import Result, nesting
 from jfold.types import TensorType, Type
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from jfold.tracing.record import Expression, Source
 
+T = TypeVar('T')
 ProducerSet = int  # a set of numbers of operations, or of their outputs: one bit each
 # The numbers of rows at which a `batched` function is tried: few and many, to detect a
 # function whose results depend on the first rows alone.
@@ -194,22 +194,56 @@ class Operations(Memoized, Displayed):
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:
         """The indices of results whose number of rows differs from batch to batch."""
-        return tables.counted(self.results)
+        return tuple(r for r, x in enumerate(self.results) if x.kind.is_counted)
 
     @functools.cached_property
     def labelled(self) -> tuple[int, ...]:
         """The indices of results whose rows have labels."""
-        return tables.labelled(self.results)
+        return tuple(r for r, x in enumerate(self.results) if x.kind.labelled)
 
     @functools.cached_property
     def metric_results(self) -> tuple[int, ...]:
         """The indices of results of metrics."""
-        return tables.metric_numbers(self.results)
+        return tuple(r for r, x in enumerate(self.results) if x.kind.name is not None)
 
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
         """The indices of the results that make up the value, in `nesting` order."""
-        return tables.value_numbers(self.results)
+        levels = ((x.kind.level, r) for r, x in enumerate(self.results))
+        return tuple(r for _, r in sorted((k, r) for k, r in levels if k is not None))
+
+    def assemble(
+        self,
+        tables: Sequence[T],
+        value_of: Callable[[list[T]], Any],
+        metric_of: Callable[[int, T], Any],
+    ) -> Any:
+        """Return the expression's value, or `(value, {name: metric})` with metrics.
+
+        Args:
+          tables: one table per result.
+          value_of: a function from the tables of the value's levels to the value.
+          metric_of: a function from index and table of a metric's result to its value.
+        """
+        value = value_of([tables[r] for r in self.value_results])
+        metrics = {
+            str(self.results[r].kind.name): metric_of(r, tables[r])
+            for r in self.metric_results
+        }
+        return (value, metrics) if metrics else value
+
+    def map_outputs(
+        self,
+        output: Any,
+        change_value: Callable[[Any], Any],
+        change_metric: Callable[[Any], Any],
+    ) -> Any:
+        """Return a result of `assemble`, its value and each of its metrics changed."""
+        if not self.metric_results:
+            return change_value(output)
+        value, metrics = output
+        changed = {name: change_metric(x) for name, x in metrics.items()}
+        return change_value(value), changed
 
     def __copy__(self) -> Operations:
         return self
@@ -249,8 +283,7 @@ def check_operations(operations: Operations) -> None:
     expression, and others the items of the sequences in it, level by level; `sources`
     must have one set per operand.
     """
-    making = [result.kind.making for result in operations.results]
-    if (returned := making.count(Making.RETURNED)) != 1:
+    if (returned := len(operations.results) - len(operations.observed)) != 1:
         raise ValueError(f'expected one result without a name, got {returned}')
     known = range(len(operations.types))
     used = [(repr(x), x.inputs + x.outputs) for x in operations.operations]

@@ -7,16 +7,14 @@ the code that returns values to a user read these, and treat all kinds alike oth
     | kind           | rows           | in the order of | spare rows | given as       |
     | -------------- | -------------- | --------------- | ---------- | -------------- |
     | `EXAMPLE_ROWS` | one an example | the examples    | repeat one | the value      |
-    | `item_rows`    | any number     | the data        | are zero   | `Ragged` in it |
-    | `metric_rows`  | any number     | evaluation      | are zero   | `MetricValues` |
+    | of items       | any number     | the data        | are zero   | `Ragged` in it |
+    | of a metric    | any number     | evaluation      | are zero   | `MetricValues` |
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from jfold.types import (
     Nested,
@@ -29,7 +27,6 @@ from jfold.types import (
 
 LENGTH = TensorType((), 'int32')  # the type of lengths of sequences
 IN_ROW = SequenceType, TensorType  # leaf types that have a tensor in a row
-T = TypeVar('T')
 
 
 def nesting(type_: Type) -> Iterator[Type]:
@@ -44,17 +41,6 @@ def nesting(type_: Type) -> Iterator[Type]:
         types.extend(sequence.item for sequence in sequences)
 
 
-class Making(enum.Enum):
-    """The place in the source that makes rows of a result; it sets their order.
-
-    The body of the expression runs once per example, that of a declaration at each use.
-    """
-
-    RETURNED = enum.auto()  # by the expression's body, one row per example
-    OBSERVED = enum.auto()  # by that body, all items of a sequence at once
-    COLLECTED = enum.auto()  # by any body; sorted into the order of `Block.eval`
-
-
 # ---- kinds ---------------------------------------------------------------------------
 
 
@@ -63,63 +49,41 @@ class Kind:
     """The kind of a result: where its rows come from, and how they are returned.
 
     Attributes:
-      said: the text that names the kind in files of traced examples.
-      making: where rows are made.
-      is_counted: whether each batch has its own number of rows. Then a capacity has a
-        number of rows for it, spare rows are zero, and a schedule stores the index of
-        the example of each row.
-      is_packed: whether the rows of all shards are returned one after another, with
-        spare rows only behind the last.
       level: the index of the row type in the `nesting` of the expression's type; `None`
-        if the rows are not in the value of the expression.
+        if the rows are not in the value of the expression, but those of a metric.
       name: the name of the metric; `None` for other results.
       labelled: whether each row has a label, an object that stays on the host.
     """
 
-    said: str
-    making: Making
-    is_counted: bool = True
-    is_packed: bool = False
-    level: int | None = None
+    level: int | None
     name: str | None = None
     labelled: bool = False
 
-    def room(self, examples: int, counted: Iterator[int]) -> int:
-        """Return the number of rows that a capacity has for a result of this kind.
+    @property
+    def is_counted(self) -> bool:
+        """Whether each batch has its own number of rows.
 
-        Args:
-          examples: the capacity's number of examples, returned unless `is_counted`.
-          counted: the capacity's numbers of rows of counted results, in order; the next
-            is taken and returned if `is_counted`.
+        Then a capacity has a number of rows for it, spare rows are zero, and a schedule
+        stores the index of the example of each row.
         """
-        return next(counted) if self.is_counted else examples
+        return self.level != 0
 
-    def owned(self, rows: int) -> int:
-        """Return `rows` if a schedule stores the example of each row, else 0."""
-        return rows if self.is_counted else 0
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows of all shards are returned packed, spare ones behind the last.
+
+        So are items of sequences: a `Ragged` has no spare rows between two shards.
+        """
+        return bool(self.level)
 
     def __str__(self) -> str:
-        return self.said
+        if self.name is not None:
+            labels = ', with labels' if self.labelled else ''
+            return f'metric {self.name!r} in order{labels}:'
+        return f'items of sequence {self.level}:' if self.level else 'result'
 
 
-# There are three kinds of results: those in the table of this file's docstring.
-
-EXAMPLE_ROWS = Kind('result', Making.RETURNED, is_counted=False, level=0)
-
-
-def item_rows(level: int) -> Kind:
-    """Return the kind of the rows that are items of sequences at a `nesting` level."""
-    # Packed, because a `Ragged` has no spare rows between those of two shards.
-    return Kind(
-        f'items of sequence {level}:', Making.OBSERVED, is_packed=True, level=level
-    )
-
-
-def metric_rows(name: str, labelled: bool = False) -> Kind:
-    """Return the kind of the rows that all metrics with one name collect."""
-    labels = ', with labels' if labelled else ''
-    said = f'metric {name!r} in order{labels}:'
-    return Kind(said, Making.COLLECTED, name=name, labelled=labelled)
+EXAMPLE_ROWS = Kind(level=0)
 
 
 # ---- results -------------------------------------------------------------------------
@@ -164,38 +128,9 @@ def rows_of(
     value, *items = nesting(output)
     return (
         (EXAMPLE_ROWS, value),
-        *((metric_rows(x, y), type_) for x, (type_, y) in sorted(metrics.items())),
-        *((item_rows(k), item) for k, item in enumerate(items, 1)),
+        *((Kind(None, x, y), type_) for x, (type_, y) in sorted(metrics.items())),
+        *((Kind(k), item) for k, item in enumerate(items, 1)),
     )
-
-
-# ---- selectors -----------------------------------------------------------------------
-
-
-def counted(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the indices of results whose number of rows differs by batch."""
-    return tuple(r for r, x in enumerate(results) if x.kind.is_counted)
-
-
-def packed(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the indices of results whose rows of all shards are returned packed."""
-    return tuple(r for r, x in enumerate(results) if x.kind.is_packed)
-
-
-def labelled(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the indices of results whose rows have labels."""
-    return tuple(r for r, x in enumerate(results) if x.kind.labelled)
-
-
-def value_numbers(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the indices of results that make up the value, sorted by level."""
-    levels = ((x.kind.level, r) for r, x in enumerate(results))
-    return tuple(r for _, r in sorted((k, r) for k, r in levels if k is not None))
-
-
-def metric_numbers(results: Sequence[Result]) -> tuple[int, ...]:
-    """Return the indices of results that metrics collect."""
-    return tuple(r for r, x in enumerate(results) if x.kind.name is not None)
 
 
 def check_classes(results: Iterable[Result]) -> None:
@@ -212,45 +147,3 @@ def check_classes(results: Iterable[Result]) -> None:
                 'return a dict at its end'
             )
         waiting += type_.parts if isinstance(type_, Nested) else ()
-
-
-# ---- returned values -----------------------------------------------------------------
-
-
-def assemble(
-    results: Sequence[Result],
-    tables: Iterable[T],
-    value_of: Callable[[list[T]], Any],
-    metric_of: Callable[[int, T], Any],
-) -> Any:
-    """Return the value of an expression, or `(value, {name: metric})` with metrics.
-
-    Args:
-      tables: one table per result.
-      value_of: a function from the tables of the value's levels to the value.
-      metric_of: a function from the index and table of a metric's result to its value.
-    """
-    rows = [*tables]
-    value = value_of([rows[r] for r in value_numbers(results)])
-    metrics = {
-        str(results[r].kind.name): metric_of(r, rows[r])
-        for r in metric_numbers(results)
-    }
-    return (value, metrics) if metrics else value
-
-
-def map_outputs(
-    results: Sequence[Result],
-    output: Any,
-    change_value: Callable[[Any], Any],
-    change_metric: Callable[[Any], Any],
-) -> Any:
-    """Return a result of `assemble`, with its value and each of its metrics changed.
-
-    Args:
-      output: the result of `assemble`.
-    """
-    if not metric_numbers(results):
-        return change_value(output)
-    value, metrics = output
-    return change_value(value), {name: change_metric(x) for name, x in metrics.items()}

@@ -172,9 +172,9 @@ def _regions(spec: Spec, tiles: Sequence[Numbers], chunk: Numbers) -> Numbers:
 
 def _result_rows(spec: Spec) -> Numbers:
     """Return `Layout.results`."""
-    capacity, counted = spec.capacity, iter(spec.capacity.metrics)
+    counted, rows = iter(spec.capacity.metrics), spec.capacity.examples
     kinds = (result.kind for result in spec.program.results)
-    return tuple(kind.room(capacity.examples, counted) for kind in kinds)
+    return tuple(next(counted) if kind.is_counted else rows for kind in kinds)
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from jfold.base.errors import BadItem, expect, has_masked, short_repr
 from jfold.graph import Array
-from jfold.program.result_tables import value_numbers
 from jfold.ragged import Ragged
 from jfold.scheduling.layout import layout
 from jfold.scheduling.spec import Spec
@@ -149,7 +148,7 @@ def _rows_of_levels(
       TypeError: there is no sequence.
       ValueError: no sequence has such lengths.
     """
-    results = value_numbers(spec.program.results)
+    results = spec.program.value_results
     types = [spec.program.results[r].type for r in results]
     # The results of items stand in the order of their sequences: see `nesting`.
     counts = [sum(isinstance(x, SequenceType) for x in leaf_types(t)) for t in types]

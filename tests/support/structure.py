@@ -353,8 +353,8 @@ THINGS = {
     'block': ('NGrams',),
     'block that makes a tensor': ('Length',),
     'section of the index array': ('consumers',),
-    'kind of result': ('item_rows',),
-    'fact of kinds of results': ('is_counted', 'is_packed', 'Making'),
+    'kind of result': ('EXAMPLE_ROWS',),
+    'fact of kinds of results': ('is_counted', 'is_packed'),
     'loop strategy': ('Counted', 'CountedLoops'),
 }
 
