@@ -17,7 +17,6 @@ In shapes, `rows` and `nodes` count those of all examples in one table.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -84,7 +83,6 @@ class Graph:
         of those inputs that are results of the node's own component, or 1 if none is.
         Nodes of a component do not depend on others of their level.
       results: one table per result; its columns: for each tensor, value numbers [rows].
-      numbers: the first value numbers of examples and operations, if known already.
       labels: one table per result with labels; its column: objects [rows].
       fits: whether the graph is known to fit its operations, because source recorded it
         or it was checked; other graphs are checked before they are scheduled.
@@ -94,7 +92,6 @@ class Graph:
     constants: tuple[Table, ...]
     operations: tuple[Table, ...]
     results: tuple[Table, ...]
-    numbers: Numbering | None = field(default=None, repr=False)
     labels: tuple[Table, ...] = ()
     fits: bool = field(default=False, repr=False)
 
@@ -217,53 +214,7 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     return rows
 
 
-def gather(values: Array, ids: Array) -> Array:
-    """Return the rows [m, ...] of values [n, ...] at indices `ids` [m]."""
-    # NumPy is several times as fast with indices as wide as pointers.
-    result: Array = values[ids.astype(np.intp, copy=False)]
-    return result
-
-
-def values_before(first: Array, counts: Array) -> Array:
-    """Return, for each row, the number of the first value of its example [rows].
-
-    Args:
-      first: [examples + 1], the number of each example's first value, as in
-        `Numbering`.
-      counts: [examples], the number of rows of each example.
-    """
-    return first[:-1].repeat(counts)
-
-
 # ---- numbers of values ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Numbering:
-    """The numbers of values, counted through all examples of a graph.
-
-    The values of an example, the program's constants among them, stand in the order of
-    its value numbers, behind those of the examples before it.
-
-    Attributes:
-      first: per type an array [examples + 1], the number of each example's first value.
-      constants: per type an array [examples], the number of each example's first own
-        constant.
-      outputs: per operation and output an array [examples], the number of that output
-        at each example's first node.
-    """
-
-    first: tuple[Array, ...]
-    constants: tuple[Array, ...]
-    outputs: tuple[tuple[Array, ...], ...]
-
-
-def numbering(program: Operations, graph: Graph) -> Numbering:
-    """Return the `Numbering` of a graph, computed if the graph has none."""
-    if graph.numbers is not None:
-        return graph.numbers
-    tables = graph.constants + graph.operations
-    return number_values(program, graph.examples, tables)[0]
 
 
 @memoized
@@ -284,33 +235,22 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
-) -> tuple[Numbering, list[Array]]:
-    """Return the `Numbering`, and the first value number in each run of `value_parts`.
+) -> tuple[list[Array], list[Array]]:
+    """Return where each run of `value_parts` begins, and how many values there are.
 
-    The latter are arrays [examples], one per run, counted within each example.
+    Arrays [examples], of each example: the first number in each run, and the number of
+    values of each type.
 
     Args:
       tables: the tables of constants, then those of operations.
     """
-    # First count within each example, then add the values of the examples before.
     zero = np.zeros(examples, np.int64)
-    ends = [zero + count if count else zero for count in shared_counts(program)]
+    counts = [zero + count if count else zero for count in shared_counts(program)]
     begins = []
     for t, table, _ in value_parts(program):
-        begins.append(ends[t])
-        ends[t] = ends[t] + tables[table].counts
-    first = tuple(map(first_of, ends))
-    places = begins
-    if examples != 1:
-        of_parts = (first[t] for t, _, _ in value_parts(program))
-        places = [x + y[:-1] for x, y in zip(begins, of_parts, strict=True)]
-    numbers = iter(places)
-    constants = tuple(itertools.islice(numbers, len(program.types)))
-    outputs = tuple(
-        tuple(itertools.islice(numbers, len(operation.outputs)))
-        for operation in program.operations
-    )
-    return Numbering(first, constants, outputs), begins
+        begins.append(counts[t])
+        counts[t] = counts[t] + tables[table].counts
+    return begins, counts
 
 
 @memoized

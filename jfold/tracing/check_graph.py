@@ -20,7 +20,6 @@ Shapes: [rows] of a table; [values] of a type, in all examples checked together.
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -32,10 +31,10 @@ from jfold.graph import (
     Array,
     Graph,
     Table,
+    first_of,
     number_values,
-    numbering,
     ranges,
-    values_before,
+    value_parts,
 )
 from jfold.program.components import (
     component_of,
@@ -63,9 +62,7 @@ def checked(operations: Operations, graph: Graph) -> Graph:
         return graph
     _check_once(operations)
     check_graph(operations, graph)
-    # `graph.numbers` was not checked, so the numbering of values is computed anew.
-    numbers = numbering(operations, replace(graph, numbers=None))
-    return replace(graph, numbers=numbers, fits=True)
+    return replace(graph, fits=True)
 
 
 @memoized
@@ -199,20 +196,19 @@ class _Values(Memoized):
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
     """Return the values of a graph that is part of one with `before` examples more."""
-    tables = graph.constants + graph.operations
-    numbers, _ = number_values(operations, graph.examples, tables)
-    sizes = [int(first[-1]) for first in numbers.first]
-    results = itertools.count()
+    tables, types = graph.constants + graph.operations, len(graph.constants)
+    begins, counts = number_values(operations, graph.examples, tables)
+    first = tuple(map(first_of, counts))
+    sizes = [int(x[-1]) for x in first]
     constants = first_results(operations)[-1]
     producers = [np.full(size, constants, np.int32) for size in sizes]
     levels = [np.zeros(size, np.int32) for size in sizes]
-    for o, operation in enumerate(operations.operations):
-        table = graph.operations[o]
-        for t, begin in zip(operation.outputs, numbers.outputs[o], strict=True):
-            rows = ranges(begin, table.counts)
-            producers[t][rows] = next(results)
-            levels[t][rows] = table.columns[0]
-    return _Values(operations, graph, before, numbers.first, producers, levels)
+    outputs = zip(value_parts(operations)[types:], begins[types:], strict=True)
+    for output, ((t, table, _), begin) in enumerate(outputs):
+        rows = ranges(first[t][:-1] + begin, tables[table].counts)
+        producers[t][rows] = output
+        levels[t][rows] = tables[table].columns[0]
+    return _Values(operations, graph, before, first, producers, levels)
 
 
 def _check_values(values: _Values) -> None:
@@ -274,7 +270,7 @@ def _look_up(
         row = wrong[0]
         expected = f'a number of {limit[row]} values {operations.types[t]}'
         _refuse(values, table, row, what, f'{expected}, got {column[row]}')
-    rows = column + values_before(values.first[t], table.counts)
+    rows = column + values.first[t][:-1].repeat(table.counts)
     is_allowed = np.zeros(first_results(operations)[-1] + 1, bool)
     is_allowed[[*results_in(makers), -1]] = True  # the last stands for constants
     # The common case, in which no producer is looked up for each row.

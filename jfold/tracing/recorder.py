@@ -207,7 +207,7 @@ class Reader:
         constants, before = self._constants(tapes, firsts, none)
         begin = [_first(place, firsts, none) for place in r.operations]
         tables = [*constants, *(Table(first, ()) for first in begin)]
-        numbering, begins = number_values(p, e, tables)
+        begins, _ = number_values(p, e, tables)
         # Tapes count rows from the start of the batch, a graph from that of an example.
         shifts = self._shifts(tables, begins, before, firsts)
         entries = self._entries(tapes, firsts, shifts)
@@ -222,7 +222,7 @@ class Reader:
                 values[:] = tapes[r.labels[k]]
             labels.append(Table(results[n].first, (values,)))
         rows = tuple(constants), tuple(operations), tuple(results)
-        return Graph(e, *rows, numbering, tuple(labels), fits=True)
+        return Graph(e, *rows, tuple(labels), fits=True)
 
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array

@@ -56,7 +56,7 @@ def check(expression: Expression) -> None:
 def check_program(program: Program, examples: list[Any]) -> None:
     """The graphs of a batch: alone, one after another, and of deep data."""
     made = trace(program, examples)
-    check_graph(program, replace(made, fits=False, numbers=None))
+    check_graph(program, replace(made, fits=False))
     if examples:
         same_graphs(made, concatenate([trace(program, [x]) for x in examples]))
     source: Any = program.expression.deep()

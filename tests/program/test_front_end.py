@@ -17,7 +17,7 @@ import pytest
 from checking import refuses
 
 from jfold.data.scheduler import build
-from jfold.graph import Graph, Table, concatenate, numbering
+from jfold.graph import Graph, Table, concatenate
 from jfold.program.components import component_of, components
 from jfold.program.operations import (
     Layer,
@@ -166,16 +166,6 @@ def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     select(operations, concatenate([graph, graph_of(LISTS)]))
     select(operations, graph_of(LISTS).pick(np.array([2, 0])))
     assert len(seen) == 3
-
-
-def test_numbers_of_values_that_nobody_looked_at_are_not_used() -> None:
-    operations, graph = walk(SOURCES), graph_of(LISTS)
-    others = numbering(operations, graph.pick(np.array([1, 0, 3, 2])))
-    found = select(operations, replace(graph, numbers=others)).graph.numbers
-    expected = numbering(operations, graph)
-    assert found is not None  # they are found once
-    for t in range(len(operations.types)):
-        np.testing.assert_array_equal(found.first[t], expected.first[t])
 
 
 def test_operations_print_without_a_plan() -> None:

@@ -30,7 +30,7 @@ def outcome(program: Program, examples: Sequence[Any], right: Graph) -> str:
     except Exception:
         return 'fails'
     try:
-        check_graph(program, replace(graph, fits=False, numbers=None))
+        check_graph(program, replace(graph, fits=False))
     except ValueError:
         return 'refused'
     try:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from looped import in_loops
 
 import jfold as jf
-from jfold.graph import Graph, numbering
+from jfold.debug.visit import make_walk
+from jfold.graph import Graph
 from jfold.lower import lower
 from jfold.program.components import component_of, components
 from jfold.program.operations import Program
@@ -143,26 +144,22 @@ def test_a_tree_has_an_embedding_and_a_cell() -> None:
 
 def makers(program: Program, graph: Graph, t: int) -> np.ndarray[Any, Any]:
     """The operation that makes each value of a type, -1 for constants."""
-    numbers = numbering(program, graph)
-    found = np.full(int(numbers.first[t][-1]), -1)
+    walk = make_walk(program, graph)
+    found = np.full(walk.counts[t], -1)
     for o, operation in enumerate(program.operations):
-        for number, begin in zip(operation.outputs, numbers.outputs[o], strict=True):
-            counts = graph.operations[o].counts.tolist()
+        for number, made in zip(operation.outputs, walk.made[o], strict=True):
             if number == t:
-                for first, count in zip(begin.tolist(), counts, strict=True):
-                    found[first : first + count] = o
+                found[made] = o
     return found
 
 
 def reads(program: Program, graph: Graph) -> set[tuple[int, int]]:
     """Pairs of an operation and one whose results it reads in the data."""
     found = set()
-    numbers = numbering(program, graph)
+    inputs = make_walk(program, graph).inputs
     for o, operation in enumerate(program.operations):
-        table = graph.operations[o]
-        for t, values in zip(operation.inputs, table.columns[1:], strict=True):
-            first = np.repeat(numbers.first[t][:-1], table.counts)
-            made = makers(program, graph, t)[values + first]
+        for t, values in zip(operation.inputs, inputs[o], strict=True):
+            made = makers(program, graph, t)[values]
             found |= {(o, q) for q in np.unique(made).tolist() if q >= 0}
     return found
 
