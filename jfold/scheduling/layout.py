@@ -42,7 +42,7 @@ from jfold.scheduling.sections import (
     section_of,
 )
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.tiles import chunk_rows, strategy_at, strategy_of, tile_widths
+from jfold.scheduling.tiles import strategy_at, strategy_of
 
 # ---- components and active types -----------------------------------------------------
 
@@ -144,14 +144,16 @@ class Layout:
 @memoized
 def layout(spec: Spec) -> Layout:
     """Return the places of rows and sections for schedules of a spec."""
-    program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
-    chunk = chunk_rows(spec)
-    region = _regions(spec, widths, chunk)
-    results = _result_rows(spec)
+    program, capacity = spec.program, spec.capacity
+    region, chunk, widths, together = _of_operations(spec)
+    counted, examples = iter(capacity.metrics), capacity.examples
+    kinds = (result.kind for result in program.results)
+    results = tuple(next(counted) if x.is_counted else examples for x in kinds)
     column, tables, trips = _tables(spec)
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
-    together, sums = _together(spec), _sum_width(spec)
+    sizes = (t.size * t.dtype.itemsize for t in program.types)
+    sums = tuple(map(strategy_of(spec).sum_width, capacity.sums, sizes))
     sections = allocate_sections(spec, tables, region, results, computed, sums)
     edges = _edges(spec, region, base, together, sums, sections)
     of_rows = region, results, chunk, widths, component_of(program), column
@@ -159,22 +161,25 @@ def layout(spec: Spec) -> Layout:
     return Layout(*of_rows, *of_values, *edges, sums, sections)
 
 
-def _regions(spec: Spec, tiles: Sequence[Numbers], chunk: Numbers) -> Numbers:
-    """Return `Layout.region`: room for all tiles, and a multiple of the chunk."""
-    parts, component = components(spec.program), component_of(spec.program)
-
-    def region(o: int, rows: int) -> int:
-        reached = strategy_at(spec, o).region(rows, tiles[o], parts[component[o]])
-        return max(reached, -(-rows // chunk[o]) * chunk[o]) if rows else 0
-
-    return tuple(itertools.starmap(region, enumerate(spec.capacity.rows)))
-
-
-def _result_rows(spec: Spec) -> Numbers:
-    """Return `Layout.results`."""
-    counted, rows = iter(spec.capacity.metrics), spec.capacity.examples
-    kinds = (result.kind for result in spec.program.results)
-    return tuple(next(counted) if kind.is_counted else rows for kind in kinds)
+def _of_operations(
+    spec: Spec,
+) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[tuple[Numbers, ...], ...]]:
+    """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
+    program, parts = spec.program, components(spec.program)
+    region, chunks, widths, together = [], [], [], []
+    for o, (operation, c) in enumerate(
+        zip(program.operations, component_of(program), strict=True)
+    ):
+        strategy, rows = strategy_at(spec, o), spec.capacity.rows[o]
+        chunk = strategy.chunk(program, operation, rows)
+        of_tiles = strategy.widths(spec, o, parts[c])
+        # Room for all tiles, and a multiple of the chunk.
+        reached = strategy.region(rows, of_tiles, parts[c])
+        region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
+        chunks.append(chunk)
+        widths.append(of_tiles)
+        together.append(strategy.together(operation.inputs))
+    return tuple(region), tuple(chunks), tuple(widths), tuple(together)
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
@@ -208,19 +213,6 @@ def in_buffers(program: Operations) -> frozenset[int]:
     used = phases(program).entering | phases(program).looped
     outputs = [(1 << first[o + 1]) - (1 << first[o]) for o in every]
     return frozenset(o for o in every if used & outputs[o])
-
-
-def _together(spec: Spec) -> tuple[tuple[Numbers, ...], ...]:
-    """Return `Layout.together`."""
-    pairs = enumerate(spec.program.operations)
-    return tuple(strategy_at(spec, o).together(x.inputs) for o, x in pairs)
-
-
-def _sum_width(spec: Spec) -> Numbers:
-    """Return `Layout.sum_width`."""
-    types, width = spec.program.types, strategy_of(spec).sum_width
-    pairs = zip(spec.capacity.sums, types, strict=True)
-    return tuple(width(rows, t.size * t.dtype.itemsize) for rows, t in pairs)
 
 
 def _edges(

@@ -25,7 +25,6 @@ from typing import ClassVar, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.memo import memoized
 from jfold.graph import Array
 from jfold.program.components import Component, component_of, components
 from jfold.program.costs import looks_up, parameter_bytes, row_bytes
@@ -59,26 +58,6 @@ def cores(devices: int) -> int:
     else:
         count = os.cpu_count() or 1
     return max(count // devices, 1)
-
-
-# ---- of all operations ---------------------------------------------------------------
-
-
-@memoized
-def chunk_rows(spec: Spec) -> tuple[int, ...]:
-    """Return, per operation, the rows whose parameter gradients are taken at once."""
-    pairs = zip(spec.program.operations, spec.capacity.rows, strict=True)
-    return tuple(
-        strategy_at(spec, o).chunk(spec.program, operation, rows)
-        for o, (operation, rows) in enumerate(pairs)
-    )
-
-
-@memoized
-def tile_widths(spec: Spec) -> tuple[Widths, ...]:
-    """Return, per operation, the widths of its tiles in rows."""
-    parts, numbers = components(spec.program), enumerate(component_of(spec.program))
-    return tuple(strategy_at(spec, o).widths(spec, o, parts[c]) for o, c in numbers)
 
 
 # ---- strategies ----------------------------------------------------------------------

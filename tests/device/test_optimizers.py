@@ -13,7 +13,7 @@ from binary_trees import binary, binary_tree, dense_cell
 from hlo import compiled_text, in_loops, parse
 
 import jfold as jf
-from jfold.scheduling.tiles import chunk_rows
+from jfold.scheduling.layout import layout
 
 WORDS, SIZE = 5003, 3  # no buffer, tile or chunk of a small batch has as many rows
 
@@ -100,4 +100,4 @@ def test_all_rows_of_a_table_are_one_chunk() -> None:
     spec = model.schedule(trees_of_words(64)).spec
     names = [operation.layer.name for operation in spec.program.operations]
     word = names.index('embed')
-    assert chunk_rows(spec)[word] == spec.capacity.rows[word] >= 64 * 7
+    assert layout(spec).chunk[word] == spec.capacity.rows[word] >= 64 * 7
