@@ -43,7 +43,7 @@ from jfold.scheduling.spec import Spec
 from jfold.scheduling.sum_trees import RowUses
 from jfold.scheduling.summands import with_pair_tables
 from jfold.scheduling.tile_counts import empty_fraction
-from jfold.scheduling.tiles import cores, in_loops
+from jfold.scheduling.tiles import cores, strategy_of
 from jfold.types import KeyType
 
 
@@ -93,7 +93,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
         for o in component.operations:
             part = table[:, places.column[o] : places.column[o] + 2]
             loops = places.widths[o], places.trips[c]
-            in_loops(spec).write(part, batch.levels.counts[o], last, *loops)
+            strategy_of(spec).write(part, batch.levels.counts[o], last, *loops)
     header[len(depths) : -1] = rows
     header[-1] = empty_fraction(cores(devices)) if spec.has_loops else 1
     places.sections.header.whole.write(indices, header)

@@ -18,7 +18,7 @@ from jfold.program.components import Component
 from jfold.scheduling.layout import Layout, layout, running_components
 from jfold.scheduling.selections import Selection
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.tiles import in_loops
+from jfold.scheduling.tiles import strategy_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def levels_of(selection: Selection, spec: Spec) -> Levels:
             result.counts[o] = counts
         counted = [result.counts[o] for o in component.operations]
         widths = [places.widths[o] for o in component.operations]
-        steps = in_loops(spec).last_steps(counted, widths, places.trips[c])
+        steps = strategy_of(spec).last_steps(counted, widths, places.trips[c])
         result.last_steps[c] = steps
     return result
 

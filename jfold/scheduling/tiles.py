@@ -63,38 +63,99 @@ def cores(devices: int) -> int:
 # ---- strategies ----------------------------------------------------------------------
 
 
-# Each strategy has eight methods, and those with loops two more:
-#
-#   fitted      returns the capacity of a spec: without fields that it does not use, and
-#               with staircases in place of other profiles
-#   widths      returns the widths of the tiles of an operation
-#   chunk       returns how many rows' parameter gradients are taken at once
-#   region      returns the rows of a buffer that the tiles of an operation reach
-#   sum_width   returns how many sums are taken at once, from the number of rows of sums
-#               and the bytes of each
-#   together    takes the types of inputs, returns the numbers of inputs in groups of
-#               one type: a group is read at once, and its cotangents written at once
-#   trips       returns the trip counts of a component's loops over steps, which run one
-#               after another; their sum is the number of rows in its table of tiles
-#   tiles       returns the number of tiles of each width of a table's steps
-#               [steps, widths]. Args: first rows and ends [steps, 2], the widths, the
-#               trips, and `n`, where up to 1/n of a wide tile may be empty
-#
-#   last_steps  returns the step at which each level of a component ends [levels], from
-#               0. Args: of each operation, nodes per level [levels or fewer] and the
-#               widths; the trips
-#   write       writes first row and end of each step into an operation's part of the
-#               table [steps, 2] int32. Args: nodes per level [levels or fewer], the
-#               result of `last_steps`, the widths, the trips
-#
-# `fixed` tells whether the capacity fixes the number of steps. A region is the rows of
-# an operation in a buffer. Edge rows are where uses of a value leave their cotangents.
+class Strategy:
+    """The strategy outside of loops: each operation runs once, on all its rows.
+
+    Those of loops override its methods. A region is the rows of an operation in a
+    buffer.
+    """
+
+    fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
+
+    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
+        """Return the capacity of a spec: here with zeros for loops and for sums.
+
+        It is without fields that are not used, and has staircases in place of other
+        profiles.
+        """
+        zero = tuple(0 for _ in program.types)
+        return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
+
+    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
+        """Return the widths of an operation's tiles: here one of all its rows."""
+        return (spec.capacity.rows[o],)
+
+    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
+        """Return the rows whose parameter gradients are taken at once: here all."""
+        return max(rows, 1)
+
+    def region(self, rows: int, widths: Widths, component: Component) -> int:
+        """Return the rows of a buffer that the tiles of an operation reach."""
+        return rows
+
+    def sum_width(self, rows: int, size: int) -> int:
+        """Return the number of sums over edge rows that are taken at once.
+
+        Args:
+          rows: the number of rows of sums.
+          size: the bytes of each.
+        """
+        return SUM_WIDTH
+
+    def together(self, types: Sequence[int]) -> Groups:
+        """Return the numbers of inputs in groups of one type.
+
+        A group is read at once, and its cotangents written at once. On a CPU that would
+        copy them, so here each input is a group.
+        """
+        return tuple((a,) for a in range(len(types)))
+
+    def trips(self, spec: Spec, component: Component) -> Trips:
+        """Return the trip counts of the loops over a component's steps: here one step.
+
+        The loops run one after another. The sum is the number of rows in the table of
+        tiles.
+        """
+        return (1,)
+
+    def last_steps(
+        self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
+    ) -> Array:
+        """Return the step at which each level of a component ends [levels], from 0.
+
+        Args:
+          counts: per operation, the nodes on each level [levels or fewer].
+          widths: per operation, those of its tiles.
+        """
+        return np.arange(max(map(len, counts), default=0))
+
+    def write(
+        self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
+    ) -> None:
+        """Write first row and end of each step into a table [steps or more, 2] int32.
+
+        Args:
+          table: the part of an operation in the table of tiles.
+          counts: the nodes on each level [levels or fewer].
+          last: the result of `last_steps`.
+        """
+        part, ends = table[: len(last)], counts.cumsum()
+        part[: len(ends), 0] = ends - counts
+        part[: len(ends), 1] = ends
+        part[len(ends) :] = ends[-1] if len(ends) else 0
+
+    def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
+        """Return the number of tiles of each width in each step [steps, widths] int.
+
+        Args:
+          table: [steps, 2] first rows and ends.
+          empty: the `n`, where up to 1/n of a wide tile may be empty.
+        """
+        return np.ones((len(table), 1), int)
 
 
-class Counted:
+class Counted(Strategy):
     """A strategy with as many rounds as a batch needs: wide tiles, then narrow ones."""
-
-    fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
         """Return the capacity without profiles, since levels may have any rows."""
@@ -140,39 +201,16 @@ class Counted:
         """Return the rows, and room for a tile that begins at the last node."""
         return rows + widths[0]
 
-    def sum_width(self, rows: int, size: int) -> int:
-        """Return `SUM_WIDTH`: a round takes as many tiles of sums as it needs."""
-        return SUM_WIDTH
-
-    def together(self, types: Sequence[int]) -> Groups:
-        """Return a group for each input: reading several at once would copy them."""
-        return tuple((a,) for a in range(len(types)))
-
     def trips(self, spec: Spec, component: Component) -> Trips:
         """Return one loop, with a step for each level."""
         return (spec.capacity.levels if component.recurrent else 1,)
-
-    def last_steps(
-        self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
-    ) -> Array:
-        """Return the step at which each level ends [levels]: that of its own number."""
-        return np.arange(max(map(len, counts), default=0))
-
-    def write(
-        self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
-    ) -> None:
-        """Write first row and end of each level into a table [levels or more, 2]."""
-        part, ends = table[: len(last)], counts.cumsum()
-        part[: len(ends), 0] = ends - counts
-        part[: len(ends), 1] = ends
-        part[len(ends) :] = ends[-1] if len(ends) else 0
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
         """Return the tiles that each level takes, per width [levels, widths] int32."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
-class Fixed:
+class Fixed(Strategy):
     """A strategy with the steps of the capacity: each runs one tile per operation."""
 
     fixed: ClassVar[bool] = True
@@ -261,45 +299,6 @@ class Fixed:
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
         """Return one tile per step, of its loop's width: [steps, loops] of 0 and 1."""
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
-
-
-class NoLoops:
-    """A strategy without loops: each operation runs once, on all rows of its region."""
-
-    fixed: ClassVar[bool] = False
-
-    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity with zeros for loops and for sums over edge rows."""
-        zero = tuple(0 for _ in program.types)
-        return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
-
-    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width: all rows of the operation in the capacity."""
-        return (spec.capacity.rows[o],)
-
-    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a chunk: all, or 1 if there are none."""
-        return max(rows, 1)
-
-    def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return `rows`, since no tile runs past their end."""
-        return rows
-
-    def sum_width(self, rows: int, size: int) -> int:
-        """Return `SUM_WIDTH`, which nothing uses: JAX sums cotangents here."""
-        return SUM_WIDTH
-
-    def together(self, types: Sequence[int]) -> Groups:
-        """Return a group for each input."""
-        return tuple((a,) for a in range(len(types)))
-
-    def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return one loop of one step."""
-        return (1,)
-
-    def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return one tile per step: ones [steps, 1]."""
-        return np.ones((len(table), 1), int)
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
@@ -430,10 +429,8 @@ def _same_width(profile: Profile, operations: int) -> Profile:
 
 # ---- all strategies ------------------------------------------------------------------
 
-InLoops: TypeAlias = Counted | Fixed
-Strategy: TypeAlias = InLoops | NoLoops
-_NO_LOOPS = NoLoops()
-_LOOPS: dict[tuple[str, bool], InLoops] = {
+_NO_LOOPS = Strategy()
+_LOOPS: dict[tuple[str, bool], Strategy] = {
     (COUNTED, False): Counted(),
     (FIXED, False): Fixed(),
     (COUNTED, True): CountedAlike(),
@@ -442,7 +439,7 @@ _LOOPS: dict[tuple[str, bool], InLoops] = {
 
 
 def strategy_for(program: Operations, name: str | None, reproducible: bool) -> Strategy:
-    """Return the strategy of a program: `NoLoops` if it has no loops.
+    """Return the strategy of a program: a plain `Strategy` if it has no loops.
 
     Args:
       name: one of `STRATEGIES`; `None` for the one that suits the backend.
@@ -459,15 +456,8 @@ def strategy_of(spec: Spec) -> Strategy:
 
 
 def strategy_at(spec: Spec, o: int) -> Strategy:
-    """Return the strategy of an operation: `NoLoops` outside of loops."""
+    """Return the strategy of an operation: a plain `Strategy` outside of loops."""
     return _NO_LOOPS if o in spec.program.applied else strategy_of(spec)
-
-
-def in_loops(spec: Spec) -> InLoops:
-    """Return the strategy of a spec; raise AssertionError if it has no loops."""
-    strategy = strategy_of(spec)
-    assert not isinstance(strategy, NoLoops)
-    return strategy
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
