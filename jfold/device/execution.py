@@ -29,6 +29,7 @@ from jfold.program.components import (
     Component,
     external_inputs,
     first_results,
+    outputs_of,
     segment_sums,
     sources,
     union,
@@ -193,7 +194,7 @@ class Execution:
                 live |= union(flow.chosen(inputs[o]))
             # Sums that are computed in one go have no kernel; cotangents pass through.
             for o in self._ran.difference(self.kernels):
-                live |= union(inputs[o]) if live & self._outputs(o) else 0
+                live |= union(inputs[o]) if live & outputs_of(self.program)[o] else 0
         return flows
 
     @functools.cached_property
@@ -201,22 +202,17 @@ class Execution:
         """The operations that there is capacity for."""
         return frozenset(o for part in self.components for o in part.operations)
 
-    def _outputs(self, o: int) -> ProducerSet:
-        """Return the outputs of an operation as a bit set."""
-        first = first_results(self.program)
-        return (1 << first[o + 1]) - (1 << first[o])
-
     @functools.cached_property
     def trainable(self) -> ProducerSet:
         """The results of operations that depend on trained weights, as a bit set."""
         if self.program_execution is not None:
             return self.program_execution.trainable
-        inputs, before = sources(self.program).inputs, -1
-        result = union(self._outputs(o) for o in self._ran if self.is_trained(o))
+        inputs, outputs = sources(self.program).inputs, outputs_of(self.program)
+        result, before = union(outputs[o] for o in self._ran if self.is_trained(o)), -1
         while result != before:  # a fixed point, as recurrences read themselves
             before = result
             for o in self._ran:
-                result |= self._outputs(o) if union(inputs[o]) & result else 0
+                result |= outputs[o] if union(inputs[o]) & result else 0
         return result
 
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -122,7 +122,7 @@ def phases(operations: Operations) -> Phases:
     looped = after = from_loops = entering = 0
     for c, part in enumerate(parts):
         reads = union(union(producers.inputs[o]) for o in part.operations)
-        outputs = union(map(_outputs_of(operations), part.operations))
+        outputs = union(outputs_of(operations)[o] for o in part.operations)
         if not applied.issuperset(part.operations):
             loops.append(c)
             looped |= outputs
@@ -158,12 +158,6 @@ def type_at(operations: Operations, place: Place) -> int:
     types = [x.inputs for x in operations.operations]
     types += [x.tensors for x in operations.results]
     return types[table][column]
-
-
-def _outputs_of(operations: Operations) -> Callable[[int], ProducerSet]:
-    """Return the function from an operation to the bit set of its outputs."""
-    first = first_results(operations)
-    return lambda o: (1 << first[o + 1]) - (1 << first[o])
 
 
 def loops_of(operations: Operations) -> str:
@@ -207,6 +201,13 @@ def first_results(operations: Operations) -> list[int]:
     """
     counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
+
+
+@memoized
+def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
+    """Return, for each operation, the set of its outputs."""
+    pairs = itertools.pairwise(first_results(operations))
+    return tuple((1 << end) - (1 << first) for first, end in pairs)
 
 
 @memoized
@@ -254,11 +255,8 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
     Such an operand is loop-invariant, whatever the data. For an operation that is not
     recurrent all values are false.
     """
-    first, parts = first_results(operations), components(operations)
-    results = [
-        union(1 << n for o in part.operations for n in range(first[o], first[o + 1]))
-        for part in parts
-    ]
+    parts, outputs = components(operations), outputs_of(operations)
+    results = [union(outputs[o] for o in part.operations) for part in parts]
     return tuple(
         tuple(parts[c].recurrent and not makers & results[c] for makers in inputs)
         for c, inputs in zip(

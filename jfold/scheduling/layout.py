@@ -30,7 +30,7 @@ from jfold.program.components import (
     Place,
     component_of,
     components,
-    first_results,
+    outputs_of,
     phases,
     type_at,
 )
@@ -207,12 +207,12 @@ def in_buffers(program: Operations) -> frozenset[int]:
     They are those in loops, and those whose results are read in loops; all, if nothing
     runs in loops.
     """
-    every, first = range(len(program.operations)), first_results(program)
-    if not program.has_loops:
-        return frozenset(every)
     used = phases(program).entering | phases(program).looped
-    outputs = [(1 << first[o + 1]) - (1 << first[o]) for o in every]
-    return frozenset(o for o in every if used & outputs[o])
+    return frozenset(
+        o
+        for o, outputs in enumerate(outputs_of(program))
+        if used & outputs or not program.has_loops
+    )
 
 
 def _edges(
