@@ -192,10 +192,9 @@ class Corpus(Displayed):
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
         together = Demands(total[None], self.demands.highest)
         need = capacity(self.program, together, size, shards)
-        levels = self.scheduler.profiles(
-            lambda: largest_profiles(self._all_examples, count)
-        )
-        return replace(need, profiles=levels)
+        if not self.scheduler.budget.has_profiles:
+            return need
+        return replace(need, profiles=largest_profiles(self._all_examples, count))
 
     def _limit(self, max_nodes: int) -> int:
         """Return `max_nodes`; raise ValueError if an example alone exceeds it."""
@@ -241,8 +240,9 @@ class Corpus(Displayed):
 
     def _levels(self, chosen: Array) -> Profiles:
         """Return the rows per level of `chosen` [n]; () if no loop depends on them."""
-        selected = [self.select(chosen)]
-        return self.scheduler.profiles(lambda: profiles(self.program, selected))
+        if not self.scheduler.budget.has_profiles:
+            return ()
+        return profiles(self.program, [self.select(chosen)])
 
     @api_boundary
     def save(self, path: str | os.PathLike[str]) -> None:

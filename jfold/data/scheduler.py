@@ -12,7 +12,7 @@ import copy
 import functools
 import operator
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,12 +28,11 @@ from jfold.language.portable import Portable, portable
 from jfold.lower import lower_portable
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import ShardAssignment, default_assignment
-from jfold.scheduling.budget import Budget, FixedBudget, NoBudget
-from jfold.scheduling.demands import capacity, demands
-from jfold.scheduling.demands import chance as chance_of
+from jfold.scheduling.budget import Budget, FixedBudget
+from jfold.scheduling.demands import capacity, chance, demands
 from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import Headroom
-from jfold.scheduling.profiles import Profiles, margins, profiles
+from jfold.scheduling.profiles import margins, profiles
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.selections import Selection, select
 from jfold.scheduling.shards import Shards
@@ -47,12 +46,13 @@ class Scheduler:
 
     Attributes:
       program: the program that the examples were traced for.
-      budget: the capacities in use, each a program to compile, and their limit.
+      budget: the capacities in use, each a program to compile, and their limit; without
+        a model a `FixedBudget` that has none.
       channels: those to other processes, by the processes that take part.
     """
 
     program: Program
-    budget: Budget | FixedBudget | NoBudget
+    budget: Budget | FixedBudget
     channels: dict[Processes, Channel] = field(default_factory=dict)
 
     @functools.cached_property
@@ -74,7 +74,7 @@ class Scheduler:
 
     def portable(self) -> Scheduler:
         """Return a scheduler for other processes, without budget and layers."""
-        return Scheduler(_decoded(_encoded(self.program)), NoBudget())
+        return Scheduler(_decoded(_encoded(self.program)), FixedBudget(()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scheduler:
         """Return a scheduler of the same program with a copy of the budget."""
@@ -84,7 +84,7 @@ class Scheduler:
         return {'records': _encoded(self.program)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        scheduler = Scheduler(_decoded(state['records']), NoBudget())
+        scheduler = Scheduler(_decoded(state['records']), FixedBudget(()))
         vars(self).update(vars(scheduler))
 
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
@@ -130,9 +130,9 @@ class Scheduler:
         need = self._need(parts, deal)
         if channel is not None:
             need = channel.need(need)
+        of_each = functools.partial(self._headroom, selection, max(map(len, parts)))
         # Headroom is estimated from local examples, so processes would disagree.
-        examples = None if channel else max(map(len, parts))
-        spec = self._reserve(need, selection, examples)
+        spec = self.budget.reserve(need, dict if channel else of_each)
         return build([parts[k] for k in deal.own], spec, begin)
 
     def schedules(
@@ -152,8 +152,9 @@ class Scheduler:
             return []
         size = max(map(len, selections)) if size is None else size
         deals = [default_assignment(len(x), size) for x in selections]
-        need = self._need(selections, deals[0])
-        spec = self._reserve(need, selections[0], len(selections[0]))
+        need, first = self._need(selections, deals[0]), selections[0]
+        headroom = functools.partial(self._headroom, first, len(first))
+        spec = self.budget.reserve(need, headroom)
         return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
@@ -161,34 +162,19 @@ class Scheduler:
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
         need = functools.reduce(operator.or_, needs)
-        levels = self.profiles(lambda: profiles(program, parts))
-        return replace(need, profiles=levels) if levels else need
+        if not self.budget.has_profiles:
+            return need
+        return replace(need, profiles=profiles(program, parts))
 
-    def profiles(self, make: Callable[[], Profiles]) -> Profiles:
-        """Return `make()`, the rows of each level, if loops depend on them, else ()."""
-        return make() if self.budget.has_profiles else ()
+    def _headroom(self, selection: Selection, examples: int) -> Headroom:
+        """Return how much more than a batch of `examples` another may need by chance.
 
-    def _reserve(
-        self, need: Capacity, selection: Selection, examples: int | None
-    ) -> Spec:
-        """Return a spec that holds `need`; the budget adds one if it has none.
-
-        Args:
-          selection: the examples by which headroom for other batches is estimated.
-          examples: how many a batch has, or a shard of it; `None` for no headroom.
-
-        Raises:
-          ProgramBudgetError: the budget has no room.
+        Empty if there are too few examples in the selection to estimate it from.
         """
-
-        def chance() -> Headroom:
-            if examples is None:  # no more than the need
-                return {}
-            more = chance_of(self.program, demands(selection), examples)
-            levels = self.profiles(lambda: margins(selection, examples))
-            return {**more, 'profiles': levels} if more and levels else more
-
-        return self.budget.reserve(need, chance)
+        more = chance(self.program, demands(selection), examples)
+        if not (more and self.budget.has_profiles):
+            return more
+        return {**more, 'profiles': margins(selection, examples)}
 
 
 def build(

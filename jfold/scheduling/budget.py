@@ -15,7 +15,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from jfold.base.errors import ProgramBudgetError
 from jfold.base.memo import cached_property
@@ -113,25 +113,23 @@ class Budget:
         """
         return self if self.limit is None else replace(self, is_hard=False)
 
-    def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
+    def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
         """Return a spec that holds a batch: the smallest in use, else a new one.
 
         Args:
           need: the least capacity that holds the batch.
-          chance: as of `grow`; called only if a new spec is made.
+          headroom: returns `more` of `grow`; called only if a new spec is made.
 
         Raises:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
         """
         need = without_unused(self.program, need)
         chain = self.chains.get(_batches(need)) or Chain()
-        spec = chain.holding(need) or self._grow(chain, need, chance)
+        spec = chain.holding(need) or self._grow(chain, need, headroom())
         chain.late.append(need)
         return spec
 
-    def _grow(
-        self, chain: Chain, need: Capacity, chance: Callable[[], Headroom]
-    ) -> Spec:
+    def _grow(self, chain: Chain, need: Capacity, more: Headroom) -> Spec:
         """Add and return a spec with room for a batch and others like the last.
 
         Raises:
@@ -145,7 +143,7 @@ class Budget:
         # of the last batches is not outgrown by each of them in turn.
         late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
-        new = grow(old, most, chance, self._sizes, stage)
+        new = grow(old, most, more, self._sizes, stage)
         spec = self._append(need, new, chain)
         chain.outgrown += old is not None
         self._log(f'{self._latest(need)}: {_growth(old, need)}', level)
@@ -167,8 +165,7 @@ class Budget:
         spec = chain.holding(need)
         if spec is None:
             # Grown as a first capacity, since earlier batches tell nothing about these.
-            chance = functools.partial(no_headroom, need) if is_known else dict
-            new = grow(None, need, chance, self._sizes)
+            new = grow(None, need, no_headroom(need) if is_known else {}, self._sizes)
             spec = self._append(need, _union(chain.largest, new), chain)
             self._log(f'{self._latest(need)}: reserved {_size(spec)} for {whose}')
         self.reserved.setdefault(spec, False)
@@ -270,20 +267,30 @@ class FixedBudget:
     """The specs of a model whose programs were compiled before it was saved.
 
     Attributes:
-      specs: all specs, from small to large; at least one.
+      specs: all specs, from small to large; none of a corpus without a model.
     """
 
     specs: tuple[Spec, ...]
 
     @property
     def has_profiles(self) -> bool:
-        """Return whether capacities have profiles, the rows of each level."""
+        """Return whether capacities have profiles, the rows of each level.
+
+        Scheduling asks this first. Raise TypeError without specs, since only a model
+        has capacities.
+        """
+        if not self.specs:
+            raise TypeError(
+                'expected a corpus of a model, got one that was pickled, which models '
+                'are not: call `model.join([corpus])`, of the model of the same '
+                'expression'
+            )
         return strategy_of(self.specs[0]).fixed
 
-    def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
+    def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
         """Return the smallest spec that holds a batch; its results may have more rows.
 
-        `chance` is not used, since no spec is ever added.
+        `headroom` is not called, since no spec is ever added.
 
         Raises:
           ValueError: no spec holds the batch, or the batch is split over shards.
@@ -300,34 +307,6 @@ class FixedBudget:
     def without_limit(self) -> FixedBudget:
         """Return `self`, which never gets more specs."""
         return self
-
-
-class NoBudget:
-    """The budget of a corpus without a model: it raises TypeError for all requests."""
-
-    @property
-    def has_profiles(self) -> bool:
-        """Raise TypeError, always: only a model knows."""
-        _refuse_without_model()
-
-    def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
-        """Raise TypeError, always."""
-        _refuse_without_model()
-
-    def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Raise TypeError, always."""
-        _refuse_without_model()
-
-    def without_limit(self) -> NoBudget:
-        """Return `self`."""
-        return self
-
-
-def _refuse_without_model() -> NoReturn:
-    raise TypeError(
-        'expected a corpus of a model, got one that was pickled, which models are '
-        'not: call `model.join([corpus])`, of the model of the same expression'
-    )
 
 
 def _outgrown(largest: Capacity, need: Capacity) -> str:

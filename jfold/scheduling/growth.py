@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,11 +40,11 @@ class Stage(enum.IntEnum):
 def grow(
     old: Capacity | None,
     need: Capacity,
-    chance: Callable[[], Headroom] = dict,
+    more: Headroom = MappingProxyType({}),
     sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
-    """Return a capacity that holds `need`: `old` if it does, else one with spare room.
+    """Return a capacity that holds `need`, and `old`, with spare room.
 
     Spare room costs memory and its clearing but no arithmetic. All dimensions step up
     together, by half of what is needed, or by all of it if the stream of batches has
@@ -51,18 +52,16 @@ def grow(
     that is logarithmic in their size.
 
     Args:
-      old: the largest capacity in use; `None` if there is none.
+      old: the largest capacity in use, which does not hold `need`; `None` if there is
+        none.
       need: the maximum of the last batches, in each dimension.
-      chance: returns, for dimensions that add up over examples, how much more another
-        batch may need by chance: a first capacity has no more spare room than that, and
-        a quarter at most; the next has no less, up to twice what is needed.
+      more: for dimensions that add up over examples, how much more another batch may
+        need by chance: a first capacity has no more spare room than that, and a quarter
+        at most; the next has no less, up to twice what is needed.
       sizes: the number of sizes per octave, `COARSE` or `FINE`.
       stage: how often the stream has outgrown `old`; not used if `old` is `None`.
     """
-    if old is not None and old.holds(need):
-        return old
     stage = Stage.FIRST if old is None else stage
-    more = chance()
 
     def rows(name: str) -> tuple[int, ...]:
         wanted = getattr(need, name)
