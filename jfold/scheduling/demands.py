@@ -147,10 +147,10 @@ def demands(selection: Selection) -> Demands:
         added.append(tables[[types + nodes + r for r in program.observed]])
     if has_slots(program):
         # Computed for all examples of the graph at once, and remembered.
-        reads = slot_needs(selection.every)
+        summands, indexed = slot_needs(selection.every)
         chosen = slice(None) if selection.examples is None else selection.examples
-        added.append(reads.summands[:, chosen])
-        highest.append(reads.highest[:, chosen])
+        added.append(summands[:, chosen])
+        highest.append(indexed[:, chosen])
     return Demands(_by_example(added), _by_example(highest))
 
 

@@ -8,7 +8,7 @@ operation on each level. It is () for components that are not recurrent, with on
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +17,12 @@ from jfold.graph import Array
 from jfold.program.components import components
 from jfold.program.operations import Operations
 from jfold.scheduling.selections import Selection
-from jfold.scheduling.staircase import Profile, larger, run_length_encode
+from jfold.scheduling.staircase import (
+    Profile,
+    by_level,
+    larger,
+    run_length_encode,
+)
 
 Profiles: TypeAlias = tuple[Profile, ...]
 # Takes the level and the example index of each node of an operation, both [nodes], and
@@ -102,20 +107,8 @@ def _profiles(selection: Selection, counted: Count) -> Profiles:
 
     applied = selection.program.applied
     return tuple(
-        _profile([rows(o) for o in component.operations])
+        run_length_encode(by_level([rows(o) for o in component.operations]))
         if component.recurrent and not applied.issuperset(component.operations)
         else ()
         for component in components(selection.program)
     )
-
-
-def _profile(counts: Sequence[Array]) -> Profile:
-    """Return the profile of a component from each operation's rows on each level.
-
-    Args:
-      counts: an array per operation [levels or fewer]; missing levels have no rows.
-    """
-    levels = np.zeros((max(map(len, counts)), len(counts)), np.int64)
-    for column, rows in zip(levels.T, counts, strict=True):
-        column[: len(rows)] = rows
-    return run_length_encode(levels)

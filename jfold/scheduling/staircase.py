@@ -47,6 +47,18 @@ def run_length_encode(levels: Array) -> Profile:
     return tuple(zip(counts, rows, strict=True))
 
 
+def by_level(counts: Sequence[Array]) -> Array:
+    """Return the rows of each level [levels, operations].
+
+    Args:
+      counts: an array per operation [levels or fewer]; missing levels have no rows.
+    """
+    levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
+    for column, rows in zip(levels.T, counts, strict=True):
+        column[: len(rows)] = rows
+    return levels
+
+
 def steps(profile: Profile, operations: int) -> Array:
     """Return the rows of each step of a profile [steps, operations].
 

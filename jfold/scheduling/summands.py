@@ -12,7 +12,7 @@ All functions take the selection of all examples of a graph, which keeps their m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -31,24 +31,16 @@ Modes: TypeAlias = tuple[ReadMode, ...]
 # ---- needs of examples ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Needs:
-    """The needs of each example of a graph for its slots.
-
-    Attributes:
-      summands: [slots, examples] int64, the number of values that are added up in each
-        slot, if sums have no rows.
-      highest: [slots + 1, examples] bool, whether each slot needs indices; then whether
-        sums need rows, since the example reads a sum more than once.
-    """
-
-    summands: Array
-    highest: Array
-
-
 @memoized
-def slot_needs(selection: Selection) -> Needs:
-    """Return the needs of all examples of a graph for its slots."""
+def slot_needs(selection: Selection) -> tuple[Array, Array]:
+    """Return the needs of all examples of a graph for its slots.
+
+    Returns:
+      [slots, examples] int64, the number of values that are added up in each slot, if
+      sums have no rows; and [slots + 1, examples] bool, whether each slot needs
+      indices, then whether sums need rows, since the example reads a sum more than
+      once.
+    """
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
     highest = np.zeros((len(places) + 1, len(selection)), bool)
@@ -57,7 +49,7 @@ def slot_needs(selection: Selection) -> Needs:
         summands[s] = np.bincount(owner[pairs.rows], minlength=len(selection))
         highest[s] = _is_indexed(selection, slot)
     highest[-1] = _have_rows(selection)
-    return Needs(summands, highest)
+    return summands, highest
 
 
 def _is_indexed(selection: Selection, slot: Slot) -> Array:

@@ -32,7 +32,15 @@ from jfold.program.operations import Operation, Operations
 from jfold.scheduling.growth import power_of_two
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
-from jfold.scheduling.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
+from jfold.scheduling.staircase import (
+    NARROW,
+    Profile,
+    by_level,
+    cut,
+    is_cut,
+    last_steps,
+    steps,
+)
 from jfold.scheduling.tile_counts import Widths, tiles
 
 Trips: TypeAlias = tuple[int, ...]  # trip counts of loops that run one after another
@@ -263,11 +271,8 @@ class Fixed(Strategy):
 
         Raises AssertionError if the capacity does not hold the batch.
         """
-        levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
-        for column, rows in zip(levels.T, counts, strict=True):
-            column[: len(rows)] = rows
         profile = tuple(zip(trips, zip(*widths, strict=True), strict=False))
-        last = last_steps(levels, profile)
+        last = last_steps(by_level(counts), profile)
         assert last is not None, 'the capacity does not hold the batch'
         return last
 
