@@ -166,9 +166,9 @@ def _row_steps(batch: Batch, t: int) -> Array:
 
 def _last_steps(batch: Batch, c: int, o: int) -> Array:
     """Return the last step, in component `c`, of each row of operation `o` [nodes]."""
-    if c in batch.levels.last_steps:
-        counts = batch.levels.counts[o]
-        steps: Array = batch.levels.last_steps[c][: len(counts)].repeat(counts)
+    if c in batch.last_steps:
+        counts = batch.counts[o]
+        steps: Array = batch.last_steps[c][: len(counts)].repeat(counts)
         return steps
     table = len(batch.spec.program.types) + o
     return np.zeros(batch.selection.totals[table], np.int64)

@@ -22,7 +22,7 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, shared_counts
 from jfold.program.components import are_recurrent
 from jfold.program.operations import Operations
-from jfold.scheduling.growth import Headroom
+from jfold.scheduling.growth import ADDED, Headroom
 from jfold.scheduling.layout import active_types
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import Demands, Selection, loop_use_counts
@@ -32,7 +32,6 @@ from jfold.scheduling.spec import Capacity
 from jfold.scheduling.sum_trees import adding, most_uses, sum_room
 from jfold.scheduling.summands import slot_needs
 
-ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
 FEW = 16  # examples; the spread of fewer examples tells nothing about later ones
 
 

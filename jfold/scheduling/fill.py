@@ -22,7 +22,7 @@ from jfold.graph import Array, ranges, shared_counts
 from jfold.program.components import SUMMANDS, Place, components
 from jfold.scheduling.consumers import write_consumers
 from jfold.scheduling.layout import active_types, layout, running_components
-from jfold.scheduling.levels import Batch, in_steps, levels_of
+from jfold.scheduling.levels import Batch, in_steps, make_batch
 from jfold.scheduling.sections import NOWHERE, Section, summed_at_once
 from jfold.scheduling.selections import (
     Column,
@@ -61,15 +61,12 @@ def fill(
         graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
-    places = layout(spec)
-    # Not cleared before, since every section is written as a whole.
-    indices = np.empty(places.sections.size, np.int32)
-    levels = levels_of(selection, spec)
-    batch = Batch(selection, spec, places, levels, indices)
+    batch = make_batch(selection, spec)
+    # The array is not cleared before, since every section is written as a whole.
     _write_counts(batch, devices)
     _write_owners(batch)
     _write_rows(batch)
-    return indices, _constants(selection, spec)
+    return batch.indices, _constants(selection, spec)
 
 
 # ---- counts and constants ------------------------------------------------------------
@@ -86,14 +83,14 @@ def _write_counts(batch: Batch, devices: int) -> None:
     depths[components[ends > 0]] = 1
     indices[at], indices[at + 1] = 0, ends
     for c, component in in_steps(spec):
-        last = batch.levels.last_steps[c]
+        last = batch.last_steps[c]
         depths[c] = last[-1] + 1 if len(last) else 0
         table = places.sections.tiles[c].of(indices)
         table[depths[c] :] = 0
         for o in component.operations:
             part = table[:, places.column[o] : places.column[o] + 2]
             loops = places.widths[o], places.trips[c]
-            strategy_of(spec).write(part, batch.levels.counts[o], last, *loops)
+            strategy_of(spec).write(part, batch.counts[o], last, *loops)
     header[len(depths) : -1] = rows
     header[-1] = empty_fraction(cores(devices)) if spec.has_loops else 1
     places.sections.header.whole.write(indices, header)
@@ -188,7 +185,7 @@ def _value_rows(batch: Batch) -> Array:
         before = np.concatenate([before[: selection.behind], zero])
     begin = before[numbers.parts.tables] + _first_rows(spec)
     rows = ranges(numbers.parts.by_example(begin), numbers.cells, numbers.places)
-    for o, nodes in batch.levels.nodes.items():
+    for o, nodes in batch.nodes.items():
         # Values are numbered in the order of recording, rows are sorted by level.
         place, counts = np.empty(len(nodes), np.intp), selection.counts[types + o]
         place[nodes] = np.arange(len(nodes))
@@ -338,7 +335,7 @@ def _write_rows(batch: Batch) -> None:
     rows = np.concatenate([values, rows[of_values:]]) if has_tables else values
     pairs = zip(reads.targets, itertools.pairwise(merged.ends), strict=True)
     for (section, before, spare, o, *_), (a, b) in pairs:
-        column, nodes = rows[a:b], batch.levels.nodes.get(o)
+        column, nodes = rows[a:b], batch.nodes.get(o)
         if nodes is not None:
             column[...] = column.take(nodes)
         if before:

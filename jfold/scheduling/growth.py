@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -17,9 +18,10 @@ import numpy as np
 
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.spec import Capacity
-from jfold.scheduling.staircase import Profile, larger, run_length_encode, steps
+from jfold.scheduling.staircase import Profile, run_length_encode, steps
 
-# By field of `Capacity`, how much more each of its numbers may need by chance.
+ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
+# For fields in `ADDED`, and for `profiles`, how much more may be needed by chance.
 Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 
 COARSE = 8  # sizes per octave, so that models share few shapes
@@ -73,49 +75,30 @@ def grow(
     # Once one slot (a place where operations read) has to be indexed, others are likely
     # to follow: all are indexed at once, which costs one more program at most.
     more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
-    indexed = [1 if more_indexed else number for number in need.indexed]
     # A spare level costs no more than a row of the table of tiles.
     levels = max(need.levels + need.levels // stage, 32)
-    fans = _fans(need, stage)
-    return Capacity(
-        need.examples,
-        max(power_of_two(levels), old.levels if old else 0),
-        rows('constants'),
-        rows('rows'),
-        tuple(map(max, fans, old.fans if old else fans)),
-        rows('sums'),
-        max(2 * need.stages, old.stages if old else 0),
-        rows('metrics'),
-        tuple(map(max, indexed, old.indexed if old else indexed)),
-        rows('summands'),
-        max(need.sum_rows, old.sum_rows if old else 0),
-        _profiles(old, need, more, stage),
-        need.shards,
+    margins = more.get('profiles', (None,) * len(need.profiles))
+    profiles = zip(need.profiles, margins, strict=True)
+    new = replace(
+        need,
+        levels=power_of_two(levels),
+        fans=_fans(need, stage),
+        stages=2 * need.stages,
+        indexed=(1,) * len(need.indexed) if more_indexed else need.indexed,
+        profiles=tuple(_widened(*pair, stage) for pair in profiles),
+        **{name: rows(name) for name in ADDED},
     )
+    return new if old is None else old | new
 
 
 def no_headroom(need: Capacity) -> Headroom:
     """Return a headroom of zeros, for `grow` where no later batch needs more."""
-    names = 'constants', 'rows', 'sums', 'metrics', 'summands'
-    rows: dict[str, tuple[Any, ...]] = {
-        name: (0,) * len(getattr(need, name)) for name in names
-    }
-    profiles = [
+    profiles = tuple(
         tuple((count, (0,) * len(rows)) for count, rows in profile)
         for profile in need.profiles
-    ]
-    return rows | {'profiles': tuple(profiles)}
-
-
-def _profiles(
-    old: Capacity | None, need: Capacity, more: Headroom, stage: Stage
-) -> tuple[Profile, ...]:
-    """Return the profiles of a grown capacity: with wider levels, and spare ones."""
-    wanted = need.profiles
-    margins = more.get('profiles', (None,) * len(wanted))
-    raised = [_widened(*pair, stage) for pair in zip(wanted, margins, strict=True)]
-    had = old.profiles if old is not None else ((),) * len(wanted)
-    return tuple(map(larger, raised, had))
+    )
+    zeros = {name: (0,) * len(getattr(need, name)) for name in ADDED}
+    return {**zeros, 'profiles': profiles}
 
 
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:

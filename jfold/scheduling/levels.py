@@ -8,7 +8,7 @@ of the graph, and run in one step, or in as many steps as the capacity has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,21 +22,30 @@ from jfold.scheduling.tiles import strategy_of
 
 
 @dataclass(frozen=True, eq=False)
-class Levels:
-    """The order of nodes in loops over levels, and the steps at which they run.
+class Batch:
+    """A selection of examples, and the index array that it is written into.
 
-    Only of components that may take several steps.
+    The order of nodes, and steps, are of components that may take several steps.
 
     Attributes:
+      selection: the examples; for a program without loops its graph has the tables of
+        summands that `with_pair_tables` appends.
+      spec: of a capacity that holds the selection.
+      places: the layout of the spec.
+      indices: [size] int32, the index array.
       counts: by operation, the number of nodes on each level [levels].
       nodes: by operation, the node of each row [nodes], numbered as in the graph; only
         of operations whose rows are in another order than the graph.
       last_steps: by component, the step at which each level ends [levels], from 0.
     """
 
-    counts: dict[int, Array]
-    nodes: dict[int, Array]
-    last_steps: dict[int, Array]
+    selection: Selection
+    spec: Spec
+    places: Layout
+    indices: Array
+    counts: dict[int, Array] = field(default_factory=dict)
+    nodes: dict[int, Array] = field(default_factory=dict)
+    last_steps: dict[int, Array] = field(default_factory=dict)
 
 
 @memoized
@@ -46,9 +55,10 @@ def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 
 
-def levels_of(selection: Selection, spec: Spec) -> Levels:
-    """Return the order of nodes and the steps, of all components in loops."""
-    result, places = Levels({}, {}, {}), layout(spec)
+def make_batch(selection: Selection, spec: Spec) -> Batch:
+    """Return a batch with its order of nodes and steps; the index array is not set."""
+    places = layout(spec)
+    result = Batch(selection, spec, places, np.empty(places.sections.size, np.int32))
     for c, component in in_steps(spec):
         for o in component.operations:
             if component.recurrent:
@@ -67,23 +77,3 @@ def levels_of(selection: Selection, spec: Spec) -> Levels:
         steps = strategy_of(spec).last_steps(counted, widths, places.trips[c])
         result.last_steps[c] = steps
     return result
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """A selection of examples, and the index array that it is written into.
-
-    Attributes:
-      selection: the examples; for a program without loops its graph has the tables of
-        summands that `with_pair_tables` appends.
-      spec: of a capacity that holds the selection.
-      places: the layout of the spec.
-      levels: the order of nodes in loops.
-      indices: [size] int32, the index array.
-    """
-
-    selection: Selection
-    spec: Spec
-    places: Layout
-    levels: Levels
-    indices: Array

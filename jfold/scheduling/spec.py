@@ -241,15 +241,11 @@ class SpecKey:
     """
 
     program: weakref.ref[Operations]
-    capacity: Capacity
-    residuals: str
-    strategy: str
-    reproducible: bool
+    others: tuple[Any, ...]  # the other arguments of `Spec`
 
     @functools.cached_property
     def _hash(self) -> int:
-        options = self.residuals, self.strategy, self.reproducible
-        return hash((self.program, self.capacity, *options))
+        return hash((self.program, self.others))
 
     def __hash__(self) -> int:
         return self._hash
@@ -258,11 +254,12 @@ class SpecKey:
         # JAX prints this four times in its error about schedules that do not stack, so
         # the text is one line however large the program is. The checksum tells apart
         # keys whose other numbers are the same.
-        capacity, program = self.capacity, self.program()
+        capacity, residuals, strategy, reproducible = self.others
+        program = self.program()
         operations = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
-        options = f'{self.strategy}, {self.residuals}'
-        if self.reproducible:
+        options = f'{strategy}, {residuals}'
+        if reproducible:
             options += ', reproducible'
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
@@ -289,9 +286,8 @@ class SpecKey:
 @memoized
 def key_of(spec: Spec) -> SpecKey:
     """Return the key of a spec, and store the spec for `SpecKey.spec`."""
-    program = weakref.ref(spec.program)
-    options = spec.residuals, spec.strategy, spec.reproducible
-    key = SpecKey(program, spec.capacity, *options)
+    program, *others = spec._all
+    key = SpecKey(weakref.ref(program), tuple(others))
     _specs(spec.program).setdefault(key, spec)
     return key
 
