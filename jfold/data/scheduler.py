@@ -74,18 +74,14 @@ class Scheduler:
 
     def portable(self) -> Scheduler:
         """Return a scheduler for other processes, without budget and layers."""
-        return Scheduler(_decoded(_encoded(self.program)), FixedBudget(()))
+        return _of_records(_encoded(self.program))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scheduler:
         """Return a scheduler of the same program with a copy of the budget."""
         return Scheduler(self.program, copy.deepcopy(self.budget, memo))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {'records': _encoded(self.program)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        scheduler = Scheduler(_decoded(state['records']), FixedBudget(()))
-        vars(self).update(vars(scheduler))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_records, (_encoded(self.program),)
 
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
         """Return the selection of all `examples`, traced here if no tracer has done so.
@@ -108,15 +104,14 @@ class Scheduler:
     def schedule(
         self,
         selection: Selection,
-        deal: ShardAssignment | None = None,
+        deal: ShardAssignment,
         begin: float | None = None,
         channel: Channel | None = None,
     ) -> Schedule:
         """Return the schedule of a selection of examples.
 
         Args:
-          deal: which shard has which examples; by default one device has all, and the
-            results have one row for each.
+          deal: which shard has which examples.
           begin: when work on the schedule began, in `time.perf_counter()`; or now.
           channel: the channel to the processes with other shards; all make this call.
 
@@ -125,7 +120,6 @@ class Scheduler:
           RuntimeError: another process has no part; see `Channel.need`.
         """
         begin = time.perf_counter() if begin is None else begin
-        deal = default_assignment(len(selection)) if deal is None else deal
         parts = deal.parts(selection)
         need = self._need(parts, deal)
         if channel is not None:
@@ -207,11 +201,11 @@ def _encoded(program: Program) -> object:
     return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
-def _decoded(records: Any) -> Program:
-    """Return the program in records of `_encoded`; its layers cannot be called."""
+def _of_records(records: Any) -> Scheduler:
+    """Return a scheduler of the program in records; its layers cannot be called."""
     root, rows, arrays = records
     decoder = Decoder(arrays)
     decoder.read(rows)
     expression = decoder.value(root)
     assert isinstance(expression, Portable)
-    return lower_portable(expression)
+    return Scheduler(lower_portable(expression), FixedBudget(()))

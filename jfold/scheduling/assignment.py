@@ -100,9 +100,7 @@ def assign_in_order(
     return ShardAssignment(shards, rows, tuple(np.arange(a, b) for a, b in parts))
 
 
-def assign_evenly(
-    shards: Shards, rows: int, work: Sequence[int], count: int | None = None
-) -> ShardAssignment:
+def assign_evenly(shards: Shards, rows: int, work: Sequence[int]) -> ShardAssignment:
     """Assign examples so that all shards have about the same work.
 
     The example with most work comes first, and each goes to the shard with the least
@@ -112,11 +110,9 @@ def assign_evenly(
     Args:
       rows: the most examples of a shard.
       work: the work of each example, as the number of its nodes.
-      count: the number of shards to assign to; all by default.
     """
-    count = shards.count if count is None else count
-    parts: list[list[int]] = [[] for _ in range(count)]
-    loads = [(0, shard) for shard in range(count)]  # a heap of shards with room
+    parts: list[list[int]] = [[] for _ in range(shards.count)]
+    loads = [(0, shard) for shard in range(shards.count)]  # a heap of shards with room
     for example in sorted(range(len(work)), key=lambda k: (-work[k], k)):
         load, shard = loads[0]
         parts[shard].append(example)

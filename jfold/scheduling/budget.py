@@ -166,7 +166,7 @@ class Budget:
         if spec is None:
             # Grown as a first capacity, since earlier batches tell nothing about these.
             new = grow(None, need, no_headroom(need) if is_known else {}, self._sizes)
-            spec = self._append(need, _union(chain.largest, new), chain)
+            spec = self._append(need, new, chain)
             self._log(f'{self._latest(need)}: reserved {_size(spec)} for {whose}')
         self.reserved.setdefault(spec, False)
 
@@ -186,7 +186,7 @@ class Budget:
         if spec is None:
             old = chain.largest
             # Without spare room: the user knows what comes.
-            spec = self._append(capacity, _union(old, capacity), chain)
+            spec = self._append(capacity, capacity, chain)
             self._log(f'{self._latest(capacity)}: {_growth(old, capacity)}; reserved')
         self.reserved[spec] = True
         return spec
@@ -223,7 +223,7 @@ class Budget:
             )
 
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
-        """Append a spec of capacity `new` to a chain, and return the spec.
+        """Append a spec to a chain, with room for `new` and all before; return it.
 
         Args:
           need: the capacity of the batch that asks, for its size and for errors.
@@ -231,11 +231,12 @@ class Budget:
         Raises:
           ProgramBudgetError: the spec is new, and would exceed the limit.
         """
-        spec, limit = self._spec(new), self.limit
+        old, limit = chain.largest, self.limit
+        spec = self._spec(new if old is None else old | new)
         # A spec that was in use before is no new program: JAX has it compiled already.
         is_new = self.is_hard and spec not in self.specs
         if is_new and limit is not None and sum(self.specs.values()) >= limit:
-            raise ProgramBudgetError(_over_limit(limit, chain.largest, need))
+            raise ProgramBudgetError(_over_limit(limit, old, need))
         # An outgrown spec is dropped unless it is reserved, since its successor holds
         # all that it held. So a chain has one spec at a time that is not reserved.
         stays = not chain.specs or chain.specs[-1] in self.reserved
@@ -325,11 +326,6 @@ def _outgrown(largest: Capacity, need: Capacity) -> str:
 
 def _batches(need: Capacity) -> Batches:
     return need.examples, need.shards
-
-
-def _union(old: Capacity | None, new: Capacity) -> Capacity:
-    """Return the least capacity that holds `new`, and `old` unless it is `None`."""
-    return new if old is None else old | new
 
 
 def _size(spec: Spec) -> str:

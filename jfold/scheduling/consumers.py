@@ -58,7 +58,11 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
     if batch.spec.capacity.sums[t]:
         base = batch.places.edge_sums[t]
         tree = sum_tree(uses, most, base, zero)
-        rounds = _rounds(batch, t, tree)
+        # All uses of a level's values are in later levels or components. So the reverse
+        # pass has all their cotangents when it comes to the level, and sums them there,
+        # in round `step * stages + stage`.
+        steps: Array = _row_steps(batch, t)[tree.values]
+        rounds = steps * batch.spec.capacity.stages + tree.stages
         tree = sorted_by_round(tree, rounds, base)
         uses = tree.left
     # The output of a sum operation has one use left, whose edge row holds its total
@@ -117,15 +121,6 @@ def _most_uses(batch: Batch, t: int) -> Array:
         first = places.value_base[o][0] - computed
         most[first : first + places.region[o]] = 1
     return most
-
-
-def _rounds(batch: Batch, t: int, tree: SumTree) -> Array:
-    """Return the reverse pass's round of each sum [sums]: step * stages + stage."""
-    stages = batch.spec.capacity.stages
-    # All uses of a level's values are in later levels or components. So the reverse
-    # pass has all their cotangents when it comes to the level, and sums them there.
-    steps: Array = _row_steps(batch, t)[tree.values]
-    return steps * stages + tree.stages
 
 
 def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:

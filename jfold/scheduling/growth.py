@@ -77,12 +77,14 @@ def grow(
     more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
     # A spare level costs no more than a row of the table of tiles.
     levels = max(need.levels + need.levels // stage, 32)
+    # Where values have several uses in a stream that grows, they soon have the most.
+    fan = SUM_ARITY if stage == Stage.GROWING else 0
     margins = more.get('profiles', (None,) * len(need.profiles))
     profiles = zip(need.profiles, margins, strict=True)
     new = replace(
         need,
         levels=power_of_two(levels),
-        fans=_fans(need, stage),
+        fans=tuple(power_of_two(max(x, fan)) if x > 1 else x for x in need.fans),
         stages=2 * need.stages,
         indexed=(1,) * len(need.indexed) if more_indexed else need.indexed,
         profiles=tuple(_widened(*pair, stage) for pair in profiles),
@@ -127,13 +129,6 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
     wider = (levels + spare).repeat(2 if stage == Stage.GROWING else 1, 0)
     return run_length_encode(np.concatenate([wider, [last] * count]))
-
-
-def _fans(need: Capacity, stage: Stage) -> tuple[int, ...]:
-    """Return `Capacity.fans` rounded up to powers of two, for few shapes; 0 stays 0."""
-    # Where values have several uses in a stream that grows, they soon have the most.
-    least = SUM_ARITY if stage == Stage.GROWING else 0
-    return tuple(power_of_two(max(x, least)) if x > 1 else x for x in need.fans)
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
