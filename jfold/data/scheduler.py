@@ -195,17 +195,21 @@ def build(
 # ---- for other processes -------------------------------------------------------------
 
 
+def _of_records(records: Any) -> Scheduler:
+    return Scheduler(_decoded(records), FixedBudget(()))
+
+
 def _encoded(program: Program) -> object:
     """Return a program as flat records for pickle, with users' objects as they are."""
     encoder = Encoder(by_name=False)
     return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
-def _of_records(records: Any) -> Scheduler:
-    """Return a scheduler of the program in records; its layers cannot be called."""
+def _decoded(records: Any) -> Program:
+    """Return the program in records of `_encoded`; its layers cannot be called."""
     root, rows, arrays = records
     decoder = Decoder(arrays)
     decoder.read(rows)
     expression = decoder.value(root)
     assert isinstance(expression, Portable)
-    return Scheduler(lower_portable(expression), FixedBudget(()))
+    return lower_portable(expression)

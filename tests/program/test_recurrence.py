@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from looped import in_loops
 
 import jfold as jf
-from jfold.debug.visit import make_walk
-from jfold.graph import Graph
+from jfold.graph import Graph, ranges
 from jfold.lower import lower
 from jfold.program.components import component_of, components
 from jfold.program.operations import Program
+from jfold.scheduling.selections import select
 from jfold.tracing.record import trace
 
 
@@ -142,24 +142,23 @@ def test_a_tree_has_an_embedding_and_a_cell() -> None:
 # ---- properties ----------------------------------------------------------------------
 
 
-def makers(program: Program, graph: Graph, t: int) -> np.ndarray[Any, Any]:
-    """The operation that makes each value of a type, -1 for constants."""
-    walk = make_walk(program, graph)
-    found = np.full(walk.counts[t], -1)
-    for o, operation in enumerate(program.operations):
-        for number, made in zip(operation.outputs, walk.made[o], strict=True):
-            if number == t:
-                found[made] = o
+def makers(program: Program, graph: Graph) -> np.ndarray[Any, Any]:
+    """The operation that makes each value, -1 for constants."""
+    numbers, types = select(program, graph).numbers, len(program.types)
+    found = np.full(numbers.ends[-1], -1)
+    for o, table in enumerate(graph.operations):
+        for k in range(len(program.operations[o].outputs)):
+            found[ranges(numbers.begin(types + o, k), table.counts)] = o
     return found
 
 
 def reads(program: Program, graph: Graph) -> set[tuple[int, int]]:
     """Pairs of an operation and one whose results it reads in the data."""
-    found = set()
-    inputs = make_walk(program, graph).inputs
+    found, made_by = set(), makers(program, graph)
+    values, types = select(program, graph).values, len(program.types)
     for o, operation in enumerate(program.operations):
-        for t, values in zip(operation.inputs, inputs[o], strict=True):
-            made = makers(program, graph, t)[values]
+        for a in range(len(operation.inputs)):
+            made = made_by[values.column(types + o, 1 + a)]
             found |= {(o, q) for q in np.unique(made).tolist() if q >= 0}
     return found
 
