@@ -122,7 +122,7 @@ def example_picture(schedule: Schedule, example: int) -> Markup:
 
 
 def _unit(spec: Spec) -> str:
-    return 'step' if spec.has_loops and spec.strategy == FIXED else 'level'
+    return 'step' if spec.program.has_loops and spec.strategy == FIXED else 'level'
 
 
 def _label(part: Schedule, node: Node) -> str:

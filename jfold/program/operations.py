@@ -182,14 +182,9 @@ class Operations(Memoized, Displayed):
         return len(self.applied) < len(self.operations)
 
     @property
-    def own(self) -> Result:
-        """The result that holds one row per example, of the expression's value."""
-        return self.results[self.value_results[0]]
-
-    @property
     def output(self) -> Type:
         """The type of one example's value."""
-        return self.own.type
+        return self.results[self.value_results[0]].type
 
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:

@@ -78,8 +78,9 @@ def _write_counts(batch: Batch, devices: int) -> None:
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
     components, operations, at = _in_one_step(spec)
-    header = np.zeros(places.sections.header.whole.stop, np.int32)
+    header = places.sections.header.whole.of(indices)
     depths, ends = header[: len(places.tables)], rows[operations]
+    depths[...] = 0
     depths[components[ends > 0]] = 1
     indices[at], indices[at + 1] = 0, ends
     for c, component in in_steps(spec):
@@ -92,8 +93,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
             loops = places.widths[o], places.trips[c]
             strategy_of(spec).write(part, batch.counts[o], last, *loops)
     header[len(depths) : -1] = rows
-    header[-1] = empty_fraction(cores(devices)) if spec.has_loops else 1
-    places.sections.header.whole.write(indices, header)
+    header[-1] = empty_fraction(cores(devices)) if spec.program.has_loops else 1
 
 
 @memoized
@@ -343,7 +343,7 @@ def _write_rows(batch: Batch) -> None:
         # Spare rows repeat a real one: on zeros a function may return NaN.
         last = column[-1] if b > a else 0
         section.fill(indices, column, spare if spare >= 0 else last)
-    if spec.has_loops:  # else JAX itself differentiates the program
+    if spec.program.has_loops:  # else JAX itself differentiates the program
         edges = _edges(reads, merged)
         for t in active_types(spec.program):
             begin, end = reads.columns.ends[t : t + 2]

@@ -73,32 +73,19 @@ class Section:
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
-    def write(self, indices: Array, values: Array) -> None:
-        """Write values [*shape] into this section of an index array [size].
-
-        Raises AssertionError if the shape differs.
-        """
-        _require(values.shape == self.shape, self, values)
-        self.of(indices)[...] = values
-
     def fill(self, indices: Array, values: Array, spare: int) -> None:
         """Write values [n or fewer] into this section [n], and `spare` behind them.
 
         Raises AssertionError if there are more values, or more axes.
         """
-        fits = values.ndim == len(self.shape) == 1 and len(values) <= self.shape[0]
-        _require(fits, self, values)
+        if not values.ndim == len(self.shape) == 1 or len(values) > self.shape[0]:
+            raise AssertionError(
+                f'jfold made a wrong schedule, please report it: {self} was given '
+                f'values of shape {values.shape}'
+            )
         end = self.start + len(values)
         indices[self.start : end] = values
         indices[end : self.stop] = spare
-
-
-def _require(fits: bool, section: Section, values: Array) -> None:
-    if not fits:
-        raise AssertionError(
-            f'jfold made a wrong schedule, please report it: {section} was given '
-            f'values of shape {values.shape}'
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +218,8 @@ def allocate_sections(
     levels = sum(rows for rows, _ in tables)
     for t, rows in enumerate(computed):
         # Without loops JAX differentiates the program, so no edges are summed here.
-        fan, count = (capacity.fans[t], capacity.sums[t]) if spec.has_loops else (0, 0)
+        fan = capacity.fans[t] if program.has_loops else 0
+        count = capacity.sums[t] if program.has_loops else 0
         consumers = section(fan, rows)
         steps = section(levels if count else 0, capacity.stages, 2)
         # The last tile of sums may run past their end.

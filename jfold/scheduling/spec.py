@@ -216,11 +216,6 @@ class Spec(Memoized, Stays):
         return self.capacity.shards
 
     @property
-    def has_loops(self) -> bool:
-        """Return whether levels and tiles run in loops; else all is plain JAX."""
-        return self.program.has_loops
-
-    @property
     def key(self) -> SpecKey:
         """The static part of a schedule's pytree, which stands for this spec."""
         return key_of(self)

@@ -87,7 +87,7 @@ def test_nodes_and_levels_are_those_of_the_graph(kind: str, options: Any) -> Non
             has_none = o in applied and operation.is_sum
             assert read[o] == (0 if has_none and not read[o] else count)
             levels = sorted(level_of(schedule, node) for node in nodes if node[0] == o)
-            if spec.strategy == 'counted' and spec.has_loops:
+            if spec.strategy == 'counted' and spec.program.has_loops:
                 first = int(before[component_of(spec.program)[o]])
                 assert levels == sorted((own.levels[o] + first).tolist())
         for node, operands in found.items():

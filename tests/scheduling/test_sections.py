@@ -19,17 +19,11 @@ from jfold.scheduling.sum_trees import (
 def test_a_section_is_written_and_read_at_its_place() -> None:
     indices = np.zeros(10, np.int32)
     table = Section(2, (2, 3))
-    table.write(indices, np.arange(1, 7).reshape(2, 3))
+    table.of(indices)[...] = np.arange(1, 7).reshape(2, 3)
     assert indices.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 0, 0]
     assert table[1] == Section(5, (3,))
     table[1].fill(indices, np.array([9]), -1)
     assert table.of(indices).tolist() == [[1, 2, 3], [9, -1, -1]]
-
-
-@pytest.mark.parametrize('shape', [(3, 2), (6,), (1, 3), ()], ids=str)
-def test_values_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(AssertionError, match=r'Section\(start=2, shape=\(2, 3\)\) was'):
-        Section(2, (2, 3)).write(np.zeros(10, np.int32), np.zeros(shape))
 
 
 @pytest.mark.parametrize('shape', [(4,), (3, 1)], ids=str)
