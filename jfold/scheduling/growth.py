@@ -81,6 +81,7 @@ def grow(
     fan = SUM_ARITY if stage == Stage.GROWING else 0
     margins = more.get('profiles', (None,) * len(need.profiles))
     profiles = zip(need.profiles, margins, strict=True)
+    added: dict[str, Any] = {name: rows(name) for name in ADDED}
     new = replace(
         need,
         levels=power_of_two(levels),
@@ -88,7 +89,7 @@ def grow(
         stages=2 * need.stages,
         indexed=(1,) * len(need.indexed) if more_indexed else need.indexed,
         profiles=tuple(_widened(*pair, stage) for pair in profiles),
-        **{name: rows(name) for name in ADDED},
+        **added,
     )
     return new if old is None else old | new
 
