@@ -61,7 +61,7 @@ class Kind:
 
     @property
     def is_counted(self) -> bool:
-        """Whether each batch has its own number of rows.
+        """Return whether each batch has its own number of rows.
 
         Then a capacity has a number of rows for it, spare rows are zero, and a schedule
         stores the index of the example of each row.
@@ -70,7 +70,7 @@ class Kind:
 
     @property
     def is_packed(self) -> bool:
-        """Whether rows of all shards are returned packed, spare ones behind the last.
+        """Return whether rows of all shards are packed, spare ones behind the last.
 
         So are items of sequences: a `Ragged` has no spare rows between two shards.
         """
