@@ -30,7 +30,6 @@ from jfold.language.fusion import apply_fusion, fuse
 from jfold.language.generate import generate_source
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output
-from jfold.language.portable import Portable
 from jfold.language.recordings import recording
 from jfold.language.recursion import endless_recursion
 from jfold.language.rounds import OperationChoice
@@ -45,7 +44,6 @@ __all__ = (
     'FAMILIES',
     'input_type',
     'lower',
-    'lower_portable',
     'lower_typed',
     'result_type',
 )
@@ -74,14 +72,6 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     typing = infer(root)
     check_output(typing.root, typing.metrics)
     return lower_typed(typing, None if fuses else {}, unrolls)
-
-
-def lower_portable(portable: Portable) -> Program:
-    """Lower a typed expression from a file or another process.
-
-    The program records examples; calling one of its layers raises `AssertionError`.
-    """
-    return lower_typed(portable.typing, portable.feeds, portable.unrolled)
 
 
 def lower_typed(

@@ -22,10 +22,10 @@ import numpy as np
 from jfold.base.errors import check_examples
 from jfold.data.agreement import Channel, Processes
 from jfold.data.traced import Traced, graph_in, make_digest
-from jfold.files.encoding import Decoder, Encoder
+from jfold.files.encoding import Encoder, decode
 from jfold.graph import labels_of
-from jfold.language.portable import Portable, portable
-from jfold.lower import lower_portable
+from jfold.language.portable import portable
+from jfold.lower import lower_typed
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import ShardAssignment, default_assignment
 from jfold.scheduling.budget import Budget, FixedBudget
@@ -199,17 +199,12 @@ def _of_records(records: Any) -> Scheduler:
     return Scheduler(_decoded(records), FixedBudget(()))
 
 
-def _encoded(program: Program) -> object:
+def _encoded(program: Program) -> tuple[Any, ...]:
     """Return a program as flat records for pickle, with users' objects as they are."""
     encoder = Encoder(by_name=False)
     return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
-def _decoded(records: Any) -> Program:
+def _decoded(records: tuple[Any, ...]) -> Program:
     """Return the program in records of `_encoded`; its layers cannot be called."""
-    root, rows, arrays = records
-    decoder = Decoder(arrays)
-    decoder.read(rows)
-    expression = decoder.value(root)
-    assert isinstance(expression, Portable)
-    return lower_portable(expression)
+    return lower_typed(*decode(*records))

@@ -7,11 +7,15 @@ blocks are kept as the parts of its use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from jfold import blocks as b
+from jfold import types as t
+from jfold.base.containers import plain_containers
+from jfold.base.structs import StructForm
 from jfold.blocks.compose import Composition
 from jfold.language.forwarding import Forwarding
 from jfold.language.groups import Fill
@@ -20,27 +24,17 @@ from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Program
 
 
-@dataclass(frozen=True, eq=False)
-class Portable:
-    """A typed expression with the choices from which its source is written again.
+def portable(
+    program: Program,
+) -> tuple[TypedExpression, dict[int, tuple[Any, ...]], bool]:
+    """Return the arguments of `lower_typed` that give the same program.
 
-    Attributes:
-      typing: the uses of blocks.
-      feeds: per operation with others fused into it, the origin of each input, as
-        `OperationChoice.feeds`.
-      unrolled: whether operations are told apart to run outside of loops.
+    They are its typed expression, which operations are fused, and whether operations
+    are told apart to run outside of loops. The codecs here leave out what layers do.
     """
-
-    typing: TypedExpression
-    feeds: dict[int, tuple[Any, ...]]
-    unrolled: bool
-
-
-def portable(program: Program) -> Portable:
-    """Return what another process needs of a program to record examples."""
     expression: Any = program.expression
     feeds = {o: tuple(x) for o, x in expression.chosen.feeds.items()}
-    return Portable(expression.typing, feeds, expression.unrolled)
+    return expression.typing, feeds, expression.unrolled
 
 
 def missing(*inputs: object) -> NoReturn:
@@ -52,6 +46,11 @@ def _outline(name: str, params: object, *others: Any) -> Layer:
     """Return a layer with the attributes `LAYER`, which raises when it is called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
+
+
+def _parts_of_layer(layer: Layer) -> list[Any]:
+    # Another process may lack the classes of containers of parameters.
+    return [plain_containers(getattr(layer, name)) for name in LAYER]
 
 
 LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'combines', 'parts'
@@ -85,17 +84,29 @@ def _default(default: tuple[Any, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Codec:
-    """Two functions: `parts` takes a value apart, `make` builds one from the parts."""
+    """Two functions: `parts` takes a value apart, `make` builds one from the parts.
 
-    parts: Callable[[Any], tuple[Any, ...]]
+    Attributes:
+      classes: the classes of the parts; any if `None`. Files are data from elsewhere:
+        they cannot have `make` call methods of other classes.
+    """
+
+    parts: Callable[[Any], Iterable[Any]]
     make: Callable[..., Any]
+    classes: tuple[Any, ...] | None = None
 
 
-def _plain(block_class: type[Any], *names: str) -> Codec:
+def codec(make: Callable[..., Any], *names: str) -> Codec:
+    """Return the codec of values that `make` builds from attributes, dotted or not."""
+    getters = [operator.attrgetter(name) for name in names]
+    return Codec(lambda x: [get(x) for get in getters], make)
+
+
+def _bare_codec(block_class: type[Any], *names: str) -> Codec:
     """Return the codec of blocks that keep just these attributes."""
-    return Codec(
-        lambda x: tuple(getattr(x, name) for name in names),
+    return codec(
         lambda *values: _bare(block_class, **dict(zip(names, values, strict=True))),
+        *names,
     )
 
 
@@ -110,27 +121,25 @@ def _transform(block: b.InputTransform) -> tuple[Any, ...]:
 
 
 BLOCKS: dict[type, Codec] = {
-    b.Tensor: Codec(lambda x: (x.shape, x.type.dtype, x.below), b.Tensor),
+    b.Tensor: codec(b.Tensor, 'shape', 'type.dtype', 'below'),
     b.InputTransform: Codec(
         _transform, lambda fn, default: b.InputTransform(fn, **_default(default))
     ),
-    b.OneHotFromList: Codec(
-        lambda x: (x.items, x.type.dtype, x.strict), b.OneHotFromList
-    ),
-    b.FromTensor: Codec(lambda x: (x.value,), b.FromTensor),
-    b.Zeros: Codec(lambda x: (x.type,), b.Zeros),
-    b.Length: Codec(lambda x: (x.type.dtype,), b.Length),
+    b.OneHotFromList: codec(b.OneHotFromList, 'items', 'type.dtype', 'strict'),
+    b.FromTensor: codec(b.FromTensor, 'value'),
+    b.Zeros: codec(b.Zeros, 'type'),
+    b.Length: codec(b.Length, 'type.dtype'),
     b.Record: Codec(_fields_of_record, _record),
-    b.GetItem: _plain(b.GetItem, 'key', 'default'),
+    b.GetItem: _bare_codec(b.GetItem, 'key', 'default'),
     b.OneOf: Codec(_key_fn, lambda fn: _bare(b.OneOf, key_fn=fn)),
-    b.Metric: _plain(b.Metric, 'name'),
-    b.Reference: _plain(b.Reference, 'declaration'),
-    b.RNN: _plain(b.RNN, 'initial_state_from_input'),
-    b.Padded: _plain(b.Padded, 'length'),
-    b.Zip: _plain(b.Zip, 'strict'),
-    b.NGrams: _plain(b.NGrams, 'n'),
+    b.Metric: _bare_codec(b.Metric, 'name'),
+    b.Reference: _bare_codec(b.Reference, 'declaration'),
+    b.RNN: _bare_codec(b.RNN, 'initial_state_from_input'),
+    b.Padded: _bare_codec(b.Padded, 'length'),
+    b.Zip: _bare_codec(b.Zip, 'strict'),
+    b.NGrams: _bare_codec(b.NGrams, 'n'),
     **{
-        block_class: _plain(block_class)
+        block_class: _bare_codec(block_class)
         for block_class in (
             *(b.Void, b.Function, b.Identity, b.Pipe, b.AllOf, b.Optional, b.Share),
             *(Composition, b.Map, b.Fold, b.Reduce, b.Broadcast, b.Nth, b.Chain),
@@ -165,25 +174,30 @@ def _use(*values: Any) -> TypedUse:
 
 CODECS: dict[type, Codec] = {
     **BLOCKS,
-    TypedUse: Codec(lambda x: tuple(getattr(x, n) for n in USE), _use),
-    TypedExpression: Codec(
-        lambda x: (x.root, x.declarations, x.layers, x.metrics), TypedExpression
+    TypedUse: codec(_use, *USE),
+    TypedExpression: codec(
+        TypedExpression, *('root', 'declarations', 'layers', 'metrics')
     ),
-    Portable: Codec(lambda x: (x.typing, x.feeds, x.unrolled), Portable),
-    Forwarding: Codec(
-        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight, tuple(x.pulled)),
-        Forwarding,
-    ),
-    b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
-    Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), _outline),
+    Forwarding: codec(Forwarding, 'outputs', 'reads', 'is_straight', 'pulled'),
+    b.ForwardDeclaration: codec(_declaration, 'name', 'key'),
+    Layer: Codec(_parts_of_layer, _outline),
     Reader: Codec(lambda x: x.parts, learned_reader),
-    Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
+    Fill: codec(lambda name: Fill[name], 'name'),
+    t.TensorType: codec(t.TensorType, 'shape', 'dtype'),
+    t.SequenceType: codec(t.SequenceType, 'item'),
+    t.BroadcastType: codec(t.BroadcastType, 'item'),
+    t.ObjectType: codec(t.ObjectType),
+    t.VoidType: codec(t.VoidType),
+    t.KeyType: codec(t.KeyType, 'name'),
+    t.TupleType: codec(lambda items: t.TupleType(*items), 'items'),
+    t.StructType: codec(t.StructType, 'form', 'items'),
+    StructForm: codec(StructForm.of_keys, 'name', 'keys'),
 }
 
 
-def codec_of(value: object) -> tuple[str, Codec] | None:
-    """Return the tag and codec of a value's class; `None` if it has no codec."""
-    class_ = type(value)
+def class_of(value: object) -> type:
+    """Return the class whose codec writes a value, if it has one."""
     for base in b.Function, b.Record:  # a subclass as its base: its use has the rest
-        class_ = base if isinstance(value, base) else class_
-    return (class_.__name__, CODECS[class_]) if class_ in CODECS else None
+        if isinstance(value, base):
+            return base
+    return type(value)

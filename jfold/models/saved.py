@@ -8,6 +8,7 @@ for each capacity the program that `jax.export` writes of `apply`. Nothing is pi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from jax.tree_util import keystr, tree_leaves_with_path
 
 import jfold
 from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
@@ -25,11 +27,11 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
-from jfold.files.encoding import PLAIN, Decoder, Encoder, tags
+from jfold.files.encoding import PLAIN, Encoder, decode, tags
 from jfold.files.formats import UnknownFormatError, check_path, note_missing, reading
 from jfold.language.parameter_checks import as_asked, check_params
-from jfold.language.portable import Portable, portable
-from jfold.lower import lower_portable
+from jfold.language.portable import portable
+from jfold.lower import lower_typed
 from jfold.models.loaded import LoadedModel, make_step
 from jfold.models.model import Model
 from jfold.program.operations import Program
@@ -41,7 +43,7 @@ from jfold.scheduling.spec import RESIDUALS, STRATEGIES, Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 4
+FORMAT = 5
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 
@@ -98,15 +100,15 @@ def save(
     check_params(model.program.layers, params)
     specs = _specs(model, capacities)
     layers = (x.name for x in model.program.layers if x.params is not None)
-    params, leaves = {name: params[name] for name in layers}, list[Array]()
-    tree = _write_params(plain_containers(params), 'params', leaves)
+    params = {name: params[name] for name in layers}
+    leaves = _leaves(params)
     arrays, program = _write_program(model.program)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
     shapes = jax.tree.map(_shape, params)
     for n, spec in enumerate(specs):
         data = _export(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
-    content = {'program': program, 'params': tree, **_metadata(model.program, specs)}
+    content = {'program': program, **_metadata(model.program, specs)}
     with note_missing('`path` in a folder that exists, got another: make the folder'):
         storage.write(path, arrays, {'model': content})
 
@@ -218,49 +220,25 @@ def _refusal(refused: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def _write_params(value: object, where: str, leaves: list[Array]) -> Any:
-    """Return the structure of parameters as JSON, and append their arrays to `leaves`.
+def _leaves(params: object) -> list[Array]:
+    """Return the arrays of parameters, in the order of their plain containers.
 
-    In the JSON an array is its index in `leaves`.
-
-    Args:
-      where: the path to `value`, for messages.
+    The program has the containers, in its layers.
 
     Raises:
-      TypeError: a container is no dict, list or tuple, or a leaf no array of numbers.
+      TypeError: a leaf is no array of numbers.
     """
-    type_ = type(value)
-    if type_ is dict:
-        assert isinstance(value, dict)
-        pairs = [
-            [_key(k, where), _write_params(x, f'{where}[{k!r}]', leaves)]
-            for k, x in value.items()
-        ]
-        return ['dict', pairs]
-    if type_ in (list, tuple):
-        assert isinstance(value, list | tuple)
-        items = [_write_params(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
-        return [type_.__name__, items]
-    if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.can_hold(
-        value.dtype
-    ):
-        # In the dtype of JAX now: `jax.enable_x64` may differ where it is loaded.
-        leaves.append(np.asarray(value, jax.dtypes.canonicalize_dtype(value.dtype)))
-        return len(leaves) - 1
-    if value is None:
-        return None
-    raise TypeError(
-        f'expected parameters that are arrays of numbers, got {short_repr(value)} at '
-        f'{where}: leave it to functions, or make an array of it'
-    )
-
-
-def _key(key: object, where: str) -> Any:
-    if type(key) in (str, int):
-        return key
-    raise TypeError(
-        f'expected keys of parameters as str or int, got {short_repr(key)} at {where}'
-    )
+    leaves = tree_leaves_with_path(plain_containers(params))
+    for path, leaf in leaves:
+        is_array = isinstance(leaf, np.ndarray | np.generic | jax.Array)
+        if not (is_array and storage.can_hold(leaf.dtype)):
+            raise TypeError(
+                'expected parameters that are arrays of numbers, got '
+                f'{short_repr(leaf)} at params{keystr(path)}: leave it to functions, '
+                'or make an array of it'
+            )
+    # In the dtype of JAX now: `jax.enable_x64` may differ where it is loaded.
+    return [np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype)) for _, x in leaves]
 
 
 def _shape(leaf: Any) -> Any:
@@ -384,7 +362,7 @@ def _read_content(
     specs = tuple(_read_specs(program, saved))
     if not specs:
         raise ValueError('expected a capacity at least, got none')
-    params = _read_params(saved['params'], arrays)
+    params = _read_params(arrays, program)
     check_params(program.layers, params)
     return program, specs, params
 
@@ -417,13 +395,8 @@ def _versions_text(versions: Mapping[str, Any]) -> str:
 
 def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> Program:
     """Return a program; the inverse of `_write_program`."""
-    pools = {x.removeprefix(POOL): array for x, array in arrays.items()}
-    decoder = Decoder(pools)
-    decoder.read(document['records'])
-    expression = decoder.value(document['root'])
-    if not isinstance(expression, Portable):
-        raise TypeError(f'expected an expression, got {type(expression).__name__}')
-    return lower_portable(expression)
+    named = {x.removeprefix(POOL): array for x, array in arrays.items()}
+    return lower_typed(*decode(document['root'], document['records'], named))
 
 
 def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
@@ -443,14 +416,14 @@ def _tuples(value: object) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _read_params(tree: object, arrays: Mapping[str, Array]) -> object:
-    """Return parameters; the inverse of `_write_params`."""
-    if not isinstance(tree, list):
-        return None if tree is None else arrays[f'{PARAMS}{tree}']
-    name, items = tree
-    if name == 'dict':
-        return {key: _read_params(x, arrays) for key, x in items}
-    return {'list': list, 'tuple': tuple}[name](_read_params(x, arrays) for x in items)
+def _read_params(arrays: Mapping[str, Array], program: Program) -> dict[str, Any]:
+    """Return the parameters of a program, in the containers of its layers."""
+    layers = {x.name: x.params for x in program.layers if x.params is not None}
+    numbers = itertools.count()
+    params: dict[str, Any] = jax.tree.map(
+        lambda _: arrays[f'{PARAMS}{next(numbers)}'], layers
+    )
+    return params
 
 
 def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:

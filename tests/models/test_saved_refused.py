@@ -274,8 +274,8 @@ def test_other_versions(path: Path, tmp_path: Path) -> None:
         with refuses(f'{begin}, with {what}: {end}', jf.UnknownFormatError):
             jf.load(other)
 
-    check_refused('format 1, not 4', format=1)
-    check_refused('format 3, not 4', format=3, program={}, params=None)
+    check_refused('format 1, not 5', format=1)
+    check_refused('format 4, not 5', format=4, program={})
     program = saved(path)['program']
     classes = [*program['classes'], 'Later']
     check_refused(
@@ -303,9 +303,6 @@ NONSENSE: list[dict[str, Any]] = [
     {'program': {'classes': tags(), 'records': [['tuple', [3]]], 'root': [0]}},
     {'capacities': [{'examples': 1}]},
     {'capacities': 3},
-    {'params': ['dict', [['word', 99]]]},
-    {'params': ['set', []]},
-    {'params': ['dict', []]},
     {'versions': 3},
     {'capacities': [], 'layouts': []},
     {'residuals': []},
@@ -325,11 +322,23 @@ def test_a_file_that_says_nonsense(changes: Any, path: Path, tmp_path: Path) -> 
         jf.load(changed(path, tmp_path, **changes))
 
 
+@pytest.mark.parametrize('shape', [None, (3, 5), (2,)])
+def test_parameters_of_other_layers(shape: Any, path: Path, tmp_path: Path) -> None:
+    """An array that is missing, or of another shape, under a right checksum."""
+    arrays, metadata = storage.read(path)
+    kept = {name: x for name, x in arrays.items() if name != 'params/0'}
+    wrong = {} if shape is None else {'params/0': np.zeros(shape, 'float32')}
+    storage.write(tmp_path / 'm', kept | wrong, metadata)
+    with pytest.raises(jf.DamagedError, match='malformed'):
+        jf.load(tmp_path / 'm')
+
+
 def test_a_wrong_program_is_not_run(path: Path, tmp_path: Path) -> None:
     """It is checked as one that was lowered is."""
     program = saved(path)['program']
     records = [[*x] for x in program['records']]
-    uses = [n for n, x in enumerate(records) if x[0] == 'Typed']
+    uses = [n for n, x in enumerate(records) if x[0] == 'TypedUse']
+    assert uses
     parts = 1 + USE.index('parts')
     for n in uses:
         wrong = [*records]
