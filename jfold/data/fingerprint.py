@@ -21,7 +21,7 @@ import operator
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
@@ -295,38 +295,6 @@ def _name(value: object) -> str:
     return _name(type(value))
 
 
-@summary_of.register(type(None) | type(...) | str | bytes | int | float | complex)
-@summary_of.register(range | slice | enum.Enum | np.generic | np.dtype | Type)
-def _(value: object) -> Said:
-    return repr(value), ()
-
-
-@summary_of.register
-def _(value: type) -> Said:
-    return _name(value), ()
-
-
-@summary_of.register(list | tuple)
-def _(value: Sequence[object]) -> Said:
-    return type(value).__name__, _items(value)
-
-
-@summary_of.register(Mapping)
-def _(value: Mapping[object, object]) -> Said:
-    return type(value).__name__, _items(itertools.chain(*value.items()))
-
-
-def _items(values: Iterable[object]) -> list[object]:
-    """Return values in a list; if all are atoms, one text for all, for speed."""
-    items = list(values)
-    return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
-
-
-@summary_of.register(set | frozenset)
-def _(value: Set[object]) -> Said:
-    return type(value).__name__, sorted(map(contents, value))
-
-
 @summary_of.register(np.ndarray | jax.Array)
 def _(value: np.ndarray[Any, Any] | jax.Array) -> Said:
     array = np.asarray(value)
@@ -334,41 +302,6 @@ def _(value: np.ndarray[Any, Any] | jax.Array) -> Said:
     if array.dtype.hasobject:
         return text, array.ravel().tolist()
     return text, [hashlib.sha256(array.tobytes()).hexdigest()]
-
-
-@summary_of.register(re.Pattern)
-def _(value: re.Pattern[str]) -> Said:
-    return 'pattern', [value.pattern, value.flags]
-
-
-@summary_of.register(functools.partial)
-def _(value: functools.partial[object]) -> Said:
-    return f'partial({_name(value.func)})', [value.func, value.args, value.keywords]
-
-
-@summary_of.register(operator.itemgetter | operator.attrgetter | operator.methodcaller)
-def _(value: object) -> Said:
-    return _name(value), value.__reduce__()[1:]
-
-
-@summary_of.register
-def _(value: Reader) -> Said:
-    return value.__name__, [value.lazy, value.registry.signature()]
-
-
-@summary_of.register
-def _(value: Function) -> Said:
-    return repr(value), ()  # a layer, which runs on the device
-
-
-@summary_of.register
-def _(value: MethodType) -> Said:
-    return _name(value), [value.__func__, value.__self__]
-
-
-@summary_of.register
-def _(value: BuiltinMethodType) -> Said:
-    return _name(value), [value.__self__]
 
 
 @summary_of.register
@@ -385,6 +318,41 @@ def _(value: CodeType) -> Said:
     names = [value.co_names, value.co_varnames]
     body = [value.co_code, value.co_exceptiontable, value.co_consts]
     return 'code', [*arguments, flags, *names, *body]
+
+
+def _printed(value: object) -> Said:
+    return repr(value), ()
+
+
+def _items(values: Iterable[object]) -> list[object]:
+    """Return values in a list; if all are atoms, one text for all, for speed."""
+    items = list(values)
+    return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
+
+
+_SUMMARIES: dict[Any, Callable[[Any], Said]] = {
+    type(None) | type(...) | str | bytes | int | float | complex: _printed,
+    range | slice | enum.Enum | np.generic | np.dtype | Type: _printed,
+    Function: _printed,  # a layer, which runs on the device
+    type: lambda x: (_name(x), ()),
+    list | tuple: lambda x: (type(x).__name__, _items(x)),
+    Mapping: lambda x: (type(x).__name__, _items(itertools.chain(*x.items()))),
+    set | frozenset: lambda x: (type(x).__name__, sorted(map(contents, x))),
+    re.Pattern: lambda x: ('pattern', [x.pattern, x.flags]),
+    functools.partial: lambda x: (
+        f'partial({_name(x.func)})',
+        [x.func, x.args, x.keywords],
+    ),
+    operator.itemgetter | operator.attrgetter | operator.methodcaller: lambda x: (
+        _name(x),
+        x.__reduce__()[1:],
+    ),
+    Reader: lambda x: (x.__name__, [x.lazy, x.registry.signature()]),
+    MethodType: lambda x: (_name(x), [x.__func__, x.__self__]),
+    BuiltinMethodType: lambda x: (_name(x), [x.__self__]),
+}
+for classes, summary in _SUMMARIES.items():
+    summary_of.register(classes, summary)
 
 
 def _globals(fn: FunctionType) -> Iterator[object]:
