@@ -7,6 +7,7 @@ blocks are kept as the parts of its use.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,22 +43,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-def _outline(name: str, params: object, *others: Any) -> Layer:
-    """Return a layer with the attributes `LAYER`, which raises when it is called."""
-    options = dict(zip(LAYER[2:], others, strict=True))
-    return Layer(name, missing, None, params, **options)
-
-
-def _parts_of_layer(layer: Layer) -> list[Any]:
-    # Another process may lack the classes of containers of parameters.
-    return [plain_containers(getattr(layer, name)) for name in LAYER]
-
-
 LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'combines', 'parts'
-
-
-def _fields_of_record(block: b.Record) -> tuple[Any, ...]:
-    return tuple(key for key, _ in block.fields), block.length
 
 
 def _record(keys: tuple[Any, ...], length: int | None) -> Any:
@@ -76,10 +62,6 @@ def _bare(block_class: type[Any], **values: object) -> object:
     block = object.__new__(block_class)
     vars(block).update(values)
     return block
-
-
-def _default(default: tuple[Any, ...]) -> dict[str, Any]:
-    return {'default': default[0]} if default else {}
 
 
 @dataclass(frozen=True)
@@ -102,12 +84,14 @@ def codec(make: Callable[..., Any], *names: str) -> Codec:
     return Codec(lambda x: [get(x) for get in getters], make)
 
 
+def _keywords(make: Callable[..., Any], *names: str) -> Codec:
+    """Return the codec of values that `make` builds from attributes by their names."""
+    return codec(lambda *values: make(**dict(zip(names, values, strict=True))), *names)
+
+
 def _bare_codec(block_class: type[Any], *names: str) -> Codec:
     """Return the codec of blocks that keep just these attributes."""
-    return codec(
-        lambda *values: _bare(block_class, **dict(zip(names, values, strict=True))),
-        *names,
-    )
+    return _keywords(functools.partial(_bare, block_class), *names)
 
 
 def _key_fn(block: b.OneOf) -> tuple[Any, ...]:
@@ -120,16 +104,18 @@ def _transform(block: b.InputTransform) -> tuple[Any, ...]:
     return fn, block.default
 
 
+def _input_transform(fn: Any, default: tuple[Any, ...]) -> b.InputTransform:
+    return b.InputTransform(fn, **({'default': default[0]} if default else {}))
+
+
 BLOCKS: dict[type, Codec] = {
     b.Tensor: codec(b.Tensor, 'shape', 'type.dtype', 'below'),
-    b.InputTransform: Codec(
-        _transform, lambda fn, default: b.InputTransform(fn, **_default(default))
-    ),
+    b.InputTransform: Codec(_transform, _input_transform),
     b.OneHotFromList: codec(b.OneHotFromList, 'items', 'type.dtype', 'strict'),
     b.FromTensor: codec(b.FromTensor, 'value'),
     b.Zeros: codec(b.Zeros, 'type'),
     b.Length: codec(b.Length, 'type.dtype'),
-    b.Record: Codec(_fields_of_record, _record),
+    b.Record: Codec(lambda x: (tuple(key for key, _ in x.fields), x.length), _record),
     b.GetItem: _bare_codec(b.GetItem, 'key', 'default'),
     b.OneOf: Codec(_key_fn, lambda fn: _bare(b.OneOf, key_fn=fn)),
     b.Metric: _bare_codec(b.Metric, 'name'),
@@ -153,20 +139,18 @@ USE = (
 )
 
 
-def _use(*values: Any) -> TypedUse:
-    """Return the use of a block with these values of the attributes `USE`.
+def _use(*, path: str, **attributes: Any) -> TypedUse:
+    """Return the use of a block; keep its path, as the bare block prints differently.
 
     Raise `TypeError` if the block or a part is of another class.
     """
-    attributes = dict(zip(USE, values, strict=True))
-    path = attributes.pop('path')  # kept, as the bare block would print differently
     use = TypedUse(**attributes)
-    name = type(use.block).__name__
     # Files are data from elsewhere, so nothing is taken on trust.
     parts_are_uses = type(use.parts) is tuple and all(
-        part is None or isinstance(part, TypedUse) for part in use.parts
+        isinstance(part, TypedUse | None) for part in use.parts
     )
     if not parts_are_uses or not isinstance(use.block, b.Block):
+        name = type(use.block).__name__
         raise TypeError(f'expected the use of a block, got one of {name}')
     vars(use).update(path=path)
     return use
@@ -174,13 +158,18 @@ def _use(*values: Any) -> TypedUse:
 
 CODECS: dict[type, Codec] = {
     **BLOCKS,
-    TypedUse: codec(_use, *USE),
+    TypedUse: _keywords(_use, *USE),
     TypedExpression: codec(
         TypedExpression, *('root', 'declarations', 'layers', 'metrics')
     ),
     Forwarding: codec(Forwarding, 'outputs', 'reads', 'is_straight', 'pulled'),
     b.ForwardDeclaration: codec(_declaration, 'name', 'key'),
-    Layer: Codec(_parts_of_layer, _outline),
+    Layer: Codec(
+        lambda x: [plain_containers(getattr(x, name)) for name in LAYER],
+        lambda *values: Layer(
+            call=missing, init=None, **dict(zip(LAYER, values, strict=True))
+        ),
+    ),
     Reader: Codec(lambda x: x.parts, learned_reader),
     Fill: codec(lambda name: Fill[name], 'name'),
     t.TensorType: codec(t.TensorType, 'shape', 'dtype'),
