@@ -33,7 +33,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.files.naming import name_of, named, told
 from jfold.files.storage import EXTENDED, can_hold
 from jfold.language import portable
-from jfold.language.portable import Codec, codec
+from jfold.language.portable import Codec, reduced
 from jfold.language.typed import TypedUse
 
 Array = np.ndarray[Any, Any]
@@ -55,12 +55,7 @@ def _dict(*parts: Any) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _arguments(value: Any) -> Sequence[Any]:
-    """Return the arguments with which an object of `operator` was constructed."""
-    return tuple(value.__reduce__()[1])
-
-
-def _arguments_of_call(value: Any) -> tuple[Any, ...]:
+def _parts_of_call(value: operator.methodcaller) -> tuple[Any, ...]:
     fn, args = value.__reduce__()
     if isinstance(fn, functools.partial):  # only with keyword arguments
         return (*fn.args, *args), dict(fn.keywords)
@@ -85,18 +80,18 @@ _CLASSES: dict[type, Codec] = {
     dict: Codec(lambda x: itertools.chain(*x.items()), _dict),
     set: Codec(_sorted, lambda *parts: {*parts}),
     frozenset: Codec(_sorted, lambda *parts: frozenset(parts)),
-    slice: codec(slice, 'start', 'stop', 'step'),
-    range: Codec(lambda x: (x.start, x.stop, x.step), range, (int, int, int)),
+    slice: reduced(slice),
+    range: reduced(range, int, int, int),
     type(...): Codec(lambda _: (), lambda: ..., ()),
     functools.partial: Codec(
         lambda x: (x.func, x.args, dict(x.keywords)),
         lambda fn, args, options: functools.partial(fn, *args, **options),
         (object, tuple, dict),
     ),
-    operator.itemgetter: Codec(_arguments, operator.itemgetter),
-    operator.attrgetter: Codec(_arguments, operator.attrgetter),
+    operator.itemgetter: reduced(operator.itemgetter),
+    operator.attrgetter: reduced(operator.attrgetter),
     operator.methodcaller: Codec(
-        _arguments_of_call,
+        _parts_of_call,
         lambda args, options: operator.methodcaller(*args, **options),
         (tuple, dict),
     ),

@@ -79,13 +79,9 @@ class Reader(Ranking):
         return getattr(self.lazy, '__name__', 'lazy')
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return learned_reader, self.parts
-
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        """The arguments of `learned_reader` for a reader like this one."""
         # Entries have functions of JAX; another process learns them from the same data.
-        return self.lazy, self.history, self.registry.signature()
+        parts = self.lazy, self.history, self.registry.signature()
+        return learned_reader, parts
 
 
 def learned_reader(

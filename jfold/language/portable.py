@@ -84,6 +84,11 @@ def codec(make: Callable[..., Any], *names: str) -> Codec:
     return Codec(lambda x: [get(x) for get in getters], make)
 
 
+def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
+    """Return the codec of values that pickle, too, has `make` build."""
+    return Codec(lambda x: x.__reduce__()[1], make, classes or None)
+
+
 def _keywords(make: Callable[..., Any], *names: str) -> Codec:
     """Return the codec of values that `make` builds from attributes by their names."""
     return codec(lambda *values: make(**dict(zip(names, values, strict=True))), *names)
@@ -170,17 +175,17 @@ CODECS: dict[type, Codec] = {
             call=missing, init=None, **dict(zip(LAYER, values, strict=True))
         ),
     ),
-    Reader: Codec(lambda x: x.parts, learned_reader),
+    Reader: reduced(learned_reader),
     Fill: codec(lambda name: Fill[name], 'name'),
     t.TensorType: codec(t.TensorType, 'shape', 'dtype'),
-    t.SequenceType: codec(t.SequenceType, 'item'),
-    t.BroadcastType: codec(t.BroadcastType, 'item'),
+    t.SequenceType: reduced(t.SequenceType),
+    t.BroadcastType: reduced(t.BroadcastType),
     t.ObjectType: codec(t.ObjectType),
     t.VoidType: codec(t.VoidType),
     t.KeyType: codec(t.KeyType, 'name'),
-    t.TupleType: codec(lambda items: t.TupleType(*items), 'items'),
-    t.StructType: codec(t.StructType, 'form', 'items'),
-    StructForm: codec(StructForm.of_keys, 'name', 'keys'),
+    t.TupleType: reduced(t.TupleType),
+    t.StructType: reduced(t.StructType),
+    StructForm: reduced(StructForm.of_keys),
 }
 
 
