@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from jfold import blocks as b
@@ -43,12 +43,14 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'combines', 'parts'
+# The attributes that are kept of a layer, and of the use of a block.
+CODE = 'call', 'init', 'evaluating', 'owner'
+LAYER = tuple(x.name for x in fields(Layer) if x.name not in CODE)
+USE = (*(x.name for x in fields(TypedUse)), 'path')
 
 
 def _record(keys: tuple[Any, ...], length: int | None) -> Any:
-    fields = tuple((key, None) for key in keys)
-    return _bare(b.Record, fields=fields, length=length)
+    return _bare(b.Record, fields=tuple((key, None) for key in keys), length=length)
 
 
 def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
@@ -82,6 +84,11 @@ def codec(make: Callable[..., Any], *names: str) -> Codec:
     """Return the codec of values that `make` builds from attributes, dotted or not."""
     getters = [operator.attrgetter(name) for name in names]
     return Codec(lambda x: [get(x) for get in getters], make)
+
+
+def _fields(type_: type[Any]) -> Codec:
+    """Return the codec of a dataclass whose constructor takes all its fields."""
+    return codec(type_, *(x.name for x in fields(type_)))
 
 
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
@@ -138,10 +145,6 @@ BLOCKS: dict[type, Codec] = {
         )
     },
 }
-USE = (
-    *('block', 'where', 'input', 'output', 'parts', 'layer', 'order', 'origins'),
-    *('shared', 'draws', 'observes', 'facts', 'path'),
-)
 
 
 def _use(*, path: str, **attributes: Any) -> TypedUse:
@@ -164,10 +167,8 @@ def _use(*, path: str, **attributes: Any) -> TypedUse:
 CODECS: dict[type, Codec] = {
     **BLOCKS,
     TypedUse: _keywords(_use, *USE),
-    TypedExpression: codec(
-        TypedExpression, *('root', 'declarations', 'layers', 'metrics')
-    ),
-    Forwarding: codec(Forwarding, 'outputs', 'reads', 'is_straight', 'pulled'),
+    TypedExpression: _fields(TypedExpression),
+    Forwarding: _fields(Forwarding),
     b.ForwardDeclaration: codec(_declaration, 'name', 'key'),
     Layer: Codec(
         lambda x: [plain_containers(getattr(x, name)) for name in LAYER],
@@ -177,11 +178,11 @@ CODECS: dict[type, Codec] = {
     ),
     Reader: reduced(learned_reader),
     Fill: codec(lambda name: Fill[name], 'name'),
-    t.TensorType: codec(t.TensorType, 'shape', 'dtype'),
+    t.TensorType: _fields(t.TensorType),
     t.SequenceType: reduced(t.SequenceType),
     t.BroadcastType: reduced(t.BroadcastType),
-    t.ObjectType: codec(t.ObjectType),
-    t.VoidType: codec(t.VoidType),
+    t.ObjectType: _fields(t.ObjectType),
+    t.VoidType: _fields(t.VoidType),
     t.KeyType: codec(t.KeyType, 'name'),
     t.TupleType: reduced(t.TupleType),
     t.StructType: reduced(t.StructType),

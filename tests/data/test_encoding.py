@@ -12,7 +12,6 @@ import operator
 import re
 import sys
 from collections import Counter, OrderedDict, namedtuple
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,11 @@ from jfold.data.fingerprint import fingerprint
 from jfold.files.encoding import Encoder, decode, tags
 from jfold.files.naming import name_of, named, told
 from jfold.language.names import TAKEN, WRITTEN
-from jfold.language.portable import BLOCKS, LAYER, USE, portable
-from jfold.language.typed import TypedExpression, TypedUse
+from jfold.language.portable import BLOCKS, portable
+from jfold.language.typed import TypedUse
 from jfold.language.writing import write
 from jfold.lower import lower_typed
-from jfold.program.operations import Layer, Program
+from jfold.program.operations import Program
 
 
 class Colour(enum.Enum):
@@ -288,16 +287,6 @@ def test_programs_of_any_expression(expression: Expression) -> None:
     code = encoder.encode(portable(program))
     read = decode(code, encoder.records, encoder.arrays)
     check_same(lower_typed(*read), program)
-
-
-def test_nothing_is_left_out_of_an_expression() -> None:
-    """Every field of its classes is written, but for what layers do."""
-    every = {x.name for x in fields(Layer)}
-    assert every - {*LAYER} == {'call', 'init', 'evaluating', 'owner'}
-    assert {x.name for x in fields(TypedUse)} | {'path'} == {*USE}
-    assert {x.name for x in fields(TypedExpression)} == {
-        *('root', 'declarations', 'layers', 'metrics')
-    }
 
 
 def test_an_expression_may_be_nested_without_limit() -> None:
