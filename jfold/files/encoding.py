@@ -55,7 +55,7 @@ def _dict(*parts: Any) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _parts_of_call(value: operator.methodcaller) -> tuple[Any, ...]:
+def _parts_of_call(value: Any) -> tuple[Any, ...]:
     fn, args = value.__reduce__()
     if isinstance(fn, functools.partial):  # only with keyword arguments
         return (*fn.args, *args), dict(fn.keywords)
@@ -113,7 +113,7 @@ _BY_TAG: dict[str, Codec] = {
         lambda dtype, item: dtype.type(item),
         (np.dtype, bool | int | float | complex | str | bytes),
     ),
-    'name': Codec(name_of, named, (str, str)),
+    'name': Codec(lambda x: name_of(x) or (), named, (str, str)),
 }
 
 
@@ -124,9 +124,9 @@ def tags() -> list[str]:
 
 def _tag(value: Any) -> str | None:
     """Return the tag of a value that has a codec, else `None`."""
-    type_ = portable.class_of(value)
+    type_: Any = portable.class_of(value)
     if type_ in _CLASSES:
-        return type_.__name__
+        return str(type_.__name__)
     if isinstance(value, enum.Enum) and value.name in type_.__members__:
         return 'enum'  # a combination of flags is no member
     if isinstance(value, np.dtype) and _is_scalar(value):
