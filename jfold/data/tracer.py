@@ -36,9 +36,6 @@ class Tracer:
     scheduler: Scheduler
     fingerprint: dict[str, Any]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {'scheduler': self.scheduler, 'fingerprint': self.fingerprint}
-
     @property
     def program(self) -> Program:
         """The program that examples are traced for."""

@@ -56,9 +56,6 @@ class Source(Memoized):
         function: Callable[[Sequence[Any]], Any] = names['record']
         return function
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {x: getattr(self, x) for x in ('text', 'names', 'recording')}
-
     def __str__(self) -> str:
         return self.text
 
