@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 from jfold import blocks as b
 
@@ -26,7 +25,7 @@ from jfold.language import (
 )
 from jfold.language.block_types import input_type, result_type
 from jfold.language.expression import Expression
-from jfold.language.fusion import apply_fusion, fuse
+from jfold.language.fusion import apply_fusion, choose_feeds
 from jfold.language.generate import generate_source
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output
@@ -71,24 +70,22 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     """
     typing = infer(root)
     check_output(typing.root, typing.metrics)
-    return lower_typed(typing, None if fuses else {}, unrolls)
+    return lower_typed(typing, fuses, unrolls)
 
 
-def lower_typed(
-    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
-) -> Program:
+def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     """Lower a typed expression to a `Program`.
 
+    It need not have the code of its layers; see `portable`.
+
     Args:
-      feeds: the operations to fuse, as `OperationChoice.feeds`: `{}` for none; chosen
-        here if `None`.
-      unrolls: see `lower`.
+      fuses, unrolls: see `lower`.
 
     Raises:
       TypeError: a recursion never ends, or blocks are nested too deep.
     """
     with _tall_stack():
-        return _lowered(typing, feeds, unrolls)
+        return _lowered(typing, fuses, unrolls)
 
 
 @contextlib.contextmanager
@@ -107,19 +104,15 @@ def _tall_stack() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def _lowered(
-    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
-) -> Program:
+def _lowered(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     tables, chosen = Tables(typing), OperationChoice()
     # Written without fusion first, to see which results are read where.
     round_, text = generate_source(tables, chosen)
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
     uses, grouped, listed = round_.uses, round_.grouped, tables.listed
-    if feeds is None:
-        chosen = fuse(round_.program(listed), uses, grouped)
-    else:
-        chosen = apply_fusion(feeds, listed, uses, grouped)
+    feeds = choose_feeds(round_.program(listed), uses, grouped) if fuses else {}
+    chosen = apply_fusion(feeds, listed, uses, grouped)
     if chosen.feeds:  # fusion renumbers operations, so the source is written again
         round_, text = generate_source(tables, chosen)
     unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None

@@ -46,31 +46,17 @@ Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by reader, the origins of it
 Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 
 
-def fuse(
-    program: Operations, uses: Sequence[Use], grouped: Set[int]
-) -> OperationChoice:
-    """Return the operations after fusion, without operations that nothing applies.
-
-    Args:
-      program: the program whose operations the uses apply.
-      uses: the applications of operations, with the readers of their results.
-      grouped: operations that reduce groups of items, which are never fused.
-    """
-    feeds = _choose_feeds(program, _uses(program, uses, grouped))
-    return apply_fusion(feeds, program.operations, uses, grouped)
-
-
 def apply_fusion(
     feeds_of: Joined,
     operations: Sequence[Operation],
     uses: Sequence[Use],
     grouped: Set[int],
 ) -> OperationChoice:
-    """Return the operations after fusion as given, without those that nothing applies.
+    """Return the operations after fusion, without those that nothing applies.
 
     Args:
-      feeds_of: per operation that others are fused into, the origin of each input.
-      operations, uses, grouped: see `fuse`.
+      feeds_of: what `choose_feeds` returns; empty for no fusion.
+      operations, uses, grouped: see there.
     """
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
@@ -89,8 +75,17 @@ def apply_fusion(
 # ---- selection -----------------------------------------------------------------------
 
 
-def _choose_feeds(program: Operations, uses: Uses) -> Joined:
-    """Return per operation that others are fused into the origin of each input."""
+def choose_feeds(
+    program: Operations, applications: Sequence[Use], grouped: Set[int]
+) -> Joined:
+    """Return per operation that others are fused into the origin of each input.
+
+    Args:
+      program: the program whose operations are applied.
+      applications: of operations, with the readers of their results.
+      grouped: operations that reduce groups of items, which are never fused.
+    """
+    uses = _uses(program, applications, grouped)
     result: dict[int, list[Feed]] = {}
     reader = {o: read for o in uses if (read := _reader(o, uses))}
     if not reader:

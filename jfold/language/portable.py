@@ -25,17 +25,14 @@ from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Program
 
 
-def portable(
-    program: Program,
-) -> tuple[TypedExpression, dict[int, tuple[Any, ...]], bool]:
+def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
     """Return the arguments of `lower_typed` that give the same program.
 
-    They are its typed expression, which operations are fused, and whether operations
-    are told apart to run outside of loops. The codecs here leave out what layers do.
+    They are its typed expression, whether operations are fused, and whether they are
+    told apart to run outside of loops. The codecs here leave out what layers do.
     """
     expression: Any = program.expression
-    feeds = {o: tuple(x) for o, x in expression.chosen.feeds.items()}
-    return expression.typing, feeds, expression.unrolled
+    return expression.typing, bool(expression.chosen.feeds), expression.unrolled
 
 
 def missing(*inputs: object) -> NoReturn:
