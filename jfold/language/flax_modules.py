@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -40,16 +40,11 @@ class Called:
       draws: (keyless, params, inputs) -> the names of the random streams that a call
         draws from, where `keyless(params, *inputs)` is that call without keys, and
         params and inputs are specs.
-      owner: what identifies the module of the parameters, which all methods of one
-        module share; `None` if no other callable has these parameters.
-      is_module: whether it is a Flax module or a method of one.
     """
 
     call: Callable[[Any, Sequence[Any], Keys], Any]
-    init: Callable[..., Any] | None
+    init: Callable[..., Any] | None = None
     draws: Callable[[Any, Any, Sequence[Any]], Streams] = lambda *_: ()
-    owner: Hashable = None
-    is_module: bool = False
 
 
 def called(fn: object) -> Called | None:
@@ -183,53 +178,41 @@ def _from_linen(module: Module, method: str) -> Called:
 
     def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         rngs = {name: key for name, key in keys.items() if key is not None}
-        with _deterministic(module, method, _evaluates(keys)):
-            return module.apply({'params': params}, *inputs, rngs=rngs, method=method)
-
-    def evaluated(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         try:
-            return call(params, inputs, keys)
+            with _deterministic(module, method, _evaluates(keys)):
+                return module.apply(
+                    {'params': params}, *inputs, rngs=rngs, method=method
+                )
         except _invalid_rng() as error:
             if not _evaluates(keys):
                 raise
             raise UnexpectedDrawError(str(error)) from error
 
-    draws = functools.partial(_linen_draws, call)
-    return Called(evaluated, init, draws, id(module), is_module=True)
+    def draws(
+        keyless: Callable[..., Any], params: ArrayTree, inputs: Sequence[Any]
+    ) -> Streams:
+        # Without a key Linen raises and names the stream: add one, trace again.
+        keys: dict[str, jax.Array] = {}
+        while True:
+            try:
+                if keys:
+                    jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
+                else:  # the caller traces `keyless` next, and JAX caches its trace
+                    jax.eval_shape(keyless, params, *inputs)
+            except _invalid_rng() as error:
+                match = _WANTED.search(str(error))
+                if match is None or match[1] in keys:
+                    raise
+                keys[match[1]] = jax.random.key(0)
+            else:
+                return tuple(keys)
+
+    return Called(call, init, draws)
 
 
 def _invalid_rng() -> type[Exception]:
     error: type[Exception] = sys.modules['flax.errors'].InvalidRngError
     return error
-
-
-def _linen_draws(
-    call: Callable[..., Any],
-    keyless: Callable[..., Any],
-    params: ArrayTree,
-    inputs: Sequence[Any],
-) -> Streams:
-    """Return the names of the streams that a Linen module draws from, by trial.
-
-    Args:
-      call: (params, inputs, keys) -> outputs; traced only.
-      keyless: (params, *inputs) -> outputs, without keys.
-    """
-    # Without a key Linen raises and names the stream: add a key for it, trace again.
-    keys: dict[str, jax.Array] = {}
-    while True:
-        try:
-            if keys:
-                jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
-            else:  # the caller traces `keyless` next, and JAX caches its trace
-                jax.eval_shape(keyless, params, *inputs)
-        except _invalid_rng() as error:
-            match = _WANTED.search(str(error))
-            if match is None or match[1] in keys:
-                raise
-            keys[match[1]] = jax.random.key(0)
-        else:
-            return tuple(keys)
 
 
 @contextlib.contextmanager
@@ -326,7 +309,7 @@ def _from_nnx(module: Module, method: str) -> Called:
         return tuple(sorted(drawn))
 
     # An NNX module has had its parameters since it was made: `init` returns these.
-    return Called(call, lambda *_: params, draws, id(module), is_module=True)
+    return Called(call, lambda *_: params, draws)
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:

@@ -21,6 +21,7 @@ from jfold.blocks.external import Rows
 from jfold.combinators import Function
 from jfold.language.flax_modules import (
     Called,
+    Streams,
     called,
     check_closed_over,
     is_module,
@@ -77,20 +78,17 @@ def _callable_key(fn: object) -> Hashable:
 def adapt(function: Function) -> Called:
     """Return a `Function` block as a `Called`, with a uniform signature."""
     fn, init = function.fn, function.init
-    if isinstance(fn, Rows):
-        return Called(lambda params, inputs, keys: fn(params, *inputs), None)
-    module = called(fn)
-    uniform = module or Called(lambda _, inputs, keys: fn(*inputs, **keys), None)
-    if init is not None and module is None:
-        call = lambda params, inputs, keys: fn(params, *inputs, **keys)  # noqa: E731
-        uniform = Called(call, None)
+    uniform = called(fn)
+    if uniform is None and init is None:
+        uniform = Called(lambda _, inputs, keys: fn(*inputs, **keys))
+    elif uniform is None:
+        uniform = Called(lambda params, inputs, keys: fn(params, *inputs, **keys))
     if init is not None:
         drawn = init if takes_specs(init) else lambda key, *_: init(key)
         uniform = dataclasses.replace(uniform, init=drawn)
     if rngs := tuple(function.rngs):
         uniform = dataclasses.replace(uniform, draws=lambda *_: rngs)
-    owner = None if module is None else (module.owner, function.name)
-    return dataclasses.replace(uniform, owner=owner)
+    return uniform
 
 
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
@@ -103,27 +101,32 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     check_init(function, len(arguments))
     if function.init is None:
         check_closed_over(function.fn)
-    name = function.name or callable_name(module_of(function.fn))
-    uniform = adapt(function)
+    module = module_of(function.fn)
+    name = function.name or callable_name(module)
     if isinstance(function.fn, Rows):
-        spec, call = function.fn.spec, _layer_call(uniform, ())
-        return Layer(name, call, None, spec, external=True)
+        return Layer(name, function.fn, None, function.fn.spec, external=True)
+    uniform = adapt(function)
     specs = [to_spec(argument) for argument in arguments]
-    uniform, params = _parameters(uniform, specs)
+    init, params = uniform.init, _parameters(uniform.init, specs)
+    has_params = bool(jax.tree.leaves(params))
+    calling = functools.partial(_layer_call, uniform, None if has_params else params)
     rows = 2 if function.batched else None  # any number will do
-    keyless = _layer_call(uniform, ())
-    inputs = [to_spec(argument, rows) for argument in arguments]
+    keyless, inputs = calling(()), [to_spec(x, rows) for x in arguments]
     rngs = uniform.draws(keyless, params, inputs)
-    _check_batched(function, uniform, rngs)
+    if function.batched and is_module(module) and rngs:
+        raise TypeError(
+            f'expected a module that draws, {list(rngs)}, on one example, got '
+            '`batched=True`, where each row has a key of its own: leave it out'
+        )
     return Layer(
         name,
-        _layer_call(uniform, rngs) if rngs else keyless,
-        None if uniform.init is None else functools.partial(_draw, uniform.init, specs),
-        params,
+        calling(rngs) if rngs else keyless,
+        functools.partial(_draw, init, specs) if init and has_params else None,
+        params if has_params else None,
         function.batched,
         rngs=rngs,
-        evaluating=_layer_call(uniform, rngs, evaluates=True) if rngs else None,
-        owner=uniform.owner,
+        evaluating=calling(rngs, evaluates=True) if rngs else None,
+        owner=(id(module), function.name) if has_params and is_module(module) else None,
         combines=_combines(function.fn) if function.init is None else '',
     )
 
@@ -133,56 +136,35 @@ def _combines(fn: Callable[..., Any]) -> str:
     return next((name for known, name in COMBINING if fn is known), '')
 
 
-def _parameters(uniform: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
-    """Return a callable and the specs of its parameters, or `None` without any.
-
-    A callable whose `init` returns no arrays is returned without `init`.
-    """
-    init, call = uniform.init, uniform.call
+def _parameters(init: Init | None, specs: Sequence[Specs]) -> ArrayTree | None:
+    """Return the specs of the parameters that `init` makes; `None` without `init`."""
     if init is None:
-        return uniform, None
+        return None
     params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
-    params = jax.tree.map(strong, params)
-    if jax.tree.leaves(params):
-        return uniform, params
-    draws = uniform.draws
-    bare = Called(
-        lambda _, inputs, keys: call(params, inputs, keys),
-        None,
-        lambda keyless, _, inputs: draws(keyless, params, inputs),
-        is_module=uniform.is_module,
-    )
-    return bare, None
-
-
-def _check_batched(function: Function, uniform: Called, rngs: tuple[str, ...]) -> None:
-    """Raise TypeError if a batched module draws: it has one key for all rows."""
-    if function.batched and uniform.is_module and rngs:
-        raise TypeError(
-            f'expected a module that draws, {list(rngs)}, on one example, got '
-            '`batched=True`, where each row has a key of its own: leave it out'
-        )
+    return jax.tree.map(strong, params)
 
 
 def _layer_call(
-    uniform: Called, rngs: tuple[str, ...], evaluates: bool = False
+    uniform: Called, none: ArrayTree | None, rngs: Streams, evaluates: bool = False
 ) -> Callable[..., Any]:
     """Return the function (params, *keys, *inputs) -> outputs of a layer.
 
     Args:
+      none: what `init` has made, if that holds no parameters.
       rngs: the names of the streams of the keys, each [2] uint32.
       evaluates: whether nothing is drawn, whatever the keys.
     """
 
-    def call(params: ArrayTree, *arrays: jax.Array) -> ArrayTree:
+    def call(params: ArrayTree | None, *arrays: jax.Array) -> ArrayTree:
         pairs = zip(rngs, arrays, strict=False)
         keys = {name: None if evaluates else as_key(x) for name, x in pairs}
-        return uniform.call(params, arrays[len(rngs) :], keys)
+        inputs = arrays[len(rngs) :]
+        return uniform.call(none if params is None else params, inputs, keys)
 
     return call
 
 
-def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
+def _draw(init: Init, specs: Sequence[Specs], key: jax.Array) -> object:
     return jax.tree.map(lambda x: strong(jnp.asarray(x)), init(key, *specs))
 
 
