@@ -5,8 +5,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import jfold.models.exported  # noqa: F401  registers schedules with `jax.export`
-from jfold.base.displays import Displays, bind_displays
 from jfold.base.errors import InputError, ProgramBudgetError
+from jfold.base.late import bind_late
 from jfold.blocks import (
     RNN,
     AllOf,
@@ -51,7 +51,6 @@ from jfold.blocks.compose import Composition, compose, recursive
 from jfold.blocks.external import External
 from jfold.blocks.lazy import Lazy, float32, int32, lazy, observe, select, tensor
 from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
-from jfold.combinators import Passes, bind_passes
 from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Capacity
@@ -186,24 +185,21 @@ _LATER = {
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
-def _passes() -> Passes:
-    """Import the passes behind `Block.eval`, `input_type` and `output_type`."""
-    from jfold.debug.evaluation import evaluate
-    from jfold.lower import input_type, result_type
-
-    return Passes(evaluate, input_type, result_type)
-
-
-def _displays() -> Displays:
-    """Import the displays that notebooks show."""
-    from jfold.display.drawing import html_of
-    from jfold.display.error_page import error_traceback
-
-    return Displays(html_of, error_traceback)
+# What methods of blocks and errors call, and displayed objects.
+_LATE = {
+    'error_traceback': 'display.error_page',
+    'evaluate': 'debug.evaluation',
+    'html_of': 'display.drawing',
+    'input_type': 'lower',
+    'result_type': 'lower',
+}
 
 
-bind_passes(_passes)
-bind_displays(_displays)
+def _imported(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f'jfold.{module}'), name)
+
+
+bind_late(lambda name: _imported(_LATE[name], name))
 
 
 def __getattr__(name: str) -> Any:
@@ -211,8 +207,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f'jfold.flax.{name}')
     if name in _HOME:
-        value = getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
-        return globals().setdefault(name, value)
+        return globals().setdefault(name, _imported(_HOME[name], name))
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

@@ -8,7 +8,6 @@ file with `Block`; all other blocks are in `blocks`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
@@ -26,6 +25,7 @@ import numpy as np
 from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import DrawOptions, Rngs
+from jfold.base.late import late
 from jfold.base.memo import Memoized
 from jfold.base.operands import RECORDER, Item, Operand, open_scope, pack_sources
 from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call
@@ -73,7 +73,7 @@ class Block(Memoized, Displayed):
         6.0
         """
         drawing = DrawOptions(rngs, id, deterministic)
-        return bound_passes().evaluate(self, example, params, external, drawing)
+        return late('evaluate')(self, example, params, external, drawing)
 
     @property
     @api_boundary
@@ -83,7 +83,8 @@ class Block(Memoized, Displayed):
         Raises:
           TypeError: types clash inside this block.
         """
-        return bound_passes().input_type(self)
+        type_: Type | None = late('input_type')(self)
+        return type_
 
     @property
     @api_boundary
@@ -93,12 +94,14 @@ class Block(Memoized, Displayed):
         Raises:
           TypeError: types clash inside this block.
         """
-        return bound_passes().output_type(self)
+        type_: Type | None = late('result_type')(self)
+        return type_
 
     @api_boundary
     def reads(self, *sources: Any) -> Operand:
         """Wire this block to sources, once, within a scope; return its wire."""
-        return open_scope(self, sources).link(self, pack_sources(sources))
+        wire: Operand = open_scope(self, sources).link(self, pack_sources(sources))
+        return wire
 
     def __call__(self, *sources: Any) -> Any:
         """Return its wire on wires of `compose`, or its value in a lazy function."""
@@ -108,7 +111,8 @@ class Block(Memoized, Displayed):
 
     @api_boundary
     def _wired(self, sources: tuple[Any, ...]) -> Operand:
-        return open_scope(self, sources).add(self, pack_sources(sources))
+        wire: Operand = open_scope(self, sources).add(self, pack_sources(sources))
+        return wire
 
     def __getitem__(self, key: object) -> Item:
         """Return an item of this block's result, as a source in a composition."""
@@ -152,39 +156,6 @@ class Block(Memoized, Displayed):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
     __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __or__ = _no_value
-
-
-# ---- passes over blocks --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Passes:
-    """The compiler passes behind methods of `Block`, for all kinds of blocks.
-
-    Attributes:
-      evaluate: runs a block on an example, given parameters, external arrays and keys.
-      input_type, output_type: return a type of a block, as the properties of `Block`.
-    """
-
-    evaluate: Callable[[Block, object, Any, Any, DrawOptions], Any]
-    input_type: Callable[[Block], Type | None]
-    output_type: Callable[[Block], Type | None]
-
-
-_loaders: list[Callable[[], Passes]] = []
-
-
-def bind_passes(load: Callable[[], Passes]) -> None:
-    """Set the function that imports the passes at the first call of a method.
-
-    Passes import blocks, so blocks cannot import passes; the package binds them.
-    """
-    _loaders[:] = [functools.cache(load)]
-
-
-def bound_passes() -> Passes:
-    """Return the bound passes; `import jfold` has bound them."""
-    return _loaders[0]()
 
 
 # ---- short-hands ---------------------------------------------------------------------

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.tree_util import GetAttrKey, keystr
+from jax.tree_util import GetAttrKey
+
+from jfold.base.structs import key_name
 
 PLAIN = dict, list, tuple
 
@@ -44,17 +46,6 @@ def plain_containers(tree: object) -> Any:
         (content,) = by_key.values()
         return content
     return {key_name(key): part for key, part in by_key.items()}
-
-
-def key_name(key: object) -> object:
-    """Return the dict key, index or attribute in one entry of a JAX key path.
-
-    An entry of an unknown class gives its text by `keystr`.
-    """
-    for attribute in 'key', 'idx', 'name':
-        if hasattr(key, attribute):
-            return getattr(key, attribute)
-    return keystr((key,))
 
 
 def plain_leaves(tree: object) -> list[Any]:

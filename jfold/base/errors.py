@@ -11,7 +11,8 @@ from typing import Any, Self, TypeGuard
 
 import numpy as np
 
-from jfold.base.displays import Displayed, bound_displays
+from jfold.base.displays import Displayed
+from jfold.base.late import late
 
 
 class InputError(ValueError, Displayed):
@@ -56,7 +57,8 @@ class InputError(ValueError, Displayed):
 
     def _render_traceback_(self) -> list[str]:
         """Return IPython's lines; where it shows HTML, show the example too."""
-        return bound_displays().traceback(self)
+        lines: list[str] = late('error_traceback')(self)
+        return lines
 
     def __reduce__(self) -> tuple[object, ...]:
         arguments = self.message, self.example, self.path, self.block, self.hint

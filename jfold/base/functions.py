@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor functions that blocks such as `Concat`, `Sum` or `Mean` apply."""
+"""Functions of tensors: means, items, and zeros that change no sum."""
 
 from __future__ import annotations
 
@@ -11,29 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.structs import is_leaf
-
-
-@functools.cache
-def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
-    """Return a function `concat(*inputs)` that joins tensors along an axis.
-
-    Scalars count as vectors [1]; with `flatten`, inputs may be pytrees of tensors. Else
-    these raise TypeError, and so do different dtypes. The function is cached, so that
-    all its uses are one layer.
-    """
-
-    def concat(*inputs: jax.Array) -> jax.Array:
-        arrays = jax.tree.leaves(inputs) if flatten else inputs
-        nested = [type(x).__name__ for x in inputs if not is_leaf(x)]
-        if nested and not flatten:
-            raise TypeError(f'expected tensors, got a {nested[0]}; pass `flatten=True`')
-        if len(dtypes := sorted({x.dtype.name for x in arrays})) > 1:
-            raise TypeError(f'expected tensors of one dtype, got {dtypes}; cast them')
-        return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
-
-    return concat
-
 
 def additive_identity(
     shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -41,11 +18,6 @@ def additive_identity(
     """Return zeros [*shape], for floats -0.0: adding 0.0 turns -0.0 into 0.0."""
     zeros = np.zeros(shape, dtype)
     return -zeros if jnp.issubdtype(dtype, jnp.inexact) else zeros
-
-
-def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
-    """Return `exp(x - largest)`, with no gradient to `largest`: a softmax has none."""
-    return jnp.exp(x - jax.lax.stop_gradient(largest))
 
 
 def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
@@ -62,11 +34,6 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
         wide = jnp.float32 if total.dtype.itemsize < 4 else total.dtype
     result = total.astype(wide) / jnp.maximum(count, 1).astype(wide)
     return result.astype(total.dtype) if is_inexact else result
-
-
-def as_inexact(x: jax.Array) -> jax.Array:
-    """Return floats as they are; ints and bools, whose sums may wrap, as float32."""
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
 def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
@@ -90,12 +57,13 @@ def take_item(key: object) -> Callable[[Any], Any]:
     Raises:
       TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.
     """
-    return _take_item(_frozen(key))
+    return take_frozen(frozen(key))
 
 
 @functools.cache
-def _take_item(frozen: tuple[Any, ...]) -> Callable[[Any], Any]:
-    key = _thawed(frozen)
+def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Return the function of `take_item`, given the key as `frozen` returns it."""
+    key = _thawed(parts)
 
     def item(x: Any) -> Any:
         return x[key]
@@ -103,20 +71,15 @@ def _take_item(frozen: tuple[Any, ...]) -> Callable[[Any], Any]:
     return item
 
 
-def _frozen(key: object) -> tuple[Any, ...]:
+def frozen(key: object) -> tuple[Any, ...]:
     """Return a key as a hashable tuple, its class first: `True` equals 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
-    return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
+    return (tuple, *map(frozen, key)) if isinstance(key, tuple) else (type(key), key)
 
 
-def _thawed(frozen: tuple[Any, ...]) -> object:
-    type_, *parts = frozen
+def _thawed(frozen_key: tuple[Any, ...]) -> object:
+    type_, *parts = frozen_key
     if type_ is tuple:
         return tuple(map(_thawed, parts))
     return slice(*parts) if type_ is slice else parts[0]
-
-
-def stack(*items: Any) -> Any:
-    """Return tensors, or pytrees of them leaf by leaf, stacked along a new axis 0."""
-    return jax.tree.map(lambda *x: jnp.stack(x), *items)

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 
 import jax.numpy as jnp
 
-from jfold.base.errors import short_repr
 from jfold.base.tracebacks import api_boundary
 
 Operator = Callable[..., Any]
@@ -191,56 +190,18 @@ def noting_flax_modules(name: str) -> Iterator[None]:
         raise
 
 
-def unlike(wire: Operand, other: object) -> str:
-    """Return the error message for an operand, such as an array, that is no wire."""
-    return (
-        f'{wire!r}: expected a wire or a number beside it, got {short_repr(other)}; '
-        'write `jf.FromTensor(array)` for a constant, and a Function with `init=` for '
-        'what is trained'
-    )
-
-
 # ---- where wires are made ------------------------------------------------------------
 
 
-class Scope(Protocol):
-    """A protocol of compositions to which wires can be added."""
-
-    def add(self, block: Any, source: Any) -> Operand:
-        """Return a new wire for the result of a block on its source."""
-
-    def link(self, block: Any, source: Any) -> Operand:
-        """Return a new wire, which the block stands for from now on.
-
-        Raises:
-          ValueError: the block has such a wire already.
-        """
+# The `blocks.compose.Scope` that is open: that of the composition being wired.
+SCOPE: ContextVar[Any] = ContextVar('scope')
 
 
-SCOPE: ContextVar[Scope] = ContextVar('scope')  # set by `Composition.scope`
+# The `language.lazy_recording.Recording` of the lazy function that runs, if one does.
+RECORDER: ContextVar[Any] = ContextVar('recorder', default=None)
 
 
-class Recorder(Protocol):
-    """A protocol of recordings of lazy functions, in which blocks are called."""
-
-    def call(self, block: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of a block on values and data, recorded, not computed."""
-
-    def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of a lazy function that runs once for the same objects."""
-
-    def constant(self, value: object, dtype: object) -> Any:
-        """Return the value of a number or an array of the data."""
-
-    def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
-        """Collect a value for a metric, with `(label,)` or `()` beside it."""
-
-
-# Set while a lazy function runs on an example.
-RECORDER: ContextVar[Recorder | None] = ContextVar('recorder', default=None)
-
-
-def open_scope(block: object, sources: tuple[object, ...]) -> Scope:
+def open_scope(block: object, sources: tuple[object, ...]) -> Any:
     """Return the current scope, or raise TypeError outside of any composition.
 
     Args:

@@ -7,9 +7,7 @@ A piece is a string, or a block or type, whose own pieces stand in its place.
 from __future__ import annotations
 
 import functools
-import itertools
-import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 
@@ -83,10 +81,3 @@ def callable_name(fn: object) -> str:
     name = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
     name = name if isinstance(name, str) else type(inner).__name__
     return 'function' if name == '<lambda>' else str(name)
-
-
-def table_repr(table: Mapping[Any, Any], limit: int = 4) -> str:
-    """Return the text of a mapping, with `...` after the first `limit` keys."""
-    pairs = itertools.islice(table.items(), limit)
-    shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
-    return f'{{{", ".join(shown + ["..."] * (len(table) > limit))}}}'

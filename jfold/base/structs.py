@@ -33,6 +33,15 @@ def flatten_once(value: object) -> tuple[list[Any], PyTreeDef]:
     return jax.tree.flatten(value, is_leaf=lambda x: x is not value)
 
 
+def key_name(key: object) -> object:
+    """Return the dict key, index or attribute in one entry of a JAX key path.
+
+    An entry of an unknown class gives its text.
+    """
+    names = (name for name in ('key', 'idx', 'name') if hasattr(key, name))
+    return getattr(key, next(names, ''), str(key))
+
+
 @dataclass(frozen=True)
 class Form:
     """The form of a tuple, and the base class of the form of structs."""
@@ -88,8 +97,11 @@ class StructForm(Form):
     @classmethod
     def of(cls, value: object) -> StructForm:
         """Return the form of a struct."""
+        parts, structure = jax.tree_util.tree_flatten_with_path(
+            value, is_leaf=lambda x: x is not value
+        )
         name = '' if type(value) is dict else type(value).__name__
-        return cls(name, tuple(_keys(value)), flatten_once(value)[1])
+        return cls(name, tuple(key_name(key) for (key,), _ in parts), structure)
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
@@ -143,12 +155,3 @@ class StructForm(Form):
 
 
 TUPLE = Form()
-
-
-def _keys(value: object) -> Iterator[Any]:
-    """Iterate over the keys of a dict, the field names of a dataclass, else indices."""
-    is_part = lambda x: x is not value  # noqa: E731
-    paths, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_part)
-    for (key, *_), _ in paths:
-        names = (name for name in ('key', 'name', 'idx') if hasattr(key, name))
-        yield getattr(key, next(names, ''), str(key))

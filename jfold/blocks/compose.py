@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.base.errors import expect
+from jfold.base.errors import expect, short_repr
 from jfold.base.operands import (
     SCOPE,
     Item,
@@ -27,7 +27,6 @@ from jfold.base.operands import (
     map_sources,
     noting_flax_modules,
     pack_sources,
-    unlike,
     with_number,
 )
 from jfold.base.printing import Printed
@@ -80,7 +79,11 @@ class Wire(Operand):
                 fn = with_number(fn, other, other.__class__, operands[0] is other)
                 return self.scope.add(Function(fn), self)
             if not isinstance(other, Wire | Item | Block | np.generic):
-                raise TypeError(unlike(self, other))
+                raise TypeError(
+                    f'{self!r}: expected a wire or a number beside it, got '
+                    f'{short_repr(other)}; write `jf.FromTensor(array)` for a '
+                    'constant, and a Function with `init=` for what is trained'
+                )
         return self.scope.add(Function(fn), pack_sources(operands))
 
     def count(self) -> int | None:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import jax
+import jax.numpy as jnp
+
 from jfold.base.errors import check_int, expect
-from jfold.base.functions import concatenate
 from jfold.base.printing import Printed, callable_name, in_braces
+from jfold.base.structs import is_leaf
 from jfold.combinators import (
     Block,
     Convertible,
@@ -44,7 +48,29 @@ class Concat(Function):
         hint = 'write `AllOf(a, b) >> Concat()`'
         expect('concat_dim', concat_dim, not isinstance(concat_dim, Block), 'int', hint)
         expect('flatten', flatten, isinstance(flatten, bool), 'bool')
-        super().__init__(concatenate(check_int('concat_dim', concat_dim), flatten))
+        axis = check_int('concat_dim', concat_dim)
+        super().__init__(_concatenation(axis, flatten))
+
+
+@functools.cache
+def _concatenation(axis: int, flatten: bool) -> Callable[..., jax.Array]:
+    """Return a function `concat(*inputs)` that joins tensors along an axis.
+
+    Scalars count as vectors [1]; with `flatten`, inputs may be pytrees of tensors. Else
+    these raise TypeError, and so do different dtypes. The function is cached, so that
+    all its uses are one layer.
+    """
+
+    def concat(*inputs: jax.Array) -> jax.Array:
+        arrays = jax.tree.leaves(inputs) if flatten else inputs
+        nested = [type(x).__name__ for x in inputs if not is_leaf(x)]
+        if nested and not flatten:
+            raise TypeError(f'expected tensors, got a {nested[0]}; pass `flatten=True`')
+        if len(dtypes := sorted({x.dtype.name for x in arrays})) > 1:
+            raise TypeError(f'expected tensors of one dtype, got {dtypes}; cast them')
+        return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
+
+    return concat
 
 
 @block

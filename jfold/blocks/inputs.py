@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import MISSING
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from jax.typing import DTypeLike
 
 from jfold.base.errors import check_at_least, check_int, expect
-from jfold.base.printing import callable_name, table_repr
+from jfold.base.printing import callable_name
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import (
     Block,
@@ -122,7 +123,10 @@ class InputTransform(Block):
         if not isinstance(self.fn, Mapping):
             return f'InputTransform({callable_name(self.fn)})'
         option = ''.join(f', default={value!r}' for value in self.default)
-        return f'InputTransform({table_repr(self.fn)}{option})'
+        pairs = itertools.islice(self.fn.items(), 4)
+        shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
+        shown += ['...'] * (len(self.fn) > 4)
+        return f'InputTransform({{{", ".join(shown)}}}{option})'
 
 
 @block

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.errors import expect, short_repr
-from jfold.base.operands import RECORDER, SCOPE, Operand, Recorder, with_number
+from jfold.base.functions import frozen, take_frozen
+from jfold.base.operands import RECORDER, SCOPE, Operand, with_number
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm
 from jfold.base.tracebacks import api_boundary
@@ -231,7 +232,7 @@ class Value(Operand):
                         f'{self!r}: expected an index of ints and slices, got '
                         f'{short_repr(end)}; {hint}'
                     )
-        return self.recording.call(_item(tuple(map(_frozen, parts))), (self,))
+        return self.recording.call(_item(frozen(parts)), (self,))
 
     @api_boundary
     def __getattr__(self, name: str) -> Any:
@@ -280,22 +281,10 @@ def function_of(fn: Callable[..., Any]) -> Function:
     return Function(fn)
 
 
-def _frozen(part: Any) -> tuple[Any, ...]:
-    """Return an index behind its class: `x[0]` and `x[False]` are not the same."""
-    if isinstance(part, slice):  # which cannot be hashed
-        return slice, part.start, part.stop, part.step
-    return type(part), part
-
-
 @functools.cache
-def _item(parts: tuple[tuple[Any, ...], ...]) -> Function:
-    """Return the block of `x[key]` for a key of frozen parts."""
-    key = tuple(slice(*x) if kind is slice else x[0] for kind, *x in parts)
-
-    def item(x: Any) -> Any:
-        return x[key]
-
-    return Function(item)
+def _item(key: tuple[Any, ...]) -> Function:
+    """Return the block of `x[key]` for a frozen key."""
+    return Function(take_frozen(key))
 
 
 @functools.cache
@@ -313,7 +302,7 @@ def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
 # ---- functions that are called in lazy functions -------------------------------------
 
 
-def _recorder(name: str) -> Recorder:
+def _recorder(name: str) -> Any:
     """Return the recorder of the lazy function that runs; raise TypeError if none."""
     recorder = RECORDER.get()
     if recorder is None:

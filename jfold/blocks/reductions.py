@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from jfold.base.functions import as_inexact, ratio, shifted_exp, stack
+from jfold.base.functions import ratio
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import Wire, compose
 from jfold.blocks.sequences import (
@@ -48,6 +49,11 @@ def Mean() -> Pipe:
     return AllOf(total, Length()) >> Function(ratio, name='mean')
 
 
+def as_inexact(x: jax.Array) -> jax.Array:
+    """Return floats as they are; ints and bools, whose sums may wrap, as float32."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
 @api_boundary
 def Stack(length: int) -> Pipe:
     """A sequence of tensors [*shape] as one tensor [length, *shape], padded by zeros.
@@ -63,6 +69,11 @@ def Stack(length: int) -> Pipe:
     """
     check_positive('Stack', 'length', length)
     return Padded(length) >> Function(stack)
+
+
+def stack(*items: Any) -> Any:
+    """Return tensors, or pytrees of them leaf by leaf, stacked along a new axis 0."""
+    return jax.tree.map(lambda *x: jnp.stack(x), *items)
 
 
 def Softmax() -> Block:
@@ -83,3 +94,8 @@ def Softmax() -> Block:
         return ZipWith(jnp.divide)(weights, Broadcast()(Sum()(weights)))
 
     return softmax
+
+
+def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
+    """Return `exp(x - largest)`, with no gradient to `largest`: a softmax has none."""
+    return jnp.exp(x - jax.lax.stop_gradient(largest))

@@ -10,8 +10,8 @@ import jax
 from flax import nnx
 from jax.typing import ArrayLike
 
-from jfold.base.containers import key_name
 from jfold.base.errors import expect
+from jfold.base.structs import key_name
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, Function, convert_to_block
 from jfold.language.analysis import users

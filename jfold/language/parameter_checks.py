@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.typing import DTypeLike
 
 from jfold.base.containers import leaf_restorer, plain_containers
 from jfold.base.errors import short_repr
@@ -72,7 +71,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
             'and say `Function(..., name=...)` where several models share layers'
         )
     for name, layer in known.items():
-        check_layer(layer, by_layer[name])
+        _check_layer(layer, by_layer[name])
 
 
 def _check_rows(layer: Layer, array: Any) -> None:
@@ -157,11 +156,8 @@ def _missing_text(missing: list[str], present: list[str], known: Container[str])
     )
 
 
-def check_layer(layer: Layer, params: object) -> None:
-    """Raise TypeError unless parameters, or an external array, fit one layer."""
-    if layer.external:
-        _check_rows(layer, params)
-        return
+def _check_layer(layer: Layer, params: object) -> None:
+    """Raise TypeError unless parameters fit one layer."""
     leaves, tree = jax.tree.flatten(params)
     expected, structure = layer.leaves
     if tree == structure and all(map(_fits, leaves, expected)):
@@ -202,15 +198,11 @@ def _fits(leaf: Any, spec: Struct) -> bool:
 def _has_dtype(array: Any, spec: Struct) -> bool:
     if array.dtype == spec.dtype:
         return True
+    if isinstance(array, jax.Array):
+        return False
     # NumPy's dtypes are canonicalized on their way into JAX, those of JAX are not.
-    return not isinstance(array, jax.Array) and bool(
-        _as_held(array.dtype) == spec.dtype
-    )
-
-
-def _as_held(dtype: DTypeLike) -> object:
-    """Return the dtype that JAX, as configured now, gives a NumPy array of `dtype`."""
-    return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+    held = jax.dtypes.canonicalize_dtype(array.dtype, allow_extended_dtype=True)
+    return bool(held == spec.dtype)
 
 
 def _mismatch_text(name: str, path: Path, spec: Struct, leaf: Any) -> str:

@@ -247,7 +247,6 @@ def test_few_import_when_they_are_called() -> None:
     """All other imports are at the top, where the tests of their order see them."""
     found = {structure.module(x): {*importing_functions(parsed(x))} for x in FILES}
     assert {name: names for name, names in found.items() if names} == {
-        '__init__': {'_displays', '_passes'},  # to which methods are bound
         # What every import of jfold registers, and so has to be quick.
         'models.exported': {'_spec_text'},
     }

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that methods call, and that import the classes of these methods.
+
+Methods of blocks run passes, which import blocks; displays read all that a class holds.
+The package says where these functions are. They are imported at their first call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_loaders: list[Callable[[str], Any]] = []
+
+
+def bind_late(load: Callable[[str], Any]) -> None:
+    """Set the function that imports another one, by its name."""
+    _loaders[:] = [functools.cache(load)]
+
+
+def late(name: str) -> Callable[..., Any]:
+    """Return the function of this name; `import jfold` has said where it is."""
+    function: Callable[..., Any] = _loaders[0](name)
+    return function
