@@ -143,10 +143,9 @@ def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> N
         raise TypeError(f'expected `{name}` as {kind}, got {short_repr(value)}{more}')
 
 
-def check_int(name: str, value: object) -> int:
+def check_int(name: str, value: Any) -> int:
     """Return `value` as a Python int, or raise TypeError if `is_int` refuses it."""
-    if not is_int(value):
-        raise TypeError(f'expected `{name}` as int, got {short_repr(value)}')
+    expect(name, value, is_int(value), 'int')
     return int(value)
 
 

@@ -139,10 +139,6 @@ class StructForm(Form):
         """Return the keys of the parts, joined by "or", as text for an error."""
         return ' or '.join(map(repr, self.keys))
 
-    def getter(self) -> str:
-        """Return `GetItem(key)` for the first part, as text for an error."""
-        return f'`GetItem({self.keys[0]!r})`'
-
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
         """Iterate over the pieces of a value's text, given a piece for each part."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import jax
 from flax import linen
-from flax.core import meta
 from jax.typing import ArrayLike
 
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, convert_to_block
+from jfold.language.parameter_checks import in_containers_of
 from jfold.models.model import Model, model_of
 from jfold.scheduling.schedule import Schedule
-
-if TYPE_CHECKING:
-    from chex import ArrayTree
 
 __all__ = ['Fold']
 
@@ -89,8 +85,9 @@ class Fold(linen.Module):
         layers = self.model.program.layers
         # Methods of one module are layers of one name, which share its parameters.
         named = {x.name: (x.params, x.init) for x in layers if x.init}
+        # Arrays that `linen.unbox` took out of their boxes are put back.
         params = {
-            name: _boxed(like, self.param(name, init, unbox=False))
+            name: in_containers_of(like, self.param(name, init, unbox=False))
             for name, (like, init) in named.items()
         }
         # Parameters that belong to no layer are passed on: `Model.apply` refuses them.
@@ -121,25 +118,3 @@ def _noted(schedule: object, model: Model) -> Iterator[None]:
                 'each call, and schedules by `fold.model` of it'
             )
         raise
-
-
-def _boxed(spec: ArrayTree, params: ArrayTree) -> ArrayTree:
-    """Return parameters, with each array in the box that `spec` has in its place.
-
-    A box (`meta.AxisMetadata`) names the sharding of its array. Boxes in `params` stay;
-    boxes that `linen.unbox` removed are put back. If the structures of `spec` and
-    `params` differ, `params` is returned as it is.
-    """
-
-    def put(box: Any, leaf: Any) -> Any:
-        is_done = _is_box(leaf) or not _is_box(box)
-        return leaf if is_done else box.replace_boxed(leaf)
-
-    structure: Any = jax.tree.structure(spec, is_leaf=_is_box)
-    if structure != jax.tree.structure(params, is_leaf=_is_box):
-        return params  # `Model.apply` refuses them
-    return jax.tree.map(put, spec, params, is_leaf=_is_box)
-
-
-def _is_box(value: object) -> bool:
-    return isinstance(value, meta.AxisMetadata)

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Specs: TypeAlias = Any  # a `Struct`, or several in tuples and structs
-Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
 COMBINING = (
     *((jnp.add, ADD), (operator.add, ADD)),
     *((jnp.maximum, MAXIMUM), (jnp.minimum, MINIMUM)),
@@ -276,7 +275,7 @@ def hint(error: Exception, function: Function, type_: Type) -> str:
     if isinstance(type_, StructType) and isinstance(error, TypeError | AttributeError):
         return (
             'it is one argument, as in `fn(x)`: take an item by '
-            f'{type_.form.getter()}, or several by a Record with their keys'
+            f'`GetItem({type_.form.keys[0]!r})`, or several by a Record with their keys'
         )
     if phrase := next((x for x in ADVICE if x in str(error)), ''):
         return ADVICE[phrase]

@@ -79,9 +79,7 @@ def _check_rows(layer: Layer, array: Any) -> None:
     is_array = hasattr(array, 'dtype') and array.ndim > 0
     if is_array and array.shape[1:] == spec.shape[1:] and _has_dtype(array, spec):
         return
-    got = 'none' if array is None else f'{short_repr(array)}, which is no array'
-    if hasattr(array, 'dtype'):
-        got = f'{array.dtype}{list(array.shape)}'
+    got = 'none' if array is None else _shown(array)
     cast = ''
     if hasattr(array, 'dtype') and not _has_dtype(array, spec):
         cast = f'.astype({spec.dtype.name!r})'
@@ -125,7 +123,7 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
     """
     by_layer = params if isinstance(params, Mapping) else {}
     changed = {
-        layer.name: _in_containers_of(layer.params, by_layer[layer.name])
+        layer.name: in_containers_of(layer.params, by_layer[layer.name])
         for layer in layers
         if layer.name in by_layer
         # A quick test: results of `Model.init` are in the right containers already.
@@ -134,10 +132,13 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
     return {**params, **changed} if changed else params
 
 
-def _in_containers_of(like: Any, params: Any) -> object:
+def in_containers_of(like: Any, params: Any) -> object:
     """Return `params` in the containers of `like`; unchanged if their keys differ."""
+    structure: Any = jax.tree.structure(params)
+    if structure == jax.tree.structure(like):
+        return params
     content = plain_containers(params)
-    structure: Any = jax.tree.structure(content)
+    structure = jax.tree.structure(content)
     if structure != jax.tree.structure(plain_containers(like)):
         return params
     return leaf_restorer(like)(jax.tree.leaves(content))
@@ -205,15 +206,20 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
     return bool(held == spec.dtype)
 
 
+def _shown(leaf: Any) -> str:
+    """Return the dtype and shape of an array, for errors; of others the `repr`."""
+    if hasattr(leaf, 'dtype'):
+        return f'{leaf.dtype}{list(leaf.shape)}'
+    return f'{short_repr(leaf)}, which is no array'
+
+
 def _mismatch_text(name: str, path: Path, spec: Struct, leaf: Any) -> str:
     """Return the text of the error for a leaf that does not fit its spec."""
-    got, hint = f'{short_repr(leaf)}, which is no array', ''
-    if hasattr(leaf, 'dtype'):
-        got = f'{leaf.dtype}{list(leaf.shape)}'
-        if leaf.dtype != spec.dtype:
-            hint = ': a function may compute in another dtype, by `astype` inside'
+    hint = ''
+    if hasattr(leaf, 'dtype') and leaf.dtype != spec.dtype:
+        hint = ': a function may compute in another dtype, by `astype` inside'
     where = f' at {jax.tree_util.keystr(path)}' if path else ''
     return (
         f'expected parameters of layer {name!r}{where} as {spec.dtype}'
-        f'{list(spec.shape)}, got {got}; `model.init(key)` makes them{hint}'
+        f'{list(spec.shape)}, got {_shown(leaf)}; `model.init(key)` makes them{hint}'
     )
