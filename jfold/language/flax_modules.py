@@ -223,6 +223,7 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
     With `deterministic`, every `Dropout` passes its input on, even if set otherwise;
     without, each gets `deterministic=False` unless its constructor or caller set it.
     """
+    flags = {'deterministic': deterministic, 'train': not deterministic}
     is_outermost = True
 
     def interceptor(
@@ -231,43 +232,20 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
         nonlocal is_outermost
         if is_outermost and context.method_name == method:
             is_outermost = False
-            options = {**_flags(module, method, len(args), deterministic), **options}
+            parameters = inspect.signature(getattr(module, method)).parameters
+            for name in [*parameters][len(args) :]:  # inputs set those before
+                if name in flags and getattr(module, name, None) is None:
+                    options = {name: flags[name], **options}
         if isinstance(context.module, sys.modules['flax.linen'].Dropout):
-            return _apply_dropout(call, args, options, context.module, deterministic)
+            if deterministic:
+                return args[0] if args else options['inputs']
+            settings = context.module.deterministic, options.get('deterministic')
+            if all(x is None for x in (*settings, *args[1:2])):
+                options = {**options, 'deterministic': False}
         return call(*args, **options)
 
     with sys.modules['flax.linen'].intercept_methods(interceptor):
         yield
-
-
-def _flags(
-    module: Module, method: str, inputs: int, deterministic: bool
-) -> dict[str, bool]:
-    """Return the `deterministic` or `train` that a method takes and nothing has set.
-
-    Args:
-      inputs: the number of positional inputs, which set the first parameters.
-    """
-    flags = {'deterministic': deterministic, 'train': not deterministic}
-    names = [*inspect.signature(getattr(module, method)).parameters][inputs:]
-    unset = [name for name in names if getattr(module, name, None) is None]
-    return {name: flag for name, flag in flags.items() if name in unset}
-
-
-def _apply_dropout(
-    call: Callable[..., Any],
-    args: Args,
-    options: Options,
-    module: Module,
-    deterministic: bool,
-) -> ArrayTree:
-    """Return the output of a Linen `Dropout`: its input, if `deterministic`."""
-    if deterministic:
-        return args[0] if args else options['inputs']
-    settings = module.deterministic, options.get('deterministic'), *args[1:2]
-    if all(x is None for x in settings):
-        options = {**options, 'deterministic': False}
-    return call(*args, **options)
 
 
 # ---- NNX -----------------------------------------------------------------------------
