@@ -24,7 +24,7 @@ import numpy as np
 
 from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, has_masked
-from jfold.base.keys import DrawOptions, Rngs
+from jfold.base.keys import Rngs
 from jfold.base.late import late
 from jfold.base.memo import Memoized
 from jfold.base.operands import RECORDER, Item, Operand, open_scope, pack_sources
@@ -72,8 +72,8 @@ class Block(Memoized, Displayed):
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
         6.0
         """
-        drawing = DrawOptions(rngs, id, deterministic)
-        return late('evaluate')(self, example, params, external, drawing)
+        options = rngs, id, deterministic
+        return late('evaluate')(self, example, params, external, *options)
 
     @property
     @api_boundary

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,6 @@ from jfold.base.errors import short_repr
 
 # One key, or a key for each named stream.
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
-
-
-class DrawOptions(NamedTuple):
-    """The arguments of `Block.eval` that decide which random numbers are drawn."""
-
-    rngs: Rngs
-    id: int
-    deterministic: bool
 
 
 # With other implementations of keys, `jax.vmap` changes the numbers that are drawn, so

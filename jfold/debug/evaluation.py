@@ -11,7 +11,7 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import expect
-from jfold.base.keys import DrawOptions, node_key
+from jfold.base.keys import Rngs, node_key
 from jfold.device.random_keys import make_draws
 from jfold.language import eager
 from jfold.language.lazy_expression import Recorded, lazy_functions
@@ -26,7 +26,9 @@ def evaluate(
     example: object,
     params: Mapping[str, Any] | None,
     external: Mapping[str, Any] | None,
-    drawing: DrawOptions,
+    rngs: Rngs,
+    id_: int,
+    deterministic: bool,
 ) -> Any:
     """Return the result of a block on one example, without batching; see `Block.eval`.
 
@@ -43,7 +45,6 @@ def evaluate(
     _check(typing.layers, example, params)
     if is_lazy and params is not None:
         params = _called(typing.layers, params)
-    rngs, id_, deterministic = drawing
     draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
     if draws is None or draws.evaluates:
         return eager.evaluate(typing, example, params, external)

@@ -25,9 +25,9 @@ from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, observing, users
 from jfold.language.fields import argument_order
 from jfold.language.forwarding import Forwarding
+from jfold.language.layer_names import Ranking, with_unique_names
 from jfold.language.paths import fail, join_path
 from jfold.language.recursion import calls_of, endless_recursion
-from jfold.language.shared_parameters import Ranking, with_unique_names
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.program.operations import Layer

@@ -29,7 +29,7 @@ from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users
-from jfold.language.layer_names import layer_key
+from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
 from jfold.language.lazy_registry import (
     EMPTY,
@@ -38,7 +38,6 @@ from jfold.language.lazy_registry import (
     fits,
     is_known,
 )
-from jfold.language.shared_parameters import Ranking
 from jfold.types import ObjectType, SequenceType
 
 number_of = operator.itemgetter(0)
