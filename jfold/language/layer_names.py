@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.base.arrays import strong
+from jfold.base.arrays import array_spec, strong
 from jfold.base.keys import as_key
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm, flatten_once, is_struct
@@ -34,20 +34,20 @@ from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.program.operations import ADD, MAXIMUM, MINIMUM, PROBES, Layer
 from jfold.types import (
     KeyType,
-    Product,
     StructType,
     TensorType,
     TupleType,
     Type,
     VoidType,
+    pack,
+    tensors,
 )
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
 Init: TypeAlias = Callable[..., Any]
-Struct: TypeAlias = jax.ShapeDtypeStruct
-Specs: TypeAlias = Any  # a `Struct`, or several in tuples and structs
+Specs: TypeAlias = Any  # a `jax.ShapeDtypeStruct`, or several in tuples and structs
 COMBINING = (
     *((jnp.add, ADD), (operator.add, ADD)),
     *((jnp.maximum, MAXIMUM), (jnp.minimum, MINIMUM)),
@@ -178,11 +178,9 @@ def to_spec(type_: Type, rows: int | None = None) -> Specs:
     Args:
       rows: the length of a leading axis that each shape gets; `None` for no such axis.
     """
-    if isinstance(type_, Product):
-        return type_.form.closed(to_spec(item, rows) for item in type_)
-    assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
-    return Struct(leading + type_.shape, type_.dtype)  # type: ignore[no-untyped-call]
+    specs = (array_spec(leading + x.shape, x.dtype) for x in tensors(type_))
+    return pack(type_, specs)
 
 
 def to_type(value: object, rows: int | None = None) -> Type:
