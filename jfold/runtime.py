@@ -130,8 +130,8 @@ def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
     leaves, structure = jax.tree.flatten(arguments)
     parts = functools.partial(jax.tree.unflatten, structure)
     return CustomDerivatives(
-        lambda arguments: _run(execution, *parts(arguments)),
-        lambda arguments: _save(execution, *parts(arguments)),
+        lambda arguments: _forward(execution, False, *parts(arguments))[0],
+        lambda arguments: _forward(execution, True, *parts(arguments)),
         lambda arguments, saved, cotangents: _pull(
             execution, parts(arguments), saved, cotangents
         ),
@@ -184,29 +184,22 @@ def _weights(execution: Execution, params: Params) -> ByOperation:
     )
 
 
-def _run(
+def _forward(
     execution: Execution,
-    weights: ByOperation,
-    entering: Mapping[int, Array],
-    indices: Array,
-    constants: tuple[Array, ...],
-) -> Arrays:
-    """Return the tensors of all results, each [rows, *shape]; store no residuals."""
-    batch = Batch(execution.layout, indices, constants)
-    values, _ = forward(execution, execution.forward_alone, weights, batch, entering)
-    return gathered(execution.tensors, batch, values)
-
-
-def _save(
-    execution: Execution,
+    stores: bool,
     weights: ByOperation,
     entering: Mapping[int, Array],
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """Return the tensors of all results, then values and residuals for the reverse."""
+    """Return the tensors of all results, then values and residuals for the reverse.
+
+    Args:
+      stores: whether residuals are stored.
+    """
+    policies = execution.policies if stores else execution.forward_alone
     batch = Batch(execution.layout, indices, constants)
-    carry = forward(execution, execution.policies, weights, batch, entering)
+    carry = forward(execution, policies, weights, batch, entering)
     return gathered(execution.tensors, batch, carry[0]), carry
 
 
@@ -217,7 +210,7 @@ def _pull(
     """Return the cotangents of all arguments, as a flat list; `None` for zeros.
 
     Args:
-      arguments: as of `_run`; index array and constants have no cotangents.
+      arguments: as of `_forward`; index array and constants have no cotangents.
       stored: values and residuals of the forward pass.
       cotangents: of the tensors of all results, each [rows, *shape], or `None` for
         zero.

@@ -44,9 +44,9 @@ from jfold.device import xla
 from jfold.device.activity import Rows
 from jfold.device.batch import Batch, Number
 from jfold.device.buffers import (
-    Edges,
+    Buffers,
     Residuals,
-    Values,
+    Saved,
     buffer_spec,
     interleave,
     new_buffer,
@@ -65,7 +65,7 @@ from jfold.device.xla import Chained
 from jfold.program.components import output_places, phases, results_in
 from jfold.scheduling.layout import active_types
 
-Carry: TypeAlias = tuple[Edges, Residuals]
+Carry: TypeAlias = tuple[Buffers, Residuals]
 State: TypeAlias = Chained[Carry]
 
 
@@ -83,7 +83,7 @@ class Reads:
     pullbacks: Mapping[int, Pullback]
     weights: Mapping[int, Weights]
     batch: Batch
-    values: Values
+    values: Buffers
     loops: Loops
 
 
@@ -92,8 +92,8 @@ def backward(
     pullbacks: Mapping[int, Pullback],
     arrays: ByOperation,
     batch: Batch,
-    values: Values,
-    saved: Residuals,
+    values: Buffers,
+    saved: Saved,
     cotangents: MaybeZeros,
 ) -> tuple[dict[int, list[Array | None]], dict[int, Array | None]]:
     """Return the gradients of weights, and of what was computed before the loops.
@@ -104,7 +104,7 @@ def backward(
       pullbacks: by operation, the reverse of those through which cotangents flow.
       arrays: by operation, its weights, each [*shape].
       values: all values of the forward pass.
-      saved: the residuals that the forward pass stored.
+      saved: by operation, the residuals that the forward pass stored.
       cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
@@ -154,7 +154,7 @@ def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
     for number, (o, k) in zip(numbers, places, strict=True):
         t, rows = program.operations[o].outputs[k], layout.region[o]
         result[number] = None
-        if rows and t in edges.buffers:
+        if rows and t in edges:
             result[number] = _cotangent(reads, edges, t, layout.value_base[o][k], rows)
     return result
 
@@ -236,7 +236,7 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 # ---- rows of an operation ------------------------------------------------------------
 
 
-def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
+def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Rows:
     """Return the operands of the reverse of a tile or chunk.
 
     Spare (padding) rows of a chunk repeat the first row, with a cotangent of zero: on
@@ -250,17 +250,20 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
     real = cast_varying(real, reads.execution.varying)
 
-    def recomputed() -> Arrays:
-        """Return the residuals, each [rows, *shape], from the inputs."""
-        return pullback.reverse.save_residuals(weights, inputs, rows, {})[1]
-
-    saved = pullback.policy.residuals(tile, residuals.saved[o], recomputed, real)
+    if pullback.stores:
+        saved = [slice_rows(x, tile.first, rows) for x in residuals.saved[o]]
+        # Spare rows repeat the first, like inputs: an input of one row with a product
+        # of another might lie where the function is not defined.
+        if tile.count is not None:
+            saved = [repeated(x, real) for x in saved]
+    else:
+        _, saved = pullback.reverse.save_residuals(weights, inputs, rows, {})
     if tile.count is not None:
         cotangents = [masked(x, real) for x in cotangents]
     return Rows(weights, inputs, saved, cotangents, real)
 
 
-def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
+def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
     """Yield the cotangent [rows, *shape] of each live output, summed over its uses.
 
     An output is live if it has a cotangent.
@@ -272,7 +275,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
         yield _cotangent(reads, edges, outputs[k], bases[k] + tile.first, tile.rows)
 
 
-def _cotangent(reads: Reads, edges: Edges, t: int, first: Number, rows: int) -> Array:
+def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -> Array:
     """Return the cotangents [rows, *shape] of successive values, summed over uses.
 
     Args:
@@ -283,16 +286,16 @@ def _cotangent(reads: Reads, edges: Edges, t: int, first: Number, rows: int) -> 
     at = first - reads.execution.spec.capacity.constants[t]
     uses = reads.batch.sections.consumers[t].rows
     indices = [reads.batch.read(section, at, rows) for section in uses]
-    return sum_arrays(reads.loops.gather(edges.buffers[t], indices))
+    return sum_arrays(reads.loops.gather(edges[t], indices))
 
 
 def _write_edges(
     reads: Reads,
     tile: Tile,
-    edges: Edges,
+    edges: Buffers,
     moving: Mapping[int, Array],
     cotangents: Arrays,
-) -> Edges:
+) -> Buffers:
     """Write the cotangents of a tile's inputs; return all edges.
 
     Each goes to its edge row, the place where one use of a value leaves its cotangent.
@@ -308,7 +311,7 @@ def _write_edges(
     for a, x in moving.items():
         t = operation.inputs[a]
         read = xla.unordered_reads(t, live, cotangents, reverse.cotangents_read[a])
-        tied[a] = xla.write_after(read, x.astype(edges.buffers[t].dtype), tile.first)
+        tied[a] = xla.write_after(read, x.astype(edges[t].dtype), tile.first)
     # Each input of an operation has edge rows of its own, as many as the operation has
     # rows: writes are dense, and no two uses of a value write to the same place.
     for group in reads.execution.layout.together[tile.operation]:
@@ -319,11 +322,11 @@ def _write_edges(
             old = [none for _ in group]
             if any(a in reverse.early_inputs and a not in tied for a in group):
                 # The loop has written those of the other inputs, in rows between: keep.
-                rows = slice_rows(edges.buffers[t], first, step * tile.rows)
+                rows = slice_rows(edges[t], first, step * tile.rows)
                 old = [rows[k::step] for k in range(step)]
             pairs = zip(group, old, strict=True)
             rows = interleave([tied.get(a, x) for a, x in pairs])
-            edges = edges.written(t, rows, first)
+            edges = edges | {t: write(edges[t], rows, first)}
     return edges
 
 
@@ -369,7 +372,7 @@ def _write_stashes(
             buffers[k] = write(buffers[k], x, tile.first)
         else:
             saved[stash.replaces] = write(saved[stash.replaces], x, tile.first + shift)
-    return residuals.replaced(o, saved, buffers)
+    return Residuals(residuals.saved | {o: saved}, residuals.crossing | {o: buffers})
 
 
 def _read_stashes(
@@ -404,7 +407,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
-    def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
+    def chunk(tile: Tile, edges: Buffers) -> tuple[Buffers, Arrays]:
         """Return the edges, and the chunk's gradients of weights, each [*shape]."""
         rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
@@ -460,17 +463,17 @@ def _gradients(
 # ---- new buffers ---------------------------------------------------------------------
 
 
-def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Carry:
+def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
     """Return edge buffers with the cotangents of results, and empty stash buffers."""
     execution, extra = reads.execution, xla.extra_rows(even=False)
-    buffers: dict[int, Array] = {}
+    edges: Buffers = {}
     for t in sorted(_types(reads)):
         type_, size = execution.program.types[t], execution.layout.edge_rows[t]
         spec = array_spec((size, *type_.shape), type_.dtype)
-        buffers[t] = new_buffer(spec, extra, execution.varying)
+        edges[t] = new_buffer(spec, extra, execution.varying)
         for tensor, x in zip(execution.tensors, cotangents, strict=True):
             if tensor.type == t and x is not None:
-                buffers[t] = write(buffers[t], x, tensor.edge)
+                edges[t] = write(edges[t], x, tensor.edge)
     crossing = {
         o: {
             k: new_buffer(spec, extra, execution.varying)
@@ -478,7 +481,7 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Ca
         }
         for o, pullback in reads.pullbacks.items()
     }
-    return Edges(buffers), Residuals(residuals.saved, crossing)
+    return edges, Residuals(saved, crossing)
 
 
 def _types(reads: Reads) -> set[int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,44 +21,12 @@ from jax import Array, lax
 from jfold.base.arrays import Arrays, Spec, Varying, array_spec, cast_varying
 from jfold.device.batch import Batch, Number
 
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Values:
-    """The buffers of constants and of values that operations have computed.
-
-    Attributes:
-      buffers: by type [constants + rows of operations, *shape], of types that
-        operations compute.
-    """
-
-    buffers: dict[int, Array]
-
-    def of(self, batch: Batch, t: int) -> Array:
-        """Return the values of a type [size, *shape], maybe constants alone."""
-        constants = batch.constants[t]
-        return self.buffers[t] if t in self.buffers else jnp.asarray(constants)
-
-    def written(self, t: int, rows: Array, first: Number) -> Values:
-        """Return the values, with `rows` [count, *shape] written at row `first`."""
-        return Values(self.buffers | {t: write(self.buffers[t], rows, first)})
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Edges:
-    """The buffers of cotangents, one edge row for each use of a value.
-
-    Attributes:
-      buffers: by type, of types that have cotangents [edge rows, *shape]; sums of uses
-        and a row of zeros come last.
-    """
-
-    buffers: dict[int, Array]
-
-    def written(self, t: int, rows: Array, first: Number) -> Edges:
-        """Return the edges, with `rows` [count, *shape] written at row `first`."""
-        return Edges(self.buffers | {t: write(self.buffers[t], rows, first)})
+# The values of each type that operations compute, behind its constants; or cotangents,
+# one edge row for each use of a value, then sums of uses and a row of zeros. By number
+# of the type, [size, *shape].
+Buffers: TypeAlias = dict[int, Array]
+# By operation, arrays [size, ...] that the forward pass stores for the reverse.
+Saved: TypeAlias = dict[int, Arrays]
 
 
 @jax.tree_util.register_dataclass
@@ -73,18 +42,13 @@ class Residuals:
         `saved`.
     """
 
-    saved: dict[int, Arrays]
+    saved: Saved
     crossing: dict[int, dict[int, Array]]
 
-    def with_saved(self, o: int, rows: Arrays, first: Number) -> Residuals:
-        """Return the residuals, with rows of operation `o` saved from `first` on."""
-        pairs = zip(self.saved[o], rows, strict=True)
-        saved = [write(buffer, x, first) for buffer, x in pairs]
-        return Residuals(self.saved | {o: saved}, self.crossing)
 
-    def replaced(self, o: int, saved: Arrays, crossing: dict[int, Array]) -> Residuals:
-        """Return the residuals, with new buffers of operation `o`, each [size, ...]."""
-        return Residuals(self.saved | {o: saved}, self.crossing | {o: crossing})
+def values_of(values: Buffers, batch: Batch, t: int) -> Array:
+    """Return the values of a type [size, *shape], maybe constants alone."""
+    return values[t] if t in values else jnp.asarray(batch.constants[t])
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:

@@ -23,7 +23,7 @@ from jfold.device.activity import Activity
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
-from jfold.device.residuals import Policy, RecomputeAll, SaveProducts
+from jfold.device.residuals import Policy
 from jfold.device.results import ResultTensor, leaving, returned
 from jfold.program.components import (
     Component,
@@ -134,21 +134,19 @@ class Execution:
         return bool(active) or has_gradient(operation)
 
     @functools.cached_property
-    def forward_alone(self) -> dict[int, RecomputeAll]:
-        """The policies, by operation, that store nothing for the reverse."""
-        return {o: self._recompute(o) for o in self.kernels}
+    def forward_alone(self) -> dict[int, Policy]:
+        """The policies, by operation, that store nothing for the reverse.
 
-    def _recompute(self, o: int) -> RecomputeAll:
-        """Return a policy that stores nothing for the reverse.
-
-        It hoists products out of loops where they fit in `hoisting.ROOM`; always if
+        They hoist products out of loops where these fit in `hoisting.ROOM`; always if
         sums are reproducible or the number of steps is fixed.
         """
         # Sums in a fixed order are to be the same whatever the capacity.
-        if self.spec.reproducible or strategy_of(self.spec).fixed:
-            return RecomputeAll(hoists=True)
-        size = self.layout.region[o] * hoisted_bytes(self.kernels[o])
-        return RecomputeAll(hoists=size <= ROOM)
+        always, region = strategy_of(self.spec).fixed, self.layout.region
+        always |= self.spec.reproducible
+        return {
+            o: Policy(x, None, always or region[o] * hoisted_bytes(x) <= ROOM)
+            for o, x in self.kernels.items()
+        }
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
@@ -157,7 +155,7 @@ class Execution:
         A function without a gradient stores nothing: taking its gradient raises later.
         """
         if self.spec.residuals == RECOMPUTE_ALL:
-            return dict(self.forward_alone)
+            return self.forward_alone
         flows = self.flows([True for _ in self.tensors])
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
@@ -170,7 +168,9 @@ class Execution:
             reverse = None if flow is None else self._reverse(o, flow)
         except Exception:  # whatever a function of the user's raises
             reverse = None
-        return self._recompute(o) if reverse is None else SaveProducts(reverse)
+        if reverse is None:
+            return self.forward_alone[o]
+        return Policy(self.kernels[o], reverse, reverse.hoists)
 
     # ---- the reverse
 
@@ -254,13 +254,12 @@ class Execution:
         return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
 
     def _pullback(self, o: int, flow: Activity) -> Pullback:
-        reverse, policy = self._reverse(o, flow), self.policies[o]
-        if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
-            # Reverses are memoized: with another one, residuals were saved for more
-            # cotangents than there are.
-            policy = self._recompute(o)
+        # Reverses are memoized: with another one, residuals were saved for more
+        # cotangents than there are.
+        reverse = self._reverse(o, flow)
+        stores = self.policies[o].reverse is reverse
         recurrent = self.components[self.layout.component[o]].recurrent
-        return Pullback(reverse, policy, self.is_trained(o), recurrent)
+        return Pullback(reverse, stores, self.is_trained(o), recurrent)
 
     def _reverse(self, o: int, flow: Activity) -> Reverse:
         with naming_layer(self.operations[o].layer.name):
@@ -273,13 +272,14 @@ class Pullback:
 
     Attributes:
       reverse: the reverse of the kernel, in two halves.
-      policy: stores residuals, or recomputes them.
+      stores: whether the forward pass has stored the residuals; else they are
+        recomputed.
       to_weights: whether the weights get gradients.
       is_recurrent: whether the operation belongs to a recurrent component.
     """
 
     reverse: Reverse
-    policy: Policy
+    stores: bool
     to_weights: bool
     is_recurrent: bool
 
@@ -304,7 +304,7 @@ class Pullback:
         The late half gives gradients of weights and cotangents of late inputs.
         """
         waits = self.to_weights or bool(self.reverse.late_inputs)
-        return waits and self.is_recurrent and self.policy.stores
+        return waits and self.is_recurrent and self.stores
 
 
 def make_execution(

@@ -28,7 +28,14 @@ from jax import Array
 from jfold.base.arrays import Arrays, ByOperation, Specs, array_spec, cast_varying
 from jfold.device import xla
 from jfold.device.batch import Batch
-from jfold.device.buffers import Residuals, Values, buffer_spec, new_buffer, write
+from jfold.device.buffers import (
+    Buffers,
+    Saved,
+    buffer_spec,
+    new_buffer,
+    values_of,
+    write,
+)
 from jfold.device.execution import Execution
 from jfold.device.hoisting import inputs_inside, inputs_outside
 from jfold.device.kernel import Weights
@@ -38,7 +45,7 @@ from jfold.device.xla import Chained
 from jfold.program.components import output_places
 from jfold.scheduling.layout import in_buffers
 
-Carry: TypeAlias = tuple[Values, Residuals]
+Carry: TypeAlias = tuple[Buffers, Saved]
 
 
 def forward(
@@ -62,7 +69,7 @@ def forward(
     # The batch, the weights and hoisted products are constant to the loops; these carry
     # only what they write.
     def run_tile(tile: Tile, carry: Carry) -> Carry:
-        values, residuals = carry
+        values, saved = carry
         o = tile.operation
         kernel = execution.kernels[o]
         # Hoisted products of spare rows are arbitrary: nobody reads their results.
@@ -72,10 +79,11 @@ def forward(
         )
         inputs = gather_inputs(execution, loops, values, tile, read)
         inputs, known = execution.apart((inputs, known))
-        result = policies[o].run(kernel, weights[o], inputs, tile.rows, known)
-        outputs, saved = execution.apart(result)
-        residuals = residuals.with_saved(o, saved, tile.first)
-        return _write_outputs(execution, values, tile, read, inputs, outputs), residuals
+        result = policies[o].run(weights[o], inputs, tile.rows, known)
+        outputs, stored = execution.apart(result)
+        pairs = zip(saved[o], stored, strict=True)
+        saved = saved | {o: [write(buffer, x, tile.first) for buffer, x in pairs]}
+        return _write_outputs(execution, values, tile, read, inputs, outputs), saved
 
     def run_level(c: int, level: Level, state: Chained[Carry]) -> Chained[Carry]:
         for o in execution.components[c].operations:
@@ -84,7 +92,7 @@ def forward(
 
     extra = xla.extra_rows(even=True)
     values = _new_values(execution, batch, entering, extra)
-    carry = values, _new_residuals(execution, policies, extra)
+    carry = values, _new_saved(execution, policies, extra)
     state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
     # No operation reads results of a later component, so each component has a loop of
     # its own, with no more levels than its own nodes are deep.
@@ -95,17 +103,15 @@ def forward(
                 state, hoisted[o] = _hoist(execution, loops, weights[o], o, state, new)
             level = functools.partial(run_level, c)
             state = loops.levels(c, level, state)
-    values, residuals = state.carry
-    saved = residuals.saved
-    return values, Residuals(
-        {o: policies[o].joined(hoisted.get(o, {}), saved[o]) for o in saved}, {}
-    )
+    values, saved = state.carry
+    joined = {o: policies[o].joined(hoisted.get(o, {}), x) for o, x in saved.items()}
+    return values, joined
 
 
 def gather_inputs(
     execution: Execution,
     loops: Loops,
-    values: Values,
+    values: Buffers,
     tile: Tile,
     read: Collection[int] | None = None,
 ) -> Arrays:
@@ -123,7 +129,7 @@ def gather_inputs(
         chosen = [place for place in group if read is None or place in read]
         if chosen:
             rows = [_input_rows(batch, tile, place) for place in chosen]
-            arrays = loops.gather(values.of(batch, types[group[0]]), rows)
+            arrays = loops.gather(values_of(values, batch, types[group[0]]), rows)
             gathered |= dict(zip(chosen, arrays, strict=True))
     specs = execution.kernels[tile.operation].inputs(tile.rows)
     return [
@@ -143,12 +149,12 @@ def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
 
 def _write_outputs(
     execution: Execution,
-    values: Values,
+    values: Buffers,
     tile: Tile,
     gathered: Collection[int],
     inputs: Arrays,
     outputs: Arrays,
-) -> Values:
+) -> Buffers:
     """Return the values, with the outputs of a tile written, after its inputs are read.
 
     Args:
@@ -164,9 +170,8 @@ def _write_outputs(
     unread = set(range(len(inputs))).difference(gathered)
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
         read = xla.unordered_reads(t, operation.inputs, inputs, known | unread)
-        values = values.written(
-            t, xla.write_after(read, x, tile.first), base + tile.first
-        )
+        after = xla.write_after(read, x, tile.first)
+        values = values | {t: write(values[t], after, base + tile.first)}
     return values
 
 
@@ -217,34 +222,33 @@ def _new_values(
     batch: Batch,
     entering: Mapping[int, Array],
     extra: Iterator[int],
-) -> Values:
+) -> Buffers:
     """Return value buffers by type: constants, what was computed before, then zeros."""
     program, inside = execution.program, in_buffers(execution.program)
-    buffers = {}
+    values = {}
     for t in sorted({t for o in inside for t in program.operations[o].outputs}):
         type_, size = program.types[t], execution.layout.value_rows[t]
         spec = array_spec((size, *type_.shape), type_.dtype)
-        buffers[t] = new_buffer(spec, extra, execution.varying)
+        values[t] = new_buffer(spec, extra, execution.varying)
         if execution.spec.capacity.constants[t]:
-            buffers[t] = write(buffers[t], jnp.asarray(batch.constants[t]), 0)
-    values = Values(buffers)
+            values[t] = write(values[t], jnp.asarray(batch.constants[t]), 0)
     for number, rows in entering.items():
         o, k = output_places(program)[number]
         t, base = program.operations[o].outputs[k], execution.layout.value_base[o][k]
-        values = values.written(t, rows, base)
+        values[t] = write(values[t], rows, base)
     return values
 
 
-def _new_residuals(
+def _new_saved(
     execution: Execution, policies: Mapping[int, Policy], extra: Iterator[int]
-) -> Residuals:
+) -> Saved:
     """Return buffers of zeros for the residuals that the loops write."""
     saved = {}
     for o, policy in policies.items():
         sizes = execution.layout.region[o], execution.shift(o)
-        specs = policy.buffers(*sizes, policy.hoisted(execution.kernels[o]))
+        specs = policy.buffers(*sizes, policy.hoisted)
         saved[o] = [new_buffer(spec, extra, execution.varying) for spec in specs]
-    return Residuals(saved, {})
+    return saved
 
 
 def _new_hoisted(
@@ -259,7 +263,7 @@ def _new_hoisted(
         k: new_buffer(
             buffer_spec(rows, kernel.product_row(k)), extra, execution.varying
         )
-        for k in policy.hoisted(kernel)
+        for k in policy.hoisted
     }
 
 

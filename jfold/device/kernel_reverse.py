@@ -30,7 +30,6 @@ and the methods, where each array of weights is [*shape], each other array [rows
     weights            adds transposed matrices to the weights, for both passes
     save_residuals     inputs and known products to outputs and the other residuals, in
                        the forward pass
-    joined             known products and the other residuals to all residuals
     pull_to_inputs     `Rows` to cotangents of the early inputs, and stashes
     pull_to_weights    `Rows` and stashes to gradients of the trained weights, and
                        cotangents of the late inputs

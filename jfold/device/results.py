@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from jfold.base.arrays import Arrays
 from jfold.device.batch import Batch
-from jfold.device.buffers import Values, take
+from jfold.device.buffers import Buffers, take, values_of
 from jfold.program.components import Place, phases, sources, type_at
 from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.layout import layout
@@ -75,7 +75,7 @@ def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:
     return [[next(remaining) for _ in result.tensors] for result in program.results]
 
 
-def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Values) -> Arrays:
+def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> Arrays:
     """Return the tensors of all results, each [rows, *shape].
 
     Spare (padding) rows repeat a real one.
@@ -87,5 +87,5 @@ def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Values) -> A
         last = max(len(buffer) - 1, 0)
         return lax.min(indices, np.int32(last)) if tensor.is_mixed else indices
 
-    buffers = [values.of(batch, x.type) for x in tensors]
+    buffers = [values_of(values, batch, x.type) for x in tensors]
     return [take(y, rows(x, y)) for x, y in zip(tensors, buffers, strict=True)]

@@ -142,11 +142,6 @@ class SplitReverse(Memoized):
         wanted = [k for k in self.products_read if k not in known]
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 
-    def joined(self, known: Products, others: Arrays) -> Arrays:
-        """Return all products that the reverse reads, each [rows, ...], in order."""
-        remaining = iter(others)
-        return [known[k] if k in known else next(remaining) for k in self.products_read]
-
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
         """Run the early half; return cotangents of early inputs, and stashes.
 

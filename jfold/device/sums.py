@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from jax import Array, lax
 
 from jfold.device.batch import Number
-from jfold.device.buffers import Edges, sum_arrays, write
+from jfold.device.buffers import Buffers, sum_arrays, write
 from jfold.device.execution import Execution
 from jfold.device.loops import Loops
 from jfold.scheduling.layout import running_components
@@ -40,8 +40,8 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 
 
 def sum_uses(
-    execution: Execution, loops: Loops, c: int, level: Number, edges: Edges
-) -> Edges:
+    execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
+) -> Buffers:
     """Return the cotangent buffers, with sums over uses of the values of a level.
 
     Args:
@@ -52,11 +52,11 @@ def sum_uses(
     types = {t for o in operations for t in execution.operations[o].outputs}
     # The tables of sums count levels through all components.
     before = sum(levels for levels, _ in execution.layout.tables[:c])
-    buffers = dict(edges.buffers)
-    for t in sorted(types & buffers.keys()):
+    edges = dict(edges)
+    for t in sorted(types & edges.keys()):
         if execution.spec.capacity.sums[t]:
-            buffers[t] = _sum_type(execution, loops, t, before + level, buffers[t])
-    return Edges(buffers)
+            edges[t] = _sum_type(execution, loops, t, before + level, edges[t])
+    return edges
 
 
 def _sum_type(

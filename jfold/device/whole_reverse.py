@@ -72,10 +72,6 @@ class WholeReverse:
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
-    def joined(self, known: Products, others: Arrays) -> Arrays:
-        """Return the stored leaves, each [rows, ...]: no product is hoisted."""
-        return others
-
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
         """Return cotangents of inputs, each [rows, *shape], and no stashes.
 

@@ -342,7 +342,7 @@ def test_what_is_stored_for_the_forward_pass_alone_is_small(
     def hoisted(execution: Execution) -> list[bool]:
         (o,) = (o for o, k in execution.kernels.items() if k is kernel_of(execution))
         policies = execution.forward_alone[o], execution.policies[o]
-        return [bool(each.hoisted(execution.kernels[o])) for each in policies]
+        return [bool(each.hoisted) for each in policies]
 
     assert hoisted(plans[0]) == [True, True]
     monkeypatch.setattr('jfold.device.execution.ROOM', 1000)

@@ -15,7 +15,7 @@ import pytest
 import jfold as jf
 from jfold.device.activity import Rows
 from jfold.device.batch import Batch
-from jfold.device.buffers import Edges, Residuals, Values
+from jfold.device.buffers import Residuals
 from jfold.device.kernel import Weights
 
 PACKAGE = Path(jf.__file__).parent
@@ -42,7 +42,7 @@ def test_any_is_rare() -> None:
     assert sum(map(is_vague, given)) < 0.05 * len(given)
 
 
-@pytest.mark.parametrize('kind', [Batch, Edges, Residuals, Rows, Values, Weights])
+@pytest.mark.parametrize('kind', [Batch, Residuals, Rows, Weights])
 def test_fields_of_arrays_have_shapes(kind: Any) -> None:
     """In brackets, once for each field that holds arrays."""
     shapes = re.findall(r'\[[^\]]+\]', kind.__doc__)
