@@ -247,8 +247,7 @@ def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
     wanted = jaxpr.outvars[output : output + 1]
     steps = slice_for(jaxpr.eqns, wanted)
     known = {v for step in steps for v in step.outvars} | env.keys()
-    read = variables([*wanted, *(v for step in steps for v in step.invars)])
-    if not known.issuperset(read):
+    if not known.issuperset(read_by(steps, wanted)):
         return None
     with jax.ensure_compile_time_eval():  # also where a model is made inside of a trace
         return run(steps, env, wanted)[0]
@@ -336,6 +335,13 @@ def slice_for(
             kept.append(equation)
             live.update(v for v in variables(equation.invars) if v not in known)
     return kept[::-1]
+
+
+def read_by(
+    equations: Iterable[core.JaxprEqn], outputs: Iterable[Atom]
+) -> list[core.Var]:
+    """Return the variables that equations read, then those among `outputs`."""
+    return variables([*(v for e in equations for v in e.invars), *outputs])
 
 
 def variables(atoms: Iterable[Atom]) -> list[core.Var]:

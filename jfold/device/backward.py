@@ -310,7 +310,9 @@ def _write_edges(
     tied: dict[int, Array] = {}
     for a, x in moving.items():
         t = operation.inputs[a]
-        read = xla.unordered_reads(t, live, cotangents, reverse.cotangents_read[a])
+        known = reverse.cotangents_read[a]
+        pairs = enumerate(zip(live, cotangents, strict=True))
+        read = [x for k, (type_, x) in pairs if type_ == t and k not in known]
         tied[a] = xla.write_after(read, x.astype(edges[t].dtype), tile.first)
     # Each input of an operation has edge rows of its own, as many as the operation has
     # rows: writes are dense, and no two uses of a value write to the same place.

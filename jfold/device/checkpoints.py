@@ -63,7 +63,7 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
     depend, varying = jaxprs.reachable(inner, rows)
     # An equation with an effect, as a print, stays though nothing reads its results.
     late = [e for e in inner.eqns if e in depend or e.effects]
-    read = jaxprs.variables([v for e in late for v in e.invars] + inner.outvars)
+    read = jaxprs.read_by(late, inner.outvars)
     computed = varying.union(v for e in late for v in e.outvars)
     # Variables that late equations read, computed outside: the new operands.
     frontier = [v for v in dict.fromkeys(read) if v not in computed]

@@ -319,7 +319,7 @@ def make_execution(
     program, sums = spec.program, segment_sums(spec.program)
     # Products hoisted from a loop are stored, which `recompute all` forbids.
     stores = spec.residuals != RECOMPUTE_ALL
-    external = external_inputs(program) if stores else [()] * len(program.operations)
+    external = external_inputs(program)
     kernels = {
         o: make_kernel(
             operation,
@@ -327,7 +327,7 @@ def make_execution(
             tuple(program.types[t] for t in operation.inputs),
             varying,
             spec.reproducible,
-            external[o],
+            external[o] if stores else (False,) * len(operation.inputs),
         )
         for o, operation in enumerate(program.operations)
         if spec.capacity.rows[o] and o not in sums

@@ -37,7 +37,7 @@ from jfold.device.buffers import (
     write,
 )
 from jfold.device.execution import Execution
-from jfold.device.hoisting import inputs_inside, inputs_outside
+from jfold.device.hoisting import inputs_read
 from jfold.device.kernel import Weights
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.residuals import Policy
@@ -74,9 +74,8 @@ def forward(
         kernel = execution.kernels[o]
         # Hoisted products of spare rows are arbitrary: nobody reads their results.
         known = {k: loops.slice(x, tile) for k, x in hoisted[o].items()}
-        read = (
-            inputs_inside(kernel, tuple(known)) if known else range(len(kernel.types))
-        )
+        every = range(len(kernel.types))
+        read = inputs_read(kernel, tuple(known)) if known else every
         inputs = gather_inputs(execution, loops, values, tile, read)
         inputs, known = execution.apart((inputs, known))
         result = policies[o].run(weights[o], inputs, tile.rows, known)
@@ -167,9 +166,12 @@ def _write_outputs(
     # An output that does not depend on inputs of its own type could be written before
     # these are read, and XLA would copy the buffer for that: so it is tied to them.
     reads = execution.kernels[o].reads
-    unread = set(range(len(inputs))).difference(gathered)
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
-        read = xla.unordered_reads(t, operation.inputs, inputs, known | unread)
+        read = [
+            rows
+            for a, rows in enumerate(inputs)
+            if operation.inputs[a] == t and a in gathered and a not in known
+        ]
         after = xla.write_after(read, x, tile.first)
         values = values | {t: write(values[t], after, base + tile.first)}
     return values
@@ -200,7 +202,7 @@ def _hoist(
     if not new:
         return state, new
     kernel, numbers, values = execution.kernels[o], tuple(new), state.carry[0]
-    read = inputs_outside(kernel, numbers)
+    read = inputs_read(kernel, (), numbers)
 
     def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
         inputs = execution.apart(gather_inputs(execution, loops, values, tile, read))

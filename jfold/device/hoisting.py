@@ -28,17 +28,13 @@ The number of a product is its place among the `dot_general`s of the kernel's ja
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from jax.extend import core
 
 from jfold.base import jaxprs
 from jfold.base.memo import memoized
 from jfold.device.kernel import Kernel
-
-if TYPE_CHECKING:
-    from jfold.base.jaxprs import Atom
 
 WORTH = 16  # a product is stored if each number has so many summands
 ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a CPU
@@ -50,12 +46,15 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
     closed = kernel.forward(2)
     if not any(kernel.external) or not jaxprs.is_straight(closed):
         return ()
-    equations = jaxprs.products(closed)
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
+    inputs = jaxpr.invars[kernel.weight_count :]
+    pairs = list(zip(inputs, kernel.external, strict=False))
+    _, external = jaxprs.reachable(jaxpr, [v for v, outside in pairs if outside])
+    _, recurrent = jaxprs.reachable(jaxpr, [v for v, outside in pairs if not outside])
     # A product that depends on both kinds of inputs has to stay in the loop.
-    recurrent, external = _dependent(kernel, False), _dependent(kernel, True)
     return tuple(
         k
-        for k, equation in enumerate(equations)
+        for k, equation in enumerate(jaxprs.products(closed))
         if k in kernel.row_axes and is_worth_storing(equation)
         if (v := equation.outvars[0]) in external and v not in recurrent
     )
@@ -67,13 +66,9 @@ def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
 
     Others lead only to further external products.
     """
-    jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     numbers = external_products(kernel)
-    known = [kernel.products(2)[k] for k in numbers]
-    # Some products only lead to other external ones, so the loop does not read them.
-    steps = jaxprs.slice_for(jaxpr.eqns, jaxpr.outvars, known)
-    read = {*_variables(steps), *jaxprs.variables(jaxpr.outvars)}
-    return tuple(k for k, v in zip(numbers, known, strict=True) if v in read)
+    read = _variables_read(kernel, numbers, ())
+    return tuple(k for k in numbers if kernel.products(2)[k] in read)
 
 
 def hoisted_bytes(kernel: Kernel) -> int:
@@ -83,19 +78,19 @@ def hoisted_bytes(kernel: Kernel) -> int:
 
 
 @memoized
-def inputs_inside(kernel: Kernel, known: tuple[int, ...]) -> frozenset[int]:
-    """Return the numbers of inputs that the loop computes outputs from.
+def inputs_read(
+    kernel: Kernel, known: tuple[int, ...], wanted: tuple[int, ...] = ()
+) -> frozenset[int]:
+    """Return the numbers of the inputs that outputs, or products, are computed from.
 
-    Products numbered in `known` are computed before the loop.
+    Args:
+      known: numbers of products that are computed before.
+      wanted: numbers of the products, if not of the outputs.
     """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
-    return _inputs_read(kernel, jaxpr.outvars, known)
-
-
-@memoized
-def inputs_outside(kernel: Kernel, wanted: tuple[int, ...]) -> frozenset[int]:
-    """Return the numbers of the inputs that products `wanted` depend on."""
-    return _inputs_read(kernel, [kernel.products(2)[k] for k in wanted], ())
+    read = _variables_read(kernel, known, wanted)
+    inputs = jaxpr.invars[kernel.weight_count :]
+    return frozenset(a for a in range(len(kernel.types)) if inputs[a] in read)
 
 
 def is_worth_storing(equation: core.JaxprEqn) -> bool:
@@ -105,29 +100,12 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
     return math.prod(int(shape[axis]) for axis in summed) >= WORTH
 
 
-def _dependent(kernel: Kernel, external: bool) -> set[core.Var]:
-    """Return the variables that depend on external inputs, or on recurrent ones."""
+def _variables_read(
+    kernel: Kernel, known: Sequence[int], wanted: Sequence[int]
+) -> set[core.Var]:
+    """Return the variables that are read for outputs or products, as `inputs_read`."""
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
-    inputs = jaxpr.invars[kernel.weight_count :]
-    pairs = zip(inputs, kernel.external, strict=False)
-    return jaxprs.reachable(jaxpr, [v for v, x in pairs if x == external])[1]
-
-
-def _inputs_read(
-    kernel: Kernel, wanted: Iterable[Atom], known: Collection[int]
-) -> frozenset[int]:
-    """Return the numbers of the inputs that variables `wanted` are computed from.
-
-    Products numbered in `known` are at hand, so their inputs are not read.
-    """
-    jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
-    wanted, products = list(wanted), kernel.products(2)
-    steps = jaxprs.slice_for(jaxpr.eqns, wanted, {products[k] for k in known})
-    read = {*_variables(steps), *jaxprs.variables(wanted)}
-    inputs = jaxpr.invars[kernel.weight_count :]
-    return frozenset(a for a in range(len(kernel.types)) if inputs[a] in read)
-
-
-def _variables(equations: Iterable[core.JaxprEqn]) -> list[core.Var]:
-    """Return the variables that equations read."""
-    return jaxprs.variables(v for e in equations for v in e.invars)
+    products = kernel.products(2)
+    atoms = [products[k] for k in wanted] or jaxpr.outvars
+    steps = jaxprs.slice_for(jaxpr.eqns, atoms, {products[k] for k in known})
+    return set(jaxprs.read_by(steps, atoms))

@@ -323,9 +323,20 @@ class Kernel(Memoized):
 
     # ---- transposed matrices that narrow tiles share
 
-    def weights(self, arrays: Arrays) -> Weights:
-        """Return weights for the forward pass, with transposes of `arrays`."""
-        return Weights(arrays, self.transposes(self.forward(2), arrays))
+    def weights(
+        self, arrays: Arrays, reverse: core.ClosedJaxpr | None = None
+    ) -> Weights:
+        """Return weights, each [*shape], with the transposes that narrow tiles read.
+
+        Args:
+          reverse: the jaxpr of the reverse of a narrow tile, if it reads any.
+        """
+        # Matrices transposed in one pass are mostly not transposed in the other.
+        passes = [x for x in (self.forward(2), reverse) if x is not None]
+        shares = self.shares(2)
+        return Weights(
+            arrays, *(xla.transposes(x, arrays) if shares else [] for x in passes)
+        )
 
     def shares(self, rows: int) -> bool:
         """Return whether tiles of `rows` rows read transposes made before the loops.
@@ -334,15 +345,6 @@ class Kernel(Memoized):
         """
         return xla.shares_transposes(rows) and not self.takes_tiles
 
-    def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
-        """Return the transposes of weights that a jaxpr reads, each [n, m]; maybe none.
-
-        Args:
-          closed: the jaxpr of a narrow tile, forward or reverse.
-          arrays: the weights, each [*shape].
-        """
-        return xla.transposes(closed, arrays) if self.shares(2) else []
-
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
@@ -350,7 +352,7 @@ class Kernel(Memoized):
 
         Args:
           closed: the jaxpr of a tile of `rows` rows, forward or reverse.
-          transposes: matrices, each [n, m], from `Kernel.transposes`.
+          transposes: matrices, each [n, m], of `Weights`.
         """
         if not self.shares(rows):
             return {}
@@ -371,12 +373,9 @@ class Kernel(Memoized):
         leading = () if rows is None else (rows,)
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
 
-    def row_specs(self, rows: int | None) -> Specs:
-        """Return the specs of weights, inputs and the mask of real rows, in one list.
-
-        For `rows` of `None` they are those of one row.
-        """
-        real = self.spec(() if rows is None else (rows,), np.dtype(bool))
+    def row_specs(self, rows: int) -> Specs:
+        """Return the specs of weights, inputs and the mask of real rows, a list."""
+        real = self.spec((rows,), np.dtype(bool))
         return [*self.weight_specs, *self.inputs(rows), real]
 
     # ---- dependence
@@ -405,15 +404,13 @@ def make_kernel(
     params: ArrayTree,
     types: tuple[TensorType, ...],
     varying: Varying | None,
-    reproducible: bool = False,
-    external: tuple[bool, ...] = (),
+    reproducible: bool,
+    external: tuple[bool, ...],
 ) -> Kernel:
     """Return the kernel of an operation for parameters like `params`, memoized.
 
     Args:
       params: a pytree of arrays or specs.
-      external: by input, whether it comes from outside of the recurrence alone; none
-        does if left out.
     """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
@@ -423,8 +420,8 @@ def make_kernel(
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         jax.sharding.get_abstract_mesh(),
     )
-    options = varying, reproducible, external or (False,) * len(types)
-    return _make_kernel(operation, structure, specs, types, *options, context)
+    options = types, varying, reproducible, external
+    return _make_kernel(operation, structure, specs, *options, context)
 
 
 @memoized

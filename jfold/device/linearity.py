@@ -45,16 +45,10 @@ _LINEAR_OPERANDS = {
     'scatter-add': (0, 2),
     'scatter_add': (0, 2),
 }
-# Primitives that call a jaxpr, and the parameter that holds it.
-_CALLS = {
-    'jit': 'jaxpr',
-    'checkpoint': 'jaxpr',
-    'remat': 'jaxpr',
-    'remat2': 'jaxpr',
-    'closed_call': 'call_jaxpr',
-    'core_call': 'call_jaxpr',
-    'custom_jvp_call': 'call_jaxpr',
-}
+# Primitives that call a jaxpr, one among their parameters.
+_CALLS = frozenset(
+    'checkpoint closed_call core_call custom_jvp_call jit remat remat2'.split()
+)
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
@@ -87,8 +81,9 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
     """Return the `Form` of each result of an equation, given its operands'."""
     name, forms = equation.primitive.name, set(operands)
-    if name in _CALLS and _CALLS[name] in equation.params:
-        return _results(equation.params[_CALLS[name]], operands)
+    if name in _CALLS:
+        (called,) = jaxprs.subjaxprs(equation)
+        return _results(called, operands)
     if name in _PRODUCTS:
         form = _product(operands)
     elif name in _SUMS:

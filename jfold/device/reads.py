@@ -36,7 +36,13 @@ from jfold.program.components import (
 )
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
 from jfold.scheduling.sections import Section
-from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, slots
+from jfold.scheduling.slots import (
+    ReadMode,
+    Slot,
+    read_modes,
+    slot_numbers,
+    slots,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,48 +127,39 @@ class Read:
     """A slot (input of an operation or tensor of a result) on the device.
 
     Attributes:
+      slot: its place, type, and the part that it reads whole, where it reads in place.
       mode: whether rows are read in place, gathered by an index, or summed.
-      type: number of its type.
       makers: the results of operations that it may read, as a bit set.
-      part: number of the part that it reads whole, where it reads in place.
       section: the section of the index array with the rows that it reads.
       sums: the section with the row that each of these is added to, if it is summed.
-      place: the table and the column of the slot.
-      combines: how it adds up, if it is summed; see `Operation.combines`.
     """
 
+    slot: Slot
     mode: ReadMode
-    type: int
     makers: ProducerSet
-    part: int | None
     section: Section
     sums: Section
-    place: Place
-    combines: str
 
 
 def reads_of(execution: Execution, table: int) -> list[Read]:
     """Return how the inputs of an operation, or the tensors of a result, are read."""
     program, sections = execution.program, execution.layout.sections
-    types = [operation.inputs for operation in program.operations]
-    types += [result.tensors for result in program.results]
-    producers, count = sources(program), len(types[table])
-    places, numbers = [(table, k) for k in range(count)], slot_numbers(program)
-    of_table = (
+    producers = sources(program)
+    columns = zip(
         (producers.inputs + producers.results)[table],
-        [slots(program)[numbers[x]].part if x in numbers else None for x in places],
         (sections.inputs + sections.results)[table],
         (sections.input_sums + sections.result_sums)[table],
-        places,
-        [slots(program)[numbers[x]].combines if x in numbers else '' for x in places],
+        strict=True,
     )
-    modes = column_modes(execution.spec, table, count)
-    return [Read(*x) for x in zip(modes, types[table], *of_table, strict=True)]
+    numbers, modes = slot_numbers(program), read_modes(execution.spec)
+    pairs = [(numbers[table, k], column) for k, column in enumerate(columns)]
+    return [Read(slots(program)[s], modes[s], *column) for s, column in pairs]
 
 
 def in_place_parts(reads: Iterable[Read]) -> list[int]:
     """Return the numbers of the parts (constants or outputs) read in place."""
-    return [x.part for x in reads if x.part is not None and x.mode is ReadMode.IN_PLACE]
+    parts = [x.slot.part for x in reads if x.mode is ReadMode.IN_PLACE]
+    return [part for part in parts if part is not None]
 
 
 def read_rows(state: State, read: Read, extent: Extent) -> Array:
@@ -174,9 +171,10 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
     if read.mode is ReadMode.IN_PLACE:
         values = _in_place(state, read, extent.rows)
     else:
-        values = read_values(state, read.type, read.makers, read.section, read.place)
+        place = read.slot.table, read.slot.column
+        values = read_values(state, read.slot.type, read.makers, read.section, place)
     if read.mode is ReadMode.SUMMED:
-        values = combined(state, values, read.sums, extent.rows, read.combines)
+        values = combined(state, values, read.sums, extent.rows, read.slot.combines)
     if not extent.rows:
         return values
     if extent.anything:
@@ -197,19 +195,19 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
     The spare rows of all outputs of an operation do, if those of its inputs do.
     """
     program = state.execution.program
-    if read.part is None or read.mode is not ReadMode.IN_PLACE:
+    if read.slot.part is None or read.mode is not ReadMode.IN_PLACE:
         return False
-    _, table, _ = value_parts(program)[read.part]
+    _, table, _ = value_parts(program)[read.slot.part]
     o = table - len(program.types)
-    is_made = o >= 0 and read.part not in state.anything
+    is_made = o >= 0 and read.slot.part not in state.anything
     return is_made and state.execution.layout.region[o] >= rows
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
     """Return all constants of a type, or all of an output, [rows, *shape]."""
     program = state.execution.program
-    assert read.part is not None
-    t, table, k = value_parts(program)[read.part]
+    assert read.slot.part is not None
+    t, table, k = value_parts(program)[read.slot.part]
     if table < len(program.types):
         values = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
     else:

@@ -13,8 +13,7 @@ unless it is cheaper to run it twice.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,13 +72,13 @@ class Split:
     def reads(self, index: int) -> bool:
         """Return whether either half reads argument `index` of the jaxpr."""
         variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
-        early = _is_read(variable, self.early, self.early_outputs)
-        return early or self.reads_late(index)
+        early = jaxprs.read_by(self.early, self.early_outputs)
+        return variable in early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
         """Return whether the late half reads argument `index` of the jaxpr."""
         variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
-        return _is_read(variable, self.late, self.late_outputs)
+        return variable in jaxprs.read_by(self.late, self.late_outputs)
 
     def is_read_before(self, index: int, variable: core.Var) -> bool:
         """Return whether all that reads an argument runs before a variable.
@@ -118,8 +117,8 @@ def split(
         e for e in jaxprs.slice_for(jaxpr.eqns, late_outputs) if e not in shared
     ]
     computed = {v for e in shared for v in e.outvars}
-    read = [v for e in late_steps for v in e.invars] + late_outputs
-    crossing = dict.fromkeys(v for v in jaxprs.variables(read) if v in computed)
+    read = jaxprs.read_by(late_steps, late_outputs)
+    crossing = dict.fromkeys(v for v in read if v in computed)
     # Equations that `late_steps` need only through stashes drop out.
     late_steps = jaxprs.slice_for(late_steps, late_outputs, known=computed)
     return Split(
@@ -159,11 +158,3 @@ def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
             at_hand.update(equation.outvars)
             repeated.add(equation)
     return repeated
-
-
-def _is_read(
-    variable: core.Var, equations: Iterable[core.JaxprEqn], outputs: Iterable[Atom]
-) -> bool:
-    """Return whether a variable is an operand of an equation, or an output."""
-    atoms = itertools.chain(outputs, *(equation.invars for equation in equations))
-    return any(atom is variable for atom in atoms)

@@ -127,10 +127,7 @@ class SplitReverse(Memoized):
 
     def weights(self, arrays: Arrays) -> Weights:
         """Return weights, each [*shape], with the transposes of both passes."""
-        # Matrices transposed in one pass are mostly not transposed in the other.
-        forward, reverse = self.kernel.forward(2), self._split(2).closed
-        parts = (self.kernel.transposes(x, arrays) for x in (forward, reverse))
-        return Weights(arrays, *parts)
+        return self.kernel.weights(arrays, self._reverse(2))
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products

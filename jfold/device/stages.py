@@ -172,7 +172,7 @@ def stage(
     # An equation with an effect, as a print, stays though nothing reads its results.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
     late = jaxprs.slice_for(jaxpr.eqns, jaxpr.outvars, hoisted, keep=others)
-    read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
+    read = jaxprs.read_by(late, jaxpr.outvars)
     frontier = dict.fromkeys(v for v in read if v in hoisted or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
     stages = tuple(early), tuple(late), tuple(ordered)

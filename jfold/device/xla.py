@@ -90,7 +90,7 @@ def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
 
     Args:
       read: list of arrays, each [rows, *shape], read from the buffer that `x` will be
-        written to.
+        written to; not those that `x` is computed from, as XLA sees that order.
       x: [rows, *shape].
       first: a row index; XLA does not know that it is never negative.
     """
@@ -166,23 +166,6 @@ def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
         return [take(buffer, places[0])]
     result: Arrays = lax.platform_dependent(buffer, *places, tpu=at_once, default=apart)
     return result
-
-
-def unordered_reads(
-    t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
-) -> Arrays:
-    """Return the arrays of a type that XLA might read after a write.
-
-    XLA sees that a result comes after the arrays that it is computed from.
-
-    Args:
-      t: number of the type.
-      types: by array, number of its type.
-      arrays: rows of buffers, each [rows, *shape].
-      known: numbers of arrays that the result depends on, or that are not read.
-    """
-    pairs = enumerate(zip(types, arrays, strict=True))
-    return [x for place, (n, x) in pairs if n == t and place not in known]
 
 
 # ---- buffers of different lengths ----------------------------------------------------
