@@ -33,7 +33,7 @@ from jfold.debug.rowwise import Runner, bad_kind, chunks, first_bad, padded, wav
 from jfold.device.execution import make_execution
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
-from jfold.device.returned import returned
+from jfold.device.results import returned
 from jfold.graph import Table, ranges
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.reference import CONSTANTS, NODES, explain_row

@@ -24,7 +24,7 @@ from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
 from jfold.device.residuals import Policy
-from jfold.device.results import ResultTensor, leaving, returned
+from jfold.device.results import ResultTensor, leaving, result_tensors
 from jfold.program.components import (
     Component,
     external_inputs,
@@ -333,4 +333,4 @@ def make_execution(
         if spec.capacity.rows[o] and o not in sums
     }
     places = layout(spec), running_components(spec)
-    return Execution(spec, *places, kernels, returned(spec), varying)
+    return Execution(spec, *places, kernels, result_tensors(spec), varying)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that an execution returns, those of all results in one list."""
+"""The results of a batch: their tensors, and the form in which a user gets them.
+
+An execution returns the tensors of all results in one list.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
@@ -13,10 +18,13 @@ from jfold.base.arrays import Arrays
 from jfold.device.batch import Batch
 from jfold.device.buffers import Buffers, take, values_of
 from jfold.program.components import Place, phases, sources, type_at
-from jfold.program.operations import Operations, ProducerSet
+from jfold.program.operations import Operations, ProducerSet, Program
+from jfold.ragged import MetricValues, assemble_value
 from jfold.scheduling.layout import layout
+from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.sections import Section, section_of
 from jfold.scheduling.spec import Spec
+from jfold.types import SequenceType, leaf_types, pack
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class ResultTensor:
     is_mixed: bool
 
 
-def returned(spec: Spec) -> tuple[ResultTensor, ...]:
+def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
     """Return the tensors of all results of a program, in order."""
     results = enumerate(sources(spec.program).results, len(spec.program.operations))
     return _tensors(spec, {(r, j): x for r, row in results for j, x in enumerate(row)})
@@ -70,7 +78,7 @@ def _tensors(
 
 
 def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:
-    """Return the tensors of each result, from one list ordered as by `returned`."""
+    """Return the tensors of each result, from one list as of `result_tensors`."""
     remaining = iter(tensors)
     return [[next(remaining) for _ in result.tensors] for result in program.results]
 
@@ -89,3 +97,36 @@ def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> 
 
     buffers = [values_of(values, batch, x.type) for x in tensors]
     return [take(y, rows(x, y)) for x, y in zip(tensors, buffers, strict=True)]
+
+
+def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -> Any:
+    """Return what `Model.apply` returns, assembled from the tensors of results.
+
+    Args:
+      results: by result, list of arrays, each [rows, *shape].
+    """
+
+    def value_of(tables: list[list[Array]]) -> Any:
+        leaves, *items = tables
+        pairs = zip(leaf_types(program.output), leaves, strict=True)
+        leaves = [
+            _lengths(schedule, x) if isinstance(type_, SequenceType) else x
+            for type_, x in pairs
+        ]
+        return assemble_value(program.output, [leaves, *items])
+
+    def metric_of(result: int, tensors: list[Array]) -> MetricValues:
+        """Return the rows of the metric of a result, with their examples."""
+        values = pack(program.results[result].type, tensors)
+        example = schedule.owners(result)
+        return MetricValues(values, example, example < schedule.examples)
+
+    return program.assemble(results, value_of, metric_of)
+
+
+def _lengths(schedule: Schedule, lengths: Array) -> Array:
+    """Return sequence lengths [rows], with zero for spare (padding) rows."""
+    # Spare rows repeat the last example, but not its items: their sequences are empty.
+    real = jnp.where(schedule.mask, lengths, 0)
+    shards = schedule.spec.shards
+    return real if shards is None else shards.whole(real)

@@ -27,7 +27,7 @@ from jfold.data.sources import schedule_part
 from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.device.random_keys import make_draws
-from jfold.device.returned import returned
+from jfold.device.results import returned
 from jfold.language.lazy_expression import Recorded, learned
 from jfold.language.parameter_checks import check_kept, check_params, with_external
 from jfold.lower import lower

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.debug.losses import sum_of_floats
 from jfold.debug.nonfinite import Search
-from jfold.device.returned import returned
+from jfold.device.results import returned
 from jfold.lower import lower
 
 number = jf.Scalar()
