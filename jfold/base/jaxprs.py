@@ -128,10 +128,14 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     As one equation, each result of a `jit` would depend on all of its operands.
     """
     jaxpr, _ = open_jaxpr(closed)
-    if not any(equation.primitive.name == 'jit' for equation in jaxpr.eqns):
-        return closed
-    specs = list(map(spec, jaxpr.invars))
-    return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves))(*specs)
+    has_jits = any(equation.primitive.name == 'jit' for equation in jaxpr.eqns)
+    return rewritten(closed) if has_jits else closed
+
+
+def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.ClosedJaxpr:
+    """Return the jaxpr of `evaluate`, with `jit`s inlined and equations by rules."""
+    specs = map(spec, open_jaxpr(closed)[0].invars)
+    return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, rules))(*specs)
 
 
 def check_rules(closed: core.ClosedJaxpr) -> None:
@@ -173,7 +177,7 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
             # The first of equal equations computes the result of all.
             same[result] = first.setdefault(key, result)
 
-    def rewritten(*leaves: jax.Array) -> Arrays:
+    def first_alone(*leaves: jax.Array) -> Arrays:
         env = environment(closed, leaves)
         for equation in jaxpr.eqns:
             results = [same.get(v, v) for v in equation.outvars]
@@ -181,7 +185,7 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
             env |= zip(equation.outvars, run(steps, env, results), strict=True)
         return run((), env, jaxpr.outvars)
 
-    return jax.make_jaxpr(rewritten)(*map(spec, jaxpr.invars))
+    return jax.make_jaxpr(first_alone)(*map(spec, jaxpr.invars))
 
 
 # ---- dependence ----------------------------------------------------------------------

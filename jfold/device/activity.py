@@ -7,16 +7,12 @@ a chunk (rows of any levels), and `*shape` the shape of one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import jax
 
 from jfold.base.arrays import Arrays, Spec
 from jfold.device.kernel import Weights
-
-T = TypeVar('T')
 
 
 @jax.tree_util.register_dataclass
@@ -61,17 +57,6 @@ class Activity:
     def places(self) -> list[int]:
         """The numbers of the active inputs, those whose cotangent is computed."""
         return [a for a, is_active in enumerate(self.active) if is_active]
-
-    def chosen(self, inputs: Sequence[T]) -> list[T]:
-        """Return the items of the active inputs, from one item for each input."""
-        pairs = zip(inputs, self.active, strict=True)
-        return [x for x, is_active in pairs if is_active]
-
-    def merged(self, inputs: Sequence[T], new: Iterable[T]) -> list[T]:
-        """Return `inputs` with those of active ones replaced, in order, by `new`."""
-        replacements = iter(new)
-        pairs = zip(inputs, self.active, strict=True)
-        return [next(replacements) if is_active else x for x, is_active in pairs]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reverse pass: gradients of the weights, given cotangents of the results.
 
-The loops of the forward pass, backwards. A tile *gathers* the cotangents of its outputs
-from where the consumers left them, and writes those of its inputs to edge rows of its
-own (one for each use of a value), so nothing is scattered and sums have a fixed order:
+The loops of the forward pass, backwards; `README.md` draws what a tile reads and
+writes. Nothing is scattered, so sums have a fixed order.
 
-    edges of a type    one input | another input | ... | results | sums | zero
-                           ▲              │
-                           │              └─ gathered: cotangents of outputs
-                           └─ written: cotangents of inputs ◀─ tile
-
-Matrix products of the forward pass are stored; elementwise values are computed again.
 Gradients of weights are taken over all rows of an operation, in large chunks. Those of
 recurrent operations are deferred until after all loops, and computed from stashes:
 values that the loops stored in the place of the products. They come right after the
@@ -58,7 +51,7 @@ from jfold.device.buffers import (
 from jfold.device.execution import Execution, Pullback
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
-from jfold.device.linear import MaybeZeros
+from jfold.device.linear import MaybeZeros, partition
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
@@ -82,7 +75,6 @@ class Reads:
     execution: Execution
     pullbacks: Mapping[int, Pullback]
     weights: Mapping[int, Weights]
-    batch: Batch
     values: Buffers
     loops: Loops
 
@@ -109,7 +101,7 @@ def backward(
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
     loops = make_loops(execution.spec, batch, down=True)
-    reads = Reads(execution, pullbacks, weights, batch, values, loops)
+    reads = Reads(execution, pullbacks, weights, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
     state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
@@ -222,7 +214,7 @@ def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Ar
     """
     # The schedule lists the sums of a level at the last of its steps; here all rows are
     # of one level.
-    last = jnp.maximum(reads.batch.levels(c) - 1, 0)
+    last = jnp.maximum(reads.loops.batch.levels(c) - 1, 0)
     return _after_loops(reads, o, _sum_uses(reads, c, last, state))
 
 
@@ -284,8 +276,9 @@ def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -
     # The section begins behind the constants, which have no cotangents. Values
     # with fewer uses have indices of the row of zeros for the others.
     at = first - reads.execution.spec.capacity.constants[t]
-    uses = reads.batch.sections.consumers[t].rows
-    indices = [reads.batch.read(section, at, rows) for section in uses]
+    batch = reads.loops.batch
+    uses = batch.sections.consumers[t].rows
+    indices = [batch.read(section, at, rows) for section in uses]
     return sum_arrays(reads.loops.gather(edges[t], indices))
 
 
@@ -457,7 +450,7 @@ def _gradients(
     result: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
         live = reads.pullbacks[o].reverse.flow.live
-        if any(reads.execution.kernels[o].reads_weight(k, w) for k in live):
+        if any(w in reads.execution.kernels[o].depends[k] for k in live):
             result[w] = grad
     return result
 
@@ -496,5 +489,5 @@ def _types(reads: Reads) -> set[int]:
     for o, pullback in reads.pullbacks.items():
         operation, flow = reads.execution.operations[o], pullback.reverse.flow
         types.update(operation.outputs[k] for k in flow.live)
-        types.update(flow.chosen(operation.inputs))
+        types.update(partition(operation.inputs, flow.active))
     return types

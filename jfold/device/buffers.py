@@ -10,7 +10,7 @@ row.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -81,32 +81,18 @@ def take(buffer: Array, rows: Array) -> Array:
     )
 
 
-def add_at(buffer: Array, rows: Array, at: Array) -> Array:
-    """Add rows [count, ...] to a buffer [size, ...] at row indices `at` [count].
-
-    Rows are added one by one; those whose index is outside of the buffer are dropped.
-    """
-    return lax.scatter_add(buffer, *_updates(buffer, rows, at), mode='drop')
-
-
-def extremum_at(buffer: Array, rows: Array, at: Array, is_largest: bool) -> Array:
-    """Return a buffer [size, ...] with the larger, or smaller, of its rows and others.
+def scattered(
+    combine: Callable[..., Array], buffer: Array, rows: Array, at: Array
+) -> Array:
+    """Combine rows [count, ...] with those of a buffer [size, ...], one by one.
 
     Args:
-      rows: [count, ...] the others; those whose index is outside of it are dropped.
-      at: [count] row indices.
+      combine: `lax.scatter_add`, `lax.scatter_max` or `lax.scatter_min`.
+      at: [count] row indices; rows with an index outside of the buffer are dropped.
     """
-    combine = lax.scatter_max if is_largest else lax.scatter_min
-    return combine(buffer, *_updates(buffer, rows, at), mode='drop')
-
-
-def _updates(
-    buffer: Array, rows: Array, at: Array
-) -> tuple[Array, Array, lax.ScatterDimensionNumbers]:
-    """Return indices, updates and their dimensions, as a scatter of JAX takes them."""
     window_dims = tuple(range(1, buffer.ndim))
     dimensions = lax.ScatterDimensionNumbers(window_dims, (0,), (0,))
-    return lax.expand_dims(at, (1,)), rows, dimensions
+    return combine(buffer, lax.expand_dims(at, (1,)), rows, dimensions, mode='drop')
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:

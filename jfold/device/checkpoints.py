@@ -43,9 +43,7 @@ def hoist_from_checkpoints(
         vary = [isinstance(v, core.Var) and v in varying for v in inputs]
         return _cut(equation, operands, vary)
 
-    rules = dict.fromkeys(NAMES, rule)
-    specs = list(map(jaxprs.spec, jaxpr.invars))
-    return jaxprs.trace(lambda *x: jaxprs.evaluate(closed, x, rules), specs)
+    return jaxprs.rewritten(closed, dict.fromkeys(NAMES, rule))
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:

@@ -30,11 +30,10 @@ from jfold.device import xla
 from jfold.device.linear import (
     MaybeZeros,
     Reverse,
-    combine,
     maybe_zero,
     partition,
     refuse,
-    scatter_list,
+    replace_list,
     tangents_of,
 )
 
@@ -167,7 +166,7 @@ class CustomDerivatives:
             arguments, along, cotangents = jax.tree.unflatten(structure, known)
 
             def both(moving: Arrays) -> tuple[Arrays, MaybeZeros]:
-                moved = combine(arguments, scatter_list(moving, places))
+                moved = replace_list(arguments, moving, places)
                 outputs, saved = self.save(moved)
                 return outputs, list(self.pull(moved, saved, cotangents))
 

@@ -23,6 +23,7 @@ from jfold.device.activity import Activity
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
+from jfold.device.linear import partition
 from jfold.device.residuals import Policy
 from jfold.device.results import ResultTensor, leaving, result_tensors
 from jfold.program.components import (
@@ -191,7 +192,7 @@ class Execution:
             before, candidates = live, ((o, self._flow(o, live)) for o in self.kernels)
             flows = {o: flow for o, flow in candidates if flow is not None}
             for o, flow in flows.items():
-                live |= union(flow.chosen(inputs[o]))
+                live |= union(partition(inputs[o], flow.active))
             # Sums that are computed in one go have no kernel; cotangents pass through.
             for o in self._ran.difference(self.kernels):
                 live |= union(inputs[o]) if live & outputs_of(self.program)[o] else 0

@@ -3,14 +3,7 @@
 
 Components run one after another: first the products that `hoisting` takes out of the
 loop, then a loop over levels, with an inner loop over tiles for each operation and tile
-width. A tile gathers its inputs from the value buffers, runs the kernel and writes its
-rows in place:
-
-    values of a type    constants | rows of one output | rows of another | ...
-                            │              ▲
-                            └─ gathered ─▶ tile: rows of one level; past its end,
-                                           spare rows, which the next level
-                                           overwrites
+width. `README.md` draws what a tile reads and writes.
 
 In shapes, `rows` counts the rows of a tile or buffer, and `*shape` is that of one
 value.
@@ -25,7 +18,7 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
-from jfold.base.arrays import Arrays, ByOperation, Specs, array_spec, cast_varying
+from jfold.base.arrays import Arrays, ByOperation, Spec, Specs, array_spec, cast_varying
 from jfold.device import xla
 from jfold.device.batch import Batch
 from jfold.device.buffers import (
@@ -206,7 +199,9 @@ def _hoist(
 
     def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
         inputs = execution.apart(gather_inputs(execution, loops, values, tile, read))
-        products = kernel.products_of(weights, inputs, tile.rows, numbers)
+        _, products = kernel.with_products(
+            weights, inputs, tile.rows, numbers, {}, outputs=False
+        )
         pairs = zip(buffers, execution.apart(products), strict=True)
         return [write(buffer, x, tile.first) for buffer, x in pairs], []
 
@@ -245,33 +240,36 @@ def _new_saved(
     execution: Execution, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Saved:
     """Return buffers of zeros for the residuals that the loops write."""
-    saved = {}
-    for o, policy in policies.items():
-        sizes = execution.layout.region[o], execution.shift(o)
-        specs = policy.buffers(*sizes, policy.hoisted)
-        saved[o] = [new_buffer(spec, extra, execution.varying) for spec in specs]
-    return saved
+    return {
+        o: [
+            new_buffer(_buffer(execution, o, row), extra, execution.varying)
+            for row in policy.rows(policy.hoisted)
+        ]
+        for o, policy in policies.items()
+    }
 
 
 def _new_hoisted(
     execution: Execution, policy: Policy, o: int, extra: Iterator[int]
 ) -> dict[int, Array]:
-    """Return buffers of zeros for hoisted products, by number of the product.
-
-    They are as long as those of stored products.
-    """
-    kernel, rows = execution.kernels[o], execution.layout.region[o] + execution.shift(o)
+    """Return buffers of zeros for hoisted products, by number of the product."""
+    rows = {k: policy.kernel.product_row(k) for k in policy.hoisted}
     return {
-        k: new_buffer(
-            buffer_spec(rows, kernel.product_row(k)), extra, execution.varying
-        )
-        for k in policy.hoisted
+        k: new_buffer(_buffer(execution, o, row), extra, execution.varying)
+        for k, row in rows.items()
     }
+
+
+def _buffer(execution: Execution, o: int, row: Spec) -> Spec:
+    """Return the spec of a buffer for residuals of an operation, from that of one."""
+    return buffer_spec(execution.layout.region[o] + execution.shift(o), row)
 
 
 def saved_specs(
     execution: Execution, policies: Mapping[int, Policy]
 ) -> dict[int, Specs]:
     """Return, by operation, the specs of buffers for all of its residuals."""
-    region = execution.layout.region
-    return {o: x.buffers(region[o], execution.shift(o)) for o, x in policies.items()}
+    return {
+        o: [_buffer(execution, o, row) for row in policy.rows()]
+        for o, policy in policies.items()
+    }

@@ -47,7 +47,7 @@ from jfold.types import TensorType, TupleType, pack
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-    from jfold.base.jaxprs import Atom, Environment, Rules
+    from jfold.base.jaxprs import Environment, Rules
 
 # Products, each [rows, ...], by number: their order in the jaxpr of an operation.
 Products: TypeAlias = Mapping[int, jax.Array]
@@ -111,65 +111,35 @@ class Kernel(Memoized):
         rows: int,
         wanted: Sequence[int],
         known: Products,
+        outputs: bool = True,
     ) -> tuple[Arrays, Arrays]:
         """Run the operation on rows that are all real; return outputs and products.
 
         Args:
-          inputs: list of arrays, each [rows, *shape]; inputs that only `known` products
-            are computed from are not read.
+          inputs: list of arrays, each [rows, *shape]; inputs that nothing wanted is
+            computed from are not read.
           wanted: numbers of the products to return.
           known: by number, products [rows, ...] that are computed already.
+          outputs: whether outputs are wanted.
 
         Returns:
           The outputs, each [rows, *shape]; the wanted products, each [rows, ...].
         """
-        jaxpr, _ = jaxprs.open_jaxpr(self.forward(rows))
-        variables = [*jaxpr.outvars, *(self.products(rows)[k] for k in wanted)]
-        values = self._run(weights, inputs, rows, variables, known)
-        outputs, products = values[: len(jaxpr.outvars)], values[len(jaxpr.outvars) :]
-        return outputs, self._rows_first(wanted, products)
-
-    def products_of(
-        self, weights: Weights, inputs: Arrays, rows: int, wanted: Sequence[int]
-    ) -> Arrays:
-        """Return products by number, each [rows, ...].
-
-        Inputs that none of these products depend on are not read.
-        """
-        variables = [self.products(rows)[k] for k in wanted]
-        return self._rows_first(wanted, self._run(weights, inputs, rows, variables, {}))
-
-    def _run(
-        self,
-        weights: Weights,
-        inputs: Arrays,
-        rows: int,
-        wanted: Sequence[Atom],
-        known: Products,
-    ) -> Arrays:
-        """Return variables of the jaxpr on `rows` rows, with axes as in the jaxpr.
-
-        Args:
-          wanted: the variables.
-          known: by number, products [rows, ...] that are computed already.
-        """
-        closed, products = self.forward(rows), self.products(rows)
+        closed, products, axes = self.forward(rows), self.products(rows), self.row_axes
+        jaxpr, _ = jaxprs.open_jaxpr(closed)
         arguments = [*weights.arrays, *inputs, self.all_real(rows)]
         env = jaxprs.environment(closed, arguments)
         env |= self.shared(closed, weights.forward, rows)
-        axes = self.row_axes
         # Products are stored rows first; the jaxpr may have rows on another axis.
         env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in known.items()}
-        equations = jaxprs.open_jaxpr(closed)[0].eqns
+        atoms = [*(jaxpr.outvars if outputs else ()), *(products[k] for k in wanted)]
         # Nothing reads the results of equations that are there for their effects.
-        effects = {e for e in equations if e.effects}
-        steps = jaxprs.slice_for(equations, wanted, env, keep=effects)
-        return jaxprs.run(steps, env, wanted, self.rules)
-
-    def _rows_first(self, numbers: Sequence[int], products: Arrays) -> Arrays:
-        """Move the axis of rows of products to the front, each [rows, ...]."""
-        pairs = zip(numbers, products, strict=True)
-        return [jnp.moveaxis(x, self.row_axes[k], 0) for k, x in pairs]
+        effects = {e for e in jaxpr.eqns if e.effects}
+        steps = jaxprs.slice_for(jaxpr.eqns, atoms, env, keep=effects)
+        values = jaxprs.run(steps, env, atoms, self.rules)
+        count = len(values) - len(wanted)
+        pairs = zip(wanted, values[count:], strict=True)
+        return values[:count], [jnp.moveaxis(x, axes[k], 0) for k, x in pairs]
 
     @memoized
     def products(self, rows: int) -> list[core.Var]:
@@ -381,22 +351,18 @@ class Kernel(Memoized):
     # ---- dependence
 
     @functools.cached_property
+    def depends(self) -> list[set[int]]:
+        """The numbers of the arguments of the jaxpr that each output depends on."""
+        return jaxprs.depends(self.forward(2))
+
+    @functools.cached_property
     def reads(self) -> list[set[int]]:
         """The numbers of the inputs that each output depends on."""
         first, end = self.weight_count, self.weight_count + len(self.types)
         return [
             {place - first for place in places if first <= place < end}
-            for places in self._depends
+            for places in self.depends
         ]
-
-    def reads_weight(self, output: int, weight: int) -> bool:
-        """Return whether an output depends on a weight."""
-        return weight in self._depends[output]
-
-    @functools.cached_property
-    def _depends(self) -> list[set[int]]:
-        """The numbers of the arguments of the jaxpr that each output depends on."""
-        return jaxprs.depends(self.forward(2))
 
 
 def make_kernel(

@@ -12,27 +12,9 @@ cotangents of inputs that no loop waits for, since they come from outside of it 
                            │ stashes, stored
               weights ◀─ pull_to_weights
 
-Two forms give the same gradients: a `SplitReverse` runs nothing in both places, and a
-`WholeReverse` runs all in each, for functions whose reverse cannot be split. Both have
-the attributes
-
-    hoists             whether it can take products that are hoisted from the loop
-    products_read      numbers of the products that it reads, as far as that is known
-    crossing           the stashes, arrays that cross between the two places
-    early_inputs       numbers of the inputs whose cotangents the loop computes
-    late_inputs        numbers of those whose cotangents are computed with the gradients
-    cotangents_read    for each input that has a cotangent, the outputs whose cotangents
-                       its own depends on, as far as that is known
-
-and the methods, where each array of weights is [*shape], each other array [rows, ...],
-
-    residuals          specs of one row of each stored residual, without known products
-    weights            adds transposed matrices to the weights, for both passes
-    save_residuals     inputs and known products to outputs and the other residuals, in
-                       the forward pass
-    pull_to_inputs     `Rows` to cotangents of the early inputs, and stashes
-    pull_to_weights    `Rows` and stashes to gradients of the trained weights, and
-                       cotangents of the late inputs
+Two forms with one interface give the same gradients: a `SplitReverse` runs nothing in
+both places, and a `WholeReverse` runs all in each, for functions whose reverse cannot
+be split. Of the latter some properties are empty, since nothing is known or stashed.
 
 *Known* products are computed before the loop (hoisted), by number of the product.
 """

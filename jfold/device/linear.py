@@ -11,7 +11,7 @@ tangents and cotangents, of those alone that have one, or with `None` for zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -73,7 +73,7 @@ class Derivative:
 
         # A function of arguments with tangents alone: for others JAX would use zeros.
         def of_moving(moving: Arrays) -> Arrays:
-            outputs = self.function(combine(known, scatter_list(moving, self.moving)))
+            outputs = self.function(replace_list(known, moving, self.moving))
             return partition(outputs, self.live)
 
         primals = partition(known, self.moving)
@@ -203,10 +203,13 @@ def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
     return [x for x, here in zip(values, places, strict=True) if here]
 
 
-def combine(values: Arrays, others: MaybeZeros) -> Arrays:
-    """Return `others`, with each `None` replaced by its item of `values`."""
-    pairs = zip(values, others, strict=True)
-    return [x if other is None else other for x, other in pairs]
+def replace_list(
+    values: Sequence[Any], new: Iterable[Any], places: Sequence[bool]
+) -> list[Any]:
+    """Return the values, with those at the true places replaced, in order, by `new`."""
+    remaining = iter(new)
+    pairs = zip(values, places, strict=True)
+    return [next(remaining) if here else x for x, here in pairs]
 
 
 def pad_zeros(values: MaybeZeros, count: int) -> MaybeZeros:

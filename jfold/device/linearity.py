@@ -80,33 +80,35 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
     """Return the `Form` of each result of an equation, given its operands'."""
-    name, forms = equation.primitive.name, set(operands)
+    name = equation.primitive.name
     if name in _CALLS:
         (called,) = jaxprs.subjaxprs(equation)
         return _results(called, operands)
     if name in _PRODUCTS:
         form = _product(operands)
-    elif name in _SUMS:
-        form = _sum(forms)
-    elif name == 'select_n':
-        form = _part(operands, range(1, len(operands)))
-    elif name in _LINEAR_OPERANDS:
-        form = _part(operands, _LINEAR_OPERANDS[name])
     else:
-        form = Form.FIXED if forms <= {Form.ZERO, Form.FIXED} else Form.OTHER
+        every = range(len(operands))
+        places = every if name in _SUMS else _LINEAR_OPERANDS.get(name, ())
+        form = _sum(operands, every[1:] if name == 'select_n' else places)
     rounded = Form.OTHER if form is Form.LINEAR else form
     specs = map(jaxprs.spec, equation.outvars)
     return [form if jaxprs.is_inexact(spec) else rounded for spec in specs]
 
 
-def _sum(forms: set[Form]) -> Form:
-    """Return the `Form` of a function that is linear in all operands together.
+def _sum(operands: Forms, places: Sequence[int]) -> Form:
+    """Return the `Form` of a function that is linear in some operands together.
 
     Args:
-      forms: of its operands.
+      operands: the forms of all operands.
+      places: numbers of those operands; if others depend on the arguments it is
+        `OTHER`.
     """
-    if forms <= {Form.ZERO}:
-        return Form.ZERO if forms else Form.FIXED
+    others = {form for place, form in enumerate(operands) if place not in places}
+    forms = {operands[place] for place in places}
+    if forms == {Form.ZERO}:
+        return Form.ZERO
+    if not others <= {Form.ZERO, Form.FIXED}:
+        return Form.OTHER
     if forms <= {Form.ZERO, Form.FIXED}:
         return Form.FIXED
     return Form.LINEAR if forms <= {Form.ZERO, Form.LINEAR} else Form.OTHER
@@ -118,18 +120,3 @@ def _product(operands: Forms) -> Form:
         return Form.ZERO
     others = [form for form in operands if form is not Form.FIXED]
     return others[0] if len(others) == 1 else Form.OTHER if others else Form.FIXED
-
-
-def _part(operands: Forms, places: Sequence[int]) -> Form:
-    """Return the `Form` of a function that is linear in some operands together.
-
-    Args:
-      operands: the forms of all operands.
-      places: numbers of those operands; if others depend on the arguments it is
-        `OTHER`.
-    """
-    others = {form for place, form in enumerate(operands) if place not in places}
-    result = _sum({operands[place] for place in places})
-    if others <= {Form.ZERO, Form.FIXED} or result is Form.ZERO:
-        return result
-    return Form.OTHER

@@ -24,7 +24,7 @@ from jax import Array, lax
 from jfold.base.arrays import Varying, cast_varying
 from jfold.base.jaxprs import is_inexact
 from jfold.device.batch import Batch
-from jfold.device.buffers import add_at, extremum_at, slice_rows, take
+from jfold.device.buffers import scattered, slice_rows, take
 from jfold.device.execution import Execution
 from jfold.graph import shared_counts, value_parts
 from jfold.program.components import (
@@ -239,7 +239,8 @@ def combined(
     nothing = -0.0 if is_inexact(wide) else 0
     zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
     # A CPU's scatter adds one row after another, in the order of the batch.
-    sums = add_at(cast_varying(zeros, state.execution.varying), wide, to)
+    start = cast_varying(zeros, state.execution.varying)
+    sums = scattered(lax.scatter_add, start, wide, to)
     return sums.astype(summands.dtype)
 
 
@@ -258,9 +259,10 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
         least = info.min if is_largest else info.max
     shape = rows, *items.shape[1:]
     start = cast_varying(lax.full(shape, least, items.dtype), state.execution.varying)
-    result = extremum_at(start, lax.stop_gradient(items), to, is_largest)
+    combine = lax.scatter_max if is_largest else lax.scatter_min
+    result = scattered(combine, start, lax.stop_gradient(items), to)
     ones = cast_varying(lax.full((rows,), 0, jnp.int32), state.execution.varying)
-    count = add_at(ones, lax.full_like(to, 1), to)
+    count = scattered(lax.scatter_add, ones, lax.full_like(to, 1), to)
     has_items = lax.broadcast_in_dim(lax.gt(count, jnp.int32(0)), shape, (0,))
     return lax.select(has_items, result, lax.full_like(result, 0))
 

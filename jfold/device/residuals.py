@@ -15,7 +15,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from jfold.base.arrays import Arrays, Specs
-from jfold.device.buffers import buffer_spec
 from jfold.device.hoisting import external_products, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.kernel_reverse import Reverse
@@ -45,16 +44,13 @@ class Policy:
         read = {*hoisted_products(self.kernel), *of_reverse}
         return tuple(k for k in external_products(self.kernel) if k in read)
 
-    def buffers(self, region: int, shift: int, known: Collection[int] = ()) -> Specs:
-        """Return the specs of buffers for residuals, except hoisted products.
+    def rows(self, known: Collection[int] = ()) -> Specs:
+        """Return the specs of one row of each residual, except hoisted products.
 
         Args:
-          region: number of rows of the operation.
-          shift: number of further rows, for stashes that lie so much further on.
           known: numbers of the hoisted products.
         """
-        rows = self.reverse.residuals(known) if self.reverse else []
-        return [buffer_spec(region + shift, row) for row in rows]
+        return self.reverse.residuals(known) if self.reverse else []
 
     def run(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products

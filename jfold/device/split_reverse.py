@@ -30,6 +30,7 @@ from jfold.device import xla
 from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.hoisting import is_worth_storing
 from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.linear import partition, replace_list
 from jfold.device.split import Split, split
 
 if TYPE_CHECKING:
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitReverse(Memoized):
-    """The split form of a reverse; `kernel_reverse` documents its interface."""
+    """The split form of a reverse.
+
+    Attributes:
+      hoists: whether it can take products that are hoisted from the loop.
+      kernel: the kernel that it is the reverse of.
+      flow: the inputs and outputs that cotangents flow through.
+    """
 
     hoists: ClassVar[bool] = True
     kernel: Kernel
@@ -224,7 +231,7 @@ class SplitReverse(Memoized):
             known = dict(zip(numbers, products, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
-                all_inputs = self.flow.merged(inputs, moving)
+                all_inputs = replace_list(inputs, moving, self.flow.active)
                 rules = {'dot_general': _stored_products(known)}
                 operands = [*trained, *others, *all_inputs, *real]
                 outputs = jaxprs.evaluate(forward, operands, rules)
@@ -232,16 +239,16 @@ class SplitReverse(Memoized):
 
             # Of the outputs with a cotangent. Products are read from the arguments, all
             # else is computed again.
-            moving = self.flow.chosen(inputs)
+            moving = partition(inputs, self.flow.active)
             pull = jax.vjp(live_outputs, trained, moving)[1]
             of_weights, of_inputs = pull(cotangents)
             return [*of_weights, *of_inputs]
 
-        fixed, closed = self.kernel.weight_count, jaxprs.trace(reverse, specs)
+        closed = jaxprs.trace(reverse, specs)
         jaxprs.check_rules(closed)
-        shares = self.kernel.shares(rows)
+        fixed, shares = self.kernel.weight_count, self.kernel.shares(rows)
         # The reverse has products of its own, with cotangents.
-        closed = xla.rows_first(closed, specs, fixed, shares)
+        closed = xla.rows_first(closed, fixed, shares)
         # Each half could otherwise keep its own of two equal equations.
         return jaxprs.without_repeats(closed)
 

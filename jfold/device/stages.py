@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from jfold.base.jaxprs import Rules
 
-    Run: TypeAlias = Callable[[Callable[[Arrays], Arrays], Arrays], Arrays]
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
     Residuals: TypeAlias = tuple[Array, Arrays, dict[int, Array]]
 
@@ -94,7 +93,27 @@ class Hoisted:
             return jaxprs.run(jaxprs.slice_for(self.early, wanted), env, wanted)
 
         names, run = tuple(inputs), in_order if reproducible else lambda f, x: f(x)
-        return _of_used(self.name, values, self.frontier, run)(list(inputs.values()))
+
+        def forward(operands: Arrays) -> Arrays:
+            return run(lambda x: values(x, self.frontier), operands)
+
+        @api_boundary
+        def pull(operands: Arrays, saved: None, cotangents: MaybeZeros) -> MaybeZeros:
+            pairs = zip(self.frontier, cotangents, strict=True)
+            used = {v: x for v, x in pairs if x is not None}
+            moving = [i for i, x in enumerate(operands) if jaxprs.is_inexact(x)]
+            with naming_layer(self.name):
+                reverse = _pull(lambda x: values(x, tuple(used)), operands, moving)
+
+                def of_moving(cotangents: Arrays) -> Arrays:
+                    return list(reverse(cotangents)[0].values())
+
+                pulled = run(of_moving, list(used.values()))
+            by_operand = dict(zip(moving, pulled, strict=True))
+            return list(map(by_operand.get, range(len(operands))))
+
+        function = CustomDerivatives(forward, lambda x: (forward(x), None), pull)
+        return function(list(inputs.values()))
 
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
@@ -199,44 +218,6 @@ def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
 def _is_traced(constant: Array) -> bool:
     """Return whether an enclosing transformation traces a constant [*shape]."""
     return isinstance(constant, jax.core.Tracer)
-
-
-def _of_used(
-    name: str,
-    values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
-    wanted: Sequence[core.Var],
-    run: Run,
-) -> CustomDerivatives:
-    """Return `values(arguments, wanted)` as a function with a reverse of its own.
-
-    The reverse runs for those values alone that have a cotangent.
-
-    Args:
-      name: of the layer, for messages.
-      values: maps arguments and variables to the values of these, each [*shape].
-      wanted: the variables.
-      run: calls a function of a list of arrays, forward or reverse, on that list.
-    """
-
-    @api_boundary
-    def pull(arguments: Arrays, saved: None, cotangents: MaybeZeros) -> MaybeZeros:
-        pairs = zip(wanted, cotangents, strict=True)
-        used = {v: x for v, x in pairs if x is not None}
-        moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
-        with naming_layer(name):
-            pull = _pull(lambda x: values(x, tuple(used)), arguments, moving)
-
-            def of_moving(cotangents: Arrays) -> Arrays:
-                return list(pull(cotangents)[0].values())
-
-            pulled = run(of_moving, list(used.values()))
-            by_argument = dict(zip(moving, pulled, strict=True))
-        return list(map(by_argument.get, range(len(arguments))))
-
-    def forward(arguments: Arrays) -> Arrays:
-        return run(lambda operands: values(operands, wanted), arguments)
-
-    return CustomDerivatives(forward, lambda x: (forward(x), None), pull)
 
 
 def _pull(

@@ -24,6 +24,7 @@ from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
 from jfold.device import fixed_order
 from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.linear import partition, replace_list
 
 # Cotangents of outputs to those of weights and inputs. A pytree: `jax.vjp` makes it.
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
@@ -31,7 +32,7 @@ Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
 
 @dataclass(frozen=True, eq=False)
 class WholeReverse:
-    """The reverse as the pytree that `jax.vjp` returns; see `kernel_reverse`.
+    """The reverse as the pytree that `jax.vjp` returns; see `SplitReverse`.
 
     Under `jax.checkpoint`, its leaves are weights and inputs, which are at hand in the
     reverse pass, and products, which are stored. There are no stashes.
@@ -161,11 +162,14 @@ class WholeReverse:
         # All outputs are computed; those without a cotangent have no reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
             """Return outputs with a cotangent, and all; each [rows, *shape]."""
-            all_inputs = self.flow.merged(inputs, moving)
+            all_inputs = replace_list(inputs, moving, self.flow.active)
             results = run(*trained, *weights[end:], *all_inputs, real)
             return [results[k] for k in self.flow.live], results
 
         _, pullback, results = jax.vjp(
-            outputs, list(weights[:end]), self.flow.chosen(inputs), has_aux=True
+            outputs,
+            list(weights[:end]),
+            partition(inputs, self.flow.active),
+            has_aux=True,
         )
         return results, pullback

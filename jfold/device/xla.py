@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.extend import core
 
 from jfold.base import jaxprs
-from jfold.base.arrays import Arrays, Specs
+from jfold.base.arrays import Arrays
 from jfold.device.buffers import slice_rows, take
 from jfold.scheduling.staircase import NARROW
 
@@ -299,22 +299,17 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 
 
 def rows_first(
-    closed: core.ClosedJaxpr, specs: Specs, fixed: int, transpose: bool
+    closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
     """Return a jaxpr rewritten by `row_rules`.
 
     Args:
-      specs: of its arguments.
       fixed: number of the first arguments, which have no rows.
       transpose: see `row_rules`.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
-    rules = row_rules(jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])[1], transpose)
-
-    def rewritten(*leaves: Array) -> Arrays:
-        return jaxprs.evaluate(closed, leaves, rules)
-
-    return jax.make_jaxpr(rewritten)(*specs)
+    _, varying = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
+    return jaxprs.rewritten(closed, row_rules(varying, transpose))
 
 
 def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:

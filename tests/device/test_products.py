@@ -144,7 +144,7 @@ def rewritten(fn: Callable[..., Any], *shapes: Any, turn: bool = True) -> list[A
     """The equations of a function of a matrix without rows, and rows."""
     specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     closed = jaxprs.trace(lambda *x: [fn(*x)], specs)
-    made = xla.rows_first(closed, specs, 1, turn)
+    made = xla.rows_first(closed, 1, turn)
     given = [np.random.default_rng(0).normal(size=s).astype(np.float32) for s in shapes]
     np.testing.assert_allclose(
         jaxprs.evaluate(made, given)[0], fn(*given), rtol=1e-5, atol=1e-6
