@@ -12,7 +12,6 @@ In shapes, `rows` is the number of rows of a result, and `*shape` the shape of o
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -253,8 +252,7 @@ def residual_bytes(spec: Spec) -> int:
     kept = kept_bytes(execution, _in_loops) if has_slots(spec.program) else 0
     looped = execution.loops
     pullbacks = looped.pullbacks([True for _ in looped.tensors])
-    stored = {} if kept else saved_specs(looped, looped.policies)
-    specs = list(itertools.chain(*stored.values()))
+    specs = [] if kept else saved_specs(looped)
     for o, pullback in pullbacks.items():
         specs += stash_specs(looped, o, pullback).values()
     sizes = (math.prod(x.shape) * x.dtype.itemsize for x in specs)

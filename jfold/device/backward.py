@@ -110,7 +110,10 @@ def backward(
         # Operations that no cotangent reaches do not run, even within a component.
         operations = [o for o in execution.components[c].operations if o in pullbacks]
         if operations and pullbacks[first := operations[0]].runs_at_once:
-            state, grads[first] = _pull_at_once(reads, c, first, state)
+            # The schedule lists the sums of a level at the last of its steps; here all
+            # rows are of one level.
+            state = _sum_uses(reads, c, jnp.maximum(batch.levels(c) - 1, 0), state)
+            state, grads[first] = _after_loops(reads, first, state)
         elif has_sums(execution, operations) or any(
             pullbacks[o].to_inputs for o in operations
         ):
@@ -204,18 +207,6 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     if pullback.defers:
         residuals = _write_stashes(reads, tile, residuals, crossing)
     return edges, residuals
-
-
-def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Arrays]:
-    """Run the reverse of an operation that is not recurrent, on all its rows.
-
-    Returns:
-      The new state, and the gradients of the trained weights, each [*shape].
-    """
-    # The schedule lists the sums of a level at the last of its steps; here all rows are
-    # of one level.
-    last = jnp.maximum(reads.loops.batch.levels(c) - 1, 0)
-    return _after_loops(reads, o, _sum_uses(reads, c, last, state))
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:

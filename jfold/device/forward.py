@@ -265,11 +265,7 @@ def _buffer(execution: Execution, o: int, row: Spec) -> Spec:
     return buffer_spec(execution.layout.region[o] + execution.shift(o), row)
 
 
-def saved_specs(
-    execution: Execution, policies: Mapping[int, Policy]
-) -> dict[int, Specs]:
-    """Return, by operation, the specs of buffers for all of its residuals."""
-    return {
-        o: [_buffer(execution, o, row) for row in policy.rows()]
-        for o, policy in policies.items()
-    }
+def saved_specs(execution: Execution) -> Specs:
+    """Return the specs of buffers for all residuals that are stored for the reverse."""
+    policies = execution.policies.items()
+    return [_buffer(execution, o, row) for o, x in policies for row in x.rows()]
