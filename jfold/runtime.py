@@ -30,7 +30,7 @@ from jfold.device.execution import Execution, make_execution
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import Draws, with_keys
-from jfold.device.results import by_result, gathered
+from jfold.device.results import gathered
 from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import has_slots
@@ -107,12 +107,18 @@ def _run_shard(
     )
     spec = schedule.spec
     execution = make_execution(spec, used, varying)
-    weights = _weights(execution, used)
+    weights = execution.apart(
+        {
+            o: kernel.weights_of(kernel.operation.layer.own(used))
+            for o, kernel in execution.kernels.items()
+        }
+    )
     if has_slots(spec.program):
         tensors = apply_all(execution, weights, indices, constants, _in_loops)
     else:
         tensors = _in_loops(execution, weights, {}, indices, constants)
-    results = by_result(execution.program, tensors)
+    remaining = iter(tensors)
+    results = [[next(remaining) for _ in x.tensors] for x in spec.program.results]
     # Results with any number of rows have zeros behind the real ones.
     for r in execution.program.observed:
         count = schedule.sections.header.rows[r].of(schedule.indices)
@@ -171,16 +177,6 @@ def _one_after_another(x: Array, counts: Array) -> Array:
     before = (ends - counts)[part]
     source = part * (len(x) // len(counts)) + rows - before
     return masked(x.at[source].get(mode='clip'), rows < ends[-1])
-
-
-def _weights(execution: Execution, params: Params) -> ByOperation:
-    """Return the weights of kernels, each [*shape], from parameters by layer name."""
-    return execution.apart(
-        {
-            o: kernel.weights_of(kernel.operation.layer.own(params))
-            for o, kernel in execution.kernels.items()
-        }
-    )
 
 
 def _forward(

@@ -15,10 +15,8 @@ a function is not defined, zero times infinity would be NaN. In operations that 
 defined everywhere spare rows are anything finite. As long as weights are finite, the
 cotangents of spare rows are zero without a mask.
 
-A *table* is an operation, or a result numbered behind all operations. A *part* of the
-values is the constants of a type or one output of an operation, numbered as in
-`graph.value_parts`. In shapes, `rows` counts the rows of a table, and `*shape` is that
-of one value.
+`reads` says what tables and parts are. In shapes, `rows` counts the rows of a table,
+and `*shape` is that of one value.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from jfold.base.arrays import (
     masked,
 )
 from jfold.device import xla
-from jfold.device.activity import Rows
 from jfold.device.batch import Batch, Number
 from jfold.device.buffers import (
     Buffers,
@@ -51,6 +50,7 @@ from jfold.device.buffers import (
 from jfold.device.execution import Execution, Pullback
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
+from jfold.device.kernel_reverse import Rows
 from jfold.device.linear import MaybeZeros, partition
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.sums import has_sums, sum_uses
@@ -291,12 +291,12 @@ def _write_edges(
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.flow.live]
+    outputs = list(enumerate(zip(live, cotangents, strict=True)))
     tied: dict[int, Array] = {}
     for a, x in moving.items():
         t = operation.inputs[a]
         known = reverse.cotangents_read[a]
-        pairs = enumerate(zip(live, cotangents, strict=True))
-        read = [x for k, (type_, x) in pairs if type_ == t and k not in known]
+        read = [y for k, (type_, y) in outputs if type_ == t and k not in known]
         tied[a] = xla.write_after(read, x.astype(edges[t].dtype), tile.first)
     # Each input of an operation has edge rows of its own, as many as the operation has
     # rows: writes are dense, and no two uses of a value write to the same place.

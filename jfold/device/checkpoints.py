@@ -56,7 +56,9 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
     Returns:
       The results, each [*shape].
     """
-    inner, constants = _traced(equation, of_rows)
+    # Nested `jit`s are inlined, and checkpoints within are cut in the same way.
+    closed = jaxprs.inlined(equation.params['jaxpr'])
+    inner, constants = jaxprs.open_jaxpr(hoist_from_checkpoints(closed, of_rows))
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]
     depend, varying = jaxprs.reachable(inner, rows)
     # An equation with an effect, as a print, stays though nothing reads its results.
@@ -76,20 +78,3 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
 
     options = {name: equation.params[name] for name in ('prevent_cse', 'policy')}
     return list(jax.checkpoint(inside, **options)(*outside, *(env[v] for v in rows)))
-
-
-def _traced(
-    equation: core.JaxprEqn, of_rows: Sequence[bool]
-) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """Return the jaxpr in a checkpoint and its constants, each [*shape].
-
-    Nested `jit`s are inlined, and checkpoints in the jaxpr are cut in the same way.
-    """
-    inner: core.Jaxpr = equation.params['jaxpr']
-
-    def body(*operands: jax.Array) -> Arrays:
-        env = dict(zip(inner.invars, operands, strict=True))
-        return jaxprs.run(inner.eqns, env, inner.outvars)
-
-    closed = jaxprs.trace(body, list(map(jaxprs.spec, equation.invars)))
-    return jaxprs.open_jaxpr(hoist_from_checkpoints(closed, of_rows))

@@ -19,12 +19,11 @@ import jax
 from jfold.base.arrays import Varying
 from jfold.base.errors import naming_layer
 from jfold.device import xla
-from jfold.device.activity import Activity
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
-from jfold.device.kernel_reverse import Reverse, make_reverse
+from jfold.device.kernel_reverse import Activity
 from jfold.device.linear import partition
-from jfold.device.residuals import Policy
+from jfold.device.residuals import Policy, Reverse, make_reverse
 from jfold.device.results import ResultTensor, leaving, result_tensors
 from jfold.program.components import (
     Component,

@@ -16,31 +16,75 @@ Two forms with one interface give the same gradients: a `SplitReverse` runs noth
 both places, and a `WholeReverse` runs all in each, for functions whose reverse cannot
 be split. Of the latter some properties are empty, since nothing is known or stashed.
 
-*Known* products are computed before the loop (hoisted), by number of the product.
+In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
+a chunk (rows of any levels), and `*shape` the shape of one row.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from dataclasses import dataclass
 
-from jfold.base.memo import memoized
-from jfold.device.activity import Activity
-from jfold.device.kernel import Kernel
-from jfold.device.split_reverse import SplitReverse
-from jfold.device.whole_reverse import WholeReverse
+import jax
 
-Reverse: TypeAlias = SplitReverse | WholeReverse
+from jfold.base.arrays import Arrays, Spec
+from jfold.device.kernel import Weights
 
 
-@memoized
-def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
-    """Return the split reverse where it is possible, else the whole one.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """The operands of the reverse of a tile or chunk.
 
-    It is called only when a gradient is taken: some functions have none, and raise.
-
-    Args:
-      kernel: the operation at its shapes.
-      flow: the inputs and outputs that cotangents flow through.
+    Attributes:
+      weights: the weights, and their transposes for both passes.
+      inputs: list of arrays, each [rows, *shape].
+      residuals: list of arrays that the forward pass stored or that were recomputed,
+        each [rows, ...].
+      cotangents: list of arrays, each [rows, *shape], of the outputs that have one.
+      real: [rows] bool, whether the row counts in gradients of weights.
     """
-    split = SplitReverse(kernel, flow)
-    return split if split.is_possible else WholeReverse(kernel, flow)
+
+    weights: Weights
+    inputs: Arrays
+    residuals: Arrays
+    cotangents: Arrays
+    real: jax.Array
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return int(self.real.shape[0])
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The inputs and outputs of an operation that cotangents flow through.
+
+    Attributes:
+      live: numbers of the outputs that have a cotangent.
+      active: by input, whether its cotangent is computed.
+    """
+
+    live: tuple[int, ...]
+    active: tuple[bool, ...]
+
+    @property
+    def places(self) -> list[int]:
+        """The numbers of the active inputs, those whose cotangent is computed."""
+        return [a for a, is_active in enumerate(self.active) if is_active]
+
+
+@dataclass(frozen=True)
+class Stash:
+    """A value that the reverse loops store for the gradients of weights.
+
+    Attributes:
+      row: the spec (shape and dtype) of one row.
+      is_linear: whether it depends on the cotangents; a norm of an input does not.
+      replaces: number of a residual in whose buffer it is stored, since only
+        `pull_to_inputs` reads that residual; `None` if it has a buffer of its own.
+    """
+
+    row: Spec
+    is_linear: bool
+    replaces: int | None

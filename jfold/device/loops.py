@@ -1,17 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loops of both passes, in two strategies.
 
-The passes define what runs on a tile; a strategy defines how often, and in which order.
-Both have seven methods:
-
-    levels     runs `step(level, state)` for the levels, or steps, of a component
-    tiles      runs `step(tile, carry)` for an operation's tiles on a level
-    chunks     runs `step(chunk, carry)` for an operation's chunks, outside of level
-               loops, and adds up its second result
-    sums       runs `step(i, carry)` for the tiles of a round of sums
-    gather     reads rows of a buffer at several places
-    slice      reads the rows of a tile from a buffer
-    read_once  fixes rows of a buffer that the tile then writes to
+The passes define what runs on a tile; a strategy defines how often, and in which order,
+and how rows are read. Both have the same methods.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.

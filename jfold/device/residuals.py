@@ -13,11 +13,31 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jfold.base.arrays import Arrays, Specs
+from jfold.base.memo import memoized
 from jfold.device.hoisting import external_products, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights
-from jfold.device.kernel_reverse import Reverse
+from jfold.device.kernel_reverse import Activity
+from jfold.device.split_reverse import SplitReverse
+from jfold.device.whole_reverse import WholeReverse
+
+Reverse: TypeAlias = SplitReverse | WholeReverse
+
+
+@memoized
+def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
+    """Return the split reverse where it is possible, else the whole one.
+
+    It is called only when a gradient is taken: some functions have none, and raise.
+
+    Args:
+      kernel: the operation at its shapes.
+      flow: the inputs and outputs that cotangents flow through.
+    """
+    split = SplitReverse(kernel, flow)
+    return split if split.is_possible else WholeReverse(kernel, flow)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from jfold.base.arrays import Arrays
 from jfold.device.batch import Batch
 from jfold.device.buffers import Buffers, take, values_of
 from jfold.program.components import Place, phases, sources, type_at
-from jfold.program.operations import Operations, ProducerSet, Program
+from jfold.program.operations import ProducerSet, Program
 from jfold.ragged import MetricValues, assemble_value
 from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
@@ -75,12 +75,6 @@ def _tensors(
         )
         for place, makers in wanted.items()
     )
-
-
-def by_result(program: Operations, tensors: Arrays) -> list[Arrays]:
-    """Return the tensors of each result, from one list as of `result_tensors`."""
-    remaining = iter(tensors)
-    return [[next(remaining) for _ in result.tensors] for result in program.results]
 
 
 def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> Arrays:

@@ -23,13 +23,13 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from jfold.base import jaxprs
-from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis
+from jfold.base.arrays import Arrays, Specs, one_row, row_axis
 from jfold.base.jaxprs import is_inexact
 from jfold.base.memo import Memoized, memoized
 from jfold.device import xla
-from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.hoisting import is_worth_storing
 from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.kernel_reverse import Activity, Rows, Stash
 from jfold.device.linear import partition, replace_list
 from jfold.device.split import Split, split
 
@@ -274,13 +274,8 @@ class SplitReverse(Memoized):
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:
         """The axis of rows of each stash (`Split.crossing`), or `None`."""
-        pairs = zip(_specs(self._split(2)), _specs(self._split(3)), strict=True)
-        return [row_axis(two, three) for two, three in pairs]
-
-
-def _specs(halves: Split) -> list[Spec]:
-    """Return the specs of the stashes, values that go from half to half."""
-    return list(map(jaxprs.spec, halves.crossing))
+        pairs = zip(self._split(2).crossing, self._split(3).crossing, strict=True)
+        return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:

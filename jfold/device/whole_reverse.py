@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
 from jfold.device import fixed_order
-from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.kernel_reverse import Activity, Rows, Stash
 from jfold.device.linear import partition, replace_list
 
 # Cotangents of outputs to those of weights and inputs. A pytree: `jax.vjp` makes it.

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import jfold as jf
-from jfold.device.activity import Rows
 from jfold.device.batch import Batch
 from jfold.device.buffers import Residuals
 from jfold.device.kernel import Weights
+from jfold.device.kernel_reverse import Rows
 
 PACKAGE = Path(jf.__file__).parent
 DEVICE = [PACKAGE / 'runtime.py', *(PACKAGE / 'device').glob('*.py')]
