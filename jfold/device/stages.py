@@ -38,8 +38,6 @@ from jfold.device.linear import MaybeZeros
 
 Cotangent: TypeAlias = Array | SymbolicZero
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from jfold.base.jaxprs import Rules
 
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
@@ -304,7 +302,9 @@ def _dropping(
         real, values, moving = residuals
         # Only of results with a cotangent: a rule that asks is told that the others are
         # zero. Cotangents vary over the axes that rows vary over.
-        used = {i: x for i, x in enumerate(cotangents) if not is_zero(x)}
+        used = {
+            i: x for i, x in enumerate(cotangents) if not isinstance(x, SymbolicZero)
+        }
         pull = _pull(functools.partial(_bind, equation, used), values, moving)
         axes = varying_axes(real)
         (pulled,) = pull([cast_varying(x, axes) for x in used.values()])
@@ -318,8 +318,3 @@ def _dropping(
 
     results.defvjp(forward, reverse, symbolic_zeros=True)
     return results(real, *operands)
-
-
-def is_zero(cotangent: object) -> TypeIs[SymbolicZero]:
-    """Return whether a cotangent is known to be zero, whatever the values."""
-    return isinstance(cotangent, SymbolicZero)
