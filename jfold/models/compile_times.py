@@ -89,9 +89,8 @@ def _listen(
         _thread.end_line()
         seconds = _thread.seconds.pop(name)
         if applying := _applying(name):
-            name, programs = applying
-            programs = programs and f': {programs}'
-            LOG.info(f'{name} was compiled in {seconds:.2f} s{programs}')
+            name, of = applying
+            LOG.info(f'{name} was compiled in {seconds:.2f} s{of and f": {of}"}')
 
 
 def _begin(event: str, value: float, **options: str | int) -> None:
@@ -100,9 +99,8 @@ def _begin(event: str, value: float, **options: str | int) -> None:
     JAX calls this at the begin of each of its events, with the time.
     """
     if event == COMPILED and (applying := _applying(_name(options))):
-        name, programs = applying
-        programs = programs and f' ({programs})'
-        _thread.end_line = start_line(f'compiling {name}{programs}')
+        name, of = applying
+        _thread.end_line = start_line(f'compiling {name}{of and f" ({of})"}')
 
 
 def _name(options: dict[str, str | int]) -> str:
