@@ -13,24 +13,17 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
-from jfold.language.lines import INDENT, RETURNED, Lines, Writer
+from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
-from jfold.language.rounds import Facts, OperationChoice
+from jfold.language.outputs import inside
+from jfold.language.rounds import Facts, OperationChoice, Round
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Region, Rows
 from jfold.language.typed import TypedUse
-from jfold.language.values import (
-    arguments,
-    inside,
-    row_leaves,
-    template_of,
-    with_arguments,
-)
 from jfold.language.writing import write
 from jfold.program.result_tables import LENGTH
 from jfold.types import Type
@@ -38,8 +31,8 @@ from jfold.types import Type
 MOST_ROUNDS = 64
 
 
-class Generator(Writer):
-    """A round of writing a source: a `Writer` that writes whole functions."""
+class Generator(Round):
+    """A round of writing a source that writes blocks, in place or as functions."""
 
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
@@ -55,7 +48,7 @@ class Generator(Writer):
         The function is written before the first call with this `key`. `RETURNED` takes
         the place of the value if the line returns the result of the call.
         """
-        flat = list(arguments(value))
+        flat = list(s.parts(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
             flat = [w.held(flat[0], 'value')]
         for k, argument in enumerate(flat):
@@ -106,9 +99,7 @@ class Generator(Writer):
         result = w.variable(of(name, texts[0]))
         w.line(f'{result} = [{call} for {args} in {over}]')
         w.region = Region()
-        like = self._result(key, node.output)
-        listed = s.Nested('', like) if isinstance(like, s.Items) else like
-        return w.columns(listed, result)
+        return w.columns(s.listed(self._result(key, node.output)), result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
         """Return a template of what the function `key` returns, from the facts."""
@@ -118,23 +109,26 @@ class Generator(Writer):
         """Write the function that evaluates a block; add its lines to `functions`."""
         name = self.written[key]
         w = Lines(self, name, 2, key)
-        names: list[str] = []
+        # By the letter `x`, `tracing.deep` tells objects from row numbers.
+        names = [
+            w.variable('number' if isinstance(part, s.Tensor) else 'x')
+            for part in s.parts(value)
+        ]
+        numbered = enumerate(names)
 
-        def argument(leaf: Any) -> Any:
-            k = len(names)
-            # By the letter `x`, `tracing.deep` tells objects from row numbers.
-            names.append(w.variable('number' if isinstance(leaf, s.Tensor) else 'x'))
-            like = self.joined((key, 'argument', k), template_of(leaf))
-            return _Argument(like, names[-1])
+        def parameter(part: Any) -> s.Symbol:
+            k, name = next(numbered)
+            like = self.joined((key, 'argument', k), s.template_of(part))
+            return w.unpacked(like, name)
 
-        parameters = _unpack_arguments(with_arguments(value, argument), w)
+        parameters = s.map_parts(parameter, value)
         w.arguments = {*names}
         shares = isinstance(key, b.ForwardDeclaration) and key.key is not None
         memo = self._memo_head(key, names[0], w) if shares else None  # type: ignore[arg-type]
         w.tail = memo is None
         result = w.part(node, parameters, tail=True)
         if result is not RETURNED:
-            self.joined((key, 'result'), template_of(result))
+            self.joined((key, 'result'), s.template_of(result))
             text = s.packed(result)
             if memo:
                 w.line(f'{memo} = made = {text}')
@@ -160,6 +154,11 @@ class Generator(Writer):
         # Marks the entry as being computed, so that `made_before` refuses a cycle.
         w.line(f'{memo}[key] = {memo}')
         return f'{memo}[key]'
+
+    def returned(self, w: Lines, value: s.Symbol) -> None:
+        """Write `return <value>` into `w`; note the producers of the result."""
+        self.joined((w.key, 'result'), s.template_of(value))
+        w.line(f'return {s.packed(value)}')
 
     # ---- the text
 
@@ -222,12 +221,12 @@ class Generator(Writer):
 
         Args:
           r: the number of the result.
-          inside: the results of items of its sequences, as `values.inside` returns
+          inside: the results of items of its sequences, as `outputs.inside` returns
             them.
         """
         texts: list[s.Tensor] = []
         inner = iter(inside)
-        for leaf in row_leaves(value):
+        for leaf in s.parts(value):
             if not isinstance(leaf, s.Items):
                 texts.append(leaf)
                 continue
@@ -255,29 +254,17 @@ class Generator(Writer):
             for tape, text in entries:
                 w.add(tape, text)
 
+    def label(self, r: int, text: str, w: Lines) -> None:
+        """Write an append of `text` to the labels of metric result `r` into `w`."""
+        if r not in self.labels:
+            name = f'{self.results[r].kind.name}_labels'
+            self.labels[r] = self.tape(name, 'labels')
+        w.add(self.labels[r], text)
+
 
 def of(name: str, text: str) -> str:
     """Return a name for a result: `f_of_x`, or `f` if `x` is no short name."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
-
-
-@dataclass(frozen=True, eq=False)
-class _Argument:
-    """A parameter of a function: a template of its value, and its name."""
-
-    like: s.Symbol
-    name: str
-
-
-def _unpack_arguments(value: s.Symbol, w: Lines) -> s.Symbol:
-    """Return a value with its parameters unpacked, by lines written into `w`."""
-    if isinstance(value, tuple):
-        return tuple(_unpack_arguments(part, w) for part in value)
-    if isinstance(value, s.Endless):
-        return s.Endless(_unpack_arguments(value.item, w))
-    if isinstance(value, _Argument):
-        return w.unpacked(value.like, value.name)
-    return value
 
 
 # ---- rounds --------------------------------------------------------------------------

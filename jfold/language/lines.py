@@ -14,56 +14,24 @@ numbered if it is taken.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING
 
 from jfold.language import symbols as s
 from jfold.language.names import identifier
-from jfold.language.rounds import Round
 from jfold.language.tapes import Maker, Region, Rows, Tape, Use
 from jfold.language.typed import TypedUse
-from jfold.language.values import blank_items, template_of, texts
 from jfold.types import KeyType, TensorType, VoidType
+
+if TYPE_CHECKING:
+    from jfold.language.generate import Generator
 
 INDENT = '    '
 MOST_NESTED = 12  # nested loops and cases, of which Python allows 20
 
 GROUND = 'ground'  # `s.Tensor.level` of all constants
 RETURNED: s.Symbol = s.Object('return')  # stands for a value after its `return`
-
-
-class Writer(Round, abc.ABC):
-    """A round of writing a source that writes blocks, in place or as functions."""
-
-    @abc.abstractmethod
-    def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
-
-    @abc.abstractmethod
-    def call(
-        self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
-    ) -> s.Symbol:
-        """Write into `w` a call of the function that runs a block; return its value.
-
-        The function is written before the first call with this `key`.
-        """
-
-    @abc.abstractmethod
-    def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write into `w` one row of result `r`: an entry per tensor in `leaves`."""
-
-    def returned(self, w: Lines, value: s.Symbol) -> None:
-        """Write `return <value>` into `w`; note the producers of the result."""
-        self.joined((w.key, 'result'), template_of(value))
-        w.line(f'return {s.packed(value)}')
-
-    def label(self, r: int, text: str, w: Lines) -> None:
-        """Write an append of `text` to the labels of metric result `r` into `w`."""
-        if r not in self.labels:
-            name = f'{self.results[r].kind.name}_labels'
-            self.labels[r] = self.tape(name, 'labels')
-        w.add(self.labels[r], text)
 
 
 class Lines:
@@ -81,7 +49,9 @@ class Lines:
       tail: whether the function returns the value of the block that is being written.
     """
 
-    def __init__(self, g: Writer, name: str, depth: int, key: Hashable = None) -> None:
+    def __init__(
+        self, g: Generator, name: str, depth: int, key: Hashable = None
+    ) -> None:
         self.g, self.name, self.depth, self.key = g, name, depth, key
         self.used: dict[str, int] = {}
         self.lines: list[str] = []
@@ -150,25 +120,23 @@ class Lines:
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
         """Write assignments of a value to new variables; return the value in these."""
-        if isinstance(value, tuple):
-            return tuple(self.assigned(wanted, part) for part in value)
-        if isinstance(value, s.Endless):
-            return s.Endless(self.assigned(wanted, value.item))
-        if value is None:
-            return None
-        if isinstance(value, s.Items):
-            n = self.variable('n')
-            self.line(f'{n} = {value.n}')
-            return s.Items(self.assigned(wanted, value.items), n)
-        name = self.variable(wanted)
-        self.line(f'{name} = {value.text}')
-        return s.renamed(value, iter([name]))
+
+        def part(x: s.Leaf | s.Items) -> s.Symbol:
+            if isinstance(x, s.Items):
+                n = self.variable('n')
+                self.line(f'{n} = {x.n}')
+                return s.Items(self.assigned(wanted, x.items), n)
+            name = self.variable(wanted)
+            self.line(f'{name} = {x.text}')
+            return s.renamed(x, iter([name]))
+
+        return s.map_parts(part, value)
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
         """Write one line `a, b = c, d` that assigns a value to existing variables."""
         pairs = [
             (target, source)
-            for target, source in zip(texts(targets), texts(value), strict=True)
+            for target, source in zip(s.texts(targets), s.texts(value), strict=True)
             if target != source
         ]
         if pairs:
@@ -228,7 +196,7 @@ class Lines:
 
     def each(self, sequence: s.Items, wanted: str) -> s.Symbol:
         """Write the `for` line of a loop over a sequence; return the item's symbol."""
-        lists = list(texts(sequence.items))
+        lists = list(s.texts(sequence.items))
         names = [self.variable(wanted) for _ in lists]
         if not lists:
             self.line(f'for _ in range({sequence.n}):')
@@ -236,11 +204,7 @@ class Lines:
             self.line(f'for {names[0]} in {lists[0]}:')
         else:
             self.line(f'for {", ".join(names)} in zip({", ".join(lists)}):')
-        return self.element(sequence.items, iter(names))
-
-    def element(self, items: s.Symbol, names: Iterator[str]) -> s.Symbol:
-        """Return an item in the variables `names`; sequences in it stay packed."""
-        return s.renamed(items, names)
+        return s.renamed(sequence.items, iter(names))  # sequences in it stay packed
 
     def opened(self, value: s.Symbol) -> s.Symbol:
         """Write the unpacking of packed sequences in an item; return the item."""
@@ -252,20 +216,16 @@ class Lines:
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
         """Write appends of a value to lists made at line `at`; return the lists."""
-        if isinstance(value, tuple):
-            return tuple(self.collected(at, part, wanted) for part in value)
-        if isinstance(value, s.Endless):
-            return s.Endless(self.collected(at, value.item, wanted))
-        if value is None:
-            return None
         wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
-        # The list is made above the loop, so no case in the loop may use its name.
-        name = self.variable(wanted, self.of_cases)
-        self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
-        self.line(f'{name}.append({s.packed(value)})')
-        if isinstance(value, s.Items):
-            return s.Nested(name, blank_items(value))
-        return s.renamed(value, iter([name]))
+
+        def part(x: s.Leaf | s.Items) -> s.Symbol:
+            # The list is made above the loop, so no case in the loop may use its name.
+            name = self.variable(wanted, self.of_cases)
+            self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
+            self.line(f'{name}.append({s.packed(x)})')
+            return s.in_list(x, name)
+
+        return s.map_parts(part, value)
 
     def loop(
         self,

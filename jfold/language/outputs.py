@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check that the value of an expression can be returned: as tables of rows.
+"""The value of an expression as tables of rows, and the check that it can be.
 
 Tensors outside sequences have one row an example. The items of each sequence are a
 result of their own, with rows example by example, in order. The row that a sequence is
@@ -13,6 +13,7 @@ in holds the length of the sequence:
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
@@ -61,3 +62,24 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
     if inside:
         return 'make tensors of the items, as `Map(Scalar())` does'
     return 'end with Scalar, Vector, Tensor or a Function'
+
+
+def inside(type_: Type, numbers: list[int]) -> list[Any]:
+    """Return, for each sequence in a value, (result of its items, sequences inside).
+
+    The sequences inside are a list of such pairs again.
+
+    Args:
+      numbers: the number of the value's result, then of the results of items, level by
+        level, as `nesting` yields their types.
+    """
+    remaining = iter(numbers[1:])
+    root: list[Any] = []
+    waiting = [(type_, root)]
+    for item_type, siblings in waiting:
+        for leaf in leaf_types(item_type):
+            if isinstance(leaf, SequenceType):
+                inner: list[Any] = []
+                siblings.append((next(remaining), inner))
+                waiting.append((leaf.item, inner))
+    return root

@@ -17,8 +17,8 @@ from jfold.base.errors import InputError
 from jfold.base.functions import additive_identity
 from jfold.language.expression import Expression, Paths
 from jfold.language.groups import GROUPS
+from jfold.language.outputs import inside
 from jfold.language.typed import TypedUse
-from jfold.language.values import inside
 from jfold.language.walk import (
     Located,
     Misfit,

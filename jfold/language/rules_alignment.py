@@ -18,7 +18,6 @@ from jfold.language.paths import fail
 from jfold.language.rules_sequences import UNLIKE, sequence_like_input, unify_items
 from jfold.language.typed import TypedUse
 from jfold.language.unification import TypeVariable
-from jfold.language.values import blank_items
 from jfold.language.walk import Walk, refuse, walk
 from jfold.language.writing import (
     as_object,
@@ -357,7 +356,7 @@ def _(block: b.Regroup, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
     w.line(f'{name} = grouped({text}, {at}, {groups.n})')
-    return s.Items(s.Nested(name, blank_items(operand)), groups.n)
+    return s.Items(s.Nested(name, s.blank(operand)), groups.n)
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
@@ -377,14 +376,10 @@ def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> li
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
     """Write a list of `n` times each leaf of a value; return these as `Items.items`."""
-    if isinstance(item, tuple):
-        return tuple(_repeated(part, n, w) for part in item)
-    if isinstance(item, s.Endless):
-        return s.Endless(_repeated(item.item, n, w))
-    if item is None:
-        return None
-    name = w.variable('repeated')
-    w.line(f'{name} = [{s.packed(item)}] * {n}')
-    if isinstance(item, s.Items):
-        return s.Nested(name, blank_items(item))
-    return s.renamed(item, iter([name]))
+
+    def part(x: s.Leaf | s.Items) -> s.Symbol:
+        name = w.variable('repeated')
+        w.line(f'{name} = [{s.packed(x)}] * {n}')
+        return s.in_list(x, name)
+
+    return s.map_parts(part, item)

@@ -116,7 +116,7 @@ def _(block: b.Padded, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
             names.append(w.variable('item'))
             item_text = f'{leaf.text}[{k}] if {operand.n} > {k} else {zero_leaf.text}'
             w.line(f'{names[-1]} = {item_text}')
-        result.append(w.opened(w.element(operand.items, iter(names))))
+        result.append(w.opened(s.renamed(operand.items, iter(names))))
     return tuple(result)
 
 

@@ -114,7 +114,7 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     keys_of.pop(default_case, None)  # `else` takes these
     by_type = block.key_fn is type
     tests, key_text = _case_tests(text, keys_of, by_type, w)
-    branches = Branches(node, w)
+    branches = Branches(node, w, w.tail)
     for n, test in tests.items():
         w.line(test)
         # If `type` of the value is the key, a case with one key knows the class.
@@ -165,7 +165,7 @@ def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
     some, none = node.parts
-    branches = Branches(node, w)
+    branches = Branches(node, w, w.tail)
     w.line(f'if {x.text} is not None:')
     branches.add(some, x)
     w.line('else:')
@@ -229,7 +229,7 @@ def _case_tests(
     if None in flat or len(flat) > MOST_TESTS:
         table = {key: n for n, keys in keys_of.items() for key in keys}
         key = w.variable('case')
-        w.line(f'{key} = {w.g.given("case_of", w.g.copied(table))}.get({text})')
+        w.line(f'{key} = {w.g.given("case_of", w.g.names.copied(table))}.get({text})')
         tests = {n: f'{key} == {n}' for n in keys_of}
     else:
         if key != text:

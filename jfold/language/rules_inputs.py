@@ -90,7 +90,7 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
             return w.held(s.Object(f'{fn}({argument_text(block.fn, x)})'), 'value')
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
         return listed(f'[*map({fn}, {arguments})]', w)
-    table = w.g.given('table', w.g.copied(block.fn))
+    table = w.g.given('table', w.g.names.copied(block.fn))
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 
 

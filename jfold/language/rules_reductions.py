@@ -18,19 +18,8 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.rules_sequences import unify_items
 from jfold.language.typed import TypedUse
-from jfold.language.values import blank
 from jfold.language.walk import Walk, walk, zero_of
-from jfold.language.writing import (
-    assign_last,
-    counted,
-    finite_sequence,
-    in_lists_of,
-    one_of_lists,
-    variables,
-    with_makers_of,
-    write,
-    zeros_written,
-)
+from jfold.language.writing import Branches, counted, finite_sequence, write
 from jfold.types import TupleType, Type
 
 
@@ -80,27 +69,14 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     combine, default = node.parts
     assert combine is not None
     operand = finite_sequence(value, w)
-    # Variables that both cases, some items and none, assign to.
-    result = variables(w.g.template(node.output), w)
+    branches = Branches(node, w, returns=False)
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
-    with w.case():
-        write_total = _write_groups if is_by_groups(node) else _write_rounds
-        total = write_total(node, operand, w)
-        assign_last(result, total, w)
-        result = w.joined((node, 'total'), with_makers_of(result, total))
+    write_total = _write_groups if is_by_groups(node) else _write_rounds
+    branches.write(lambda: write_total(node, operand, w))
     w.line('else:')
-    with w.case():
-        lines_before = len(w.lines)
-        if default is None:
-            total = zeros_written(node.output, w)
-        else:
-            total = w.part(default, None)
-        assign_last(result, total, w)
-        result = w.joined((node, 'total'), with_makers_of(result, total))
-        if len(w.lines) == lines_before:
-            w.line('pass')
-    return result
+    branches.add(default, None)
+    return branches.result()
 
 
 def _cut(items: list[Any], sizes: Sequence[int], keeps_rest: bool) -> list[list[Any]]:
@@ -137,7 +113,7 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     combine = node.parts[0]
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
-    item = blank(operand.items)
+    item = s.blank(operand.items)
     w.line(f'while len({name}) > 1:')
     with w.nested():
         combined = w.variable('made')
@@ -146,24 +122,24 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         with w.nested():
             # Producers of either: those of the items, and of results of earlier pairs.
             known = w.joined((node, 'item'), item)
-            a = w.unpacked(one_of_lists(known), f'{name}[k]', 'one')
-            b = w.unpacked(one_of_lists(known), f'{name}[k + 1]', 'other')
+            a = w.unpacked(s.one_of_lists(known), f'{name}[k]', 'one')
+            b = w.unpacked(s.one_of_lists(known), f'{name}[k + 1]', 'other')
             value = w.part(combine, (a, b))
-            w.joined((node, 'item'), in_lists_of(value))
+            w.joined((node, 'item'), s.listed(s.blank(value)))
             w.line(f'{combined}.append({s.packed(value)})')
         w.line(f'{name} = made_with_rest({combined}, {name})')
     known = w.joined((node, 'item'), item)
-    return w.unpacked(one_of_lists(known), f'{name}[0]', 'total')
+    return w.unpacked(s.one_of_lists(known), f'{name}[0]', 'total')
 
 
 def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a call of the function that reduces a list by groups; return its value."""
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
-    known = w.joined((node, 'item'), blank(operand.items))
+    known = w.joined((node, 'item'), s.blank(operand.items))
     given = list(s.makers(operand.items))
     makers = zip(s.makers(known), given, strict=True)
-    item = s.with_makers(blank(operand.items), (a | b for a, b in makers))
+    item = s.with_makers(s.blank(operand.items), (a | b for a, b in makers))
     name, outputs = group_function(node, list(s.leaves(item)), given, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
@@ -171,5 +147,5 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     items = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
     w.line(f'{", ".join(totals)} = {name}({items})')
     makers = zip(s.makers(known), s.makers(outputs), strict=True)
-    total = s.with_makers(blank(operand.items), (a | b for a, b in makers))
+    total = s.with_makers(s.blank(operand.items), (a | b for a, b in makers))
     return s.renamed(total, iter(totals))

@@ -10,9 +10,10 @@
     None                                 nothing
 
 A text is a Python expression, mostly a variable. A *leaf* is an `Object`, a `Tensor` or
-a `Nested`. A *template* is a value without texts: what is known of all values that
-reach one point of the source. Where a value has to be one Python object, it is
-*packed*: tuples are tuples and sequences are lists of their items.
+a `Nested`; a *part* of a value is a leaf or a sequence that stands in no other. A
+*template* is a value without texts: what is known of all values that reach one point of
+the source. Where a value has to be one Python object, it is *packed*: tuples are tuples
+and sequences are lists of their items.
 """
 
 from __future__ import annotations
@@ -107,43 +108,63 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
     if isinstance(type_, Product):
         return tuple(template(item, number) for item in type_)
     if isinstance(type_, SequenceType):
-        return Items(_listed(template(type_.item, number)))
+        return Items(listed(template(type_.item, number)))
     if isinstance(type_, BroadcastType):
         return Endless(template(type_.item, number))
     return None
 
 
-def _listed(item: Symbol) -> Symbol:
-    """Return the template of lists of values, one per leaf, given that of one value."""
-    if isinstance(item, tuple):
-        return tuple(map(_listed, item))
-    if isinstance(item, Endless):
-        return Endless(_listed(item.item))
-    return Nested('', item) if isinstance(item, Items) else item
+# ---- parts and leaves ----------------------------------------------------------------
 
 
-def leaves(value: Symbol) -> Iterator[Leaf]:
-    """Yield the leaves of a value from left to right, but not the lengths."""
+def parts(value: Symbol) -> Iterator[Any]:
+    """Yield the parts of a value: a call passes each as one argument."""
     if isinstance(value, tuple):
-        for part in value:
-            yield from leaves(part)
-    elif isinstance(value, Items):
-        yield from leaves(value.items)
+        for item in value:
+            yield from parts(item)
     elif isinstance(value, Endless):
-        yield from leaves(value.item)
+        yield from parts(value.item)
     elif value is not None:
         yield value
 
 
+def map_parts(fn: Callable[[Any], Symbol], value: Symbol) -> Symbol:
+    """Return a value with `fn` applied to each part, from left to right."""
+    if isinstance(value, tuple):
+        return tuple([map_parts(fn, item) for item in value])
+    if isinstance(value, Endless):
+        return Endless(map_parts(fn, value.item))
+    return None if value is None else fn(value)
+
+
+def leaves(value: Symbol) -> Iterator[Leaf]:
+    """Yield the leaves of a value from left to right, but not the lengths."""
+    for part in parts(value):
+        if isinstance(part, Items):
+            yield from leaves(part.items)
+        else:
+            yield part
+
+
 def map_leaves(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
     """Return a value with `fn` applied to each leaf."""
-    if isinstance(value, tuple):
-        return tuple(map_leaves(fn, part) for part in value)
-    if isinstance(value, Items):
-        return replace(value, items=map_leaves(fn, value.items))
-    if isinstance(value, Endless):
-        return Endless(map_leaves(fn, value.item))
-    return None if value is None else fn(value)
+
+    def mapped(part: Leaf | Items) -> Symbol:
+        if isinstance(part, Items):
+            return replace(part, items=map_leaves(fn, part.items))
+        return fn(part)
+
+    return map_parts(mapped, value)
+
+
+def texts(value: Symbol) -> Iterator[str]:
+    """Yield the texts of all leaves and lengths of a value, left to right."""
+    for part in parts(value):
+        if isinstance(part, Items):
+            yield part.n
+            yield from texts(part.items)
+        else:
+            yield part.text
 
 
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
@@ -159,6 +180,51 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
 
     result = map_leaves(leaf, value)
     return replace(result, n=n) if isinstance(result, Items) else result
+
+
+# ---- templates -----------------------------------------------------------------------
+
+
+def blank(value: Symbol) -> Any:
+    """Return the template of a value: the types and producers of tensors alone."""
+
+    def leaf(value: Leaf) -> Symbol:
+        if isinstance(value, Tensor):
+            return Tensor('', value.type, value.makers)
+        return Nested('', value.item) if isinstance(value, Nested) else Object()
+
+    return map_leaves(leaf, value)
+
+
+def template_of(value: Symbol) -> Symbol:
+    """Return the template of a value, with classes of objects and levels of tensors."""
+
+    def leaf(value: Leaf) -> Symbol:
+        if isinstance(value, Tensor):
+            return Tensor('', value.type, value.makers, level=value.level)
+        return replace(value, text='')
+
+    return map_leaves(leaf, value)
+
+
+def listed(item: Symbol) -> Symbol:
+    """Return the template of lists of values, one per leaf, given that of one value."""
+    return map_parts(lambda x: Nested('', x) if isinstance(x, Items) else x, item)
+
+
+def in_list(part: Leaf | Items, name: str) -> Symbol:
+    """Return the symbol of a list `name` of values like a part of one."""
+    if isinstance(part, Items):
+        return Nested(name, blank(part))
+    return renamed(part, iter([name]))
+
+
+def one_of_lists(items: Symbol) -> Symbol:
+    """Return the template of one item, given a value that is lists of items."""
+    return map_parts(lambda x: x.item if isinstance(x, Nested) else x, items)
+
+
+# ---- producers and levels ------------------------------------------------------------
 
 
 def makers(value: Symbol) -> Iterator[ProducerSet]:
@@ -186,25 +252,22 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 def levels(value: Symbol) -> Iterator[Any]:
     """Yield the level token of each tensor in a value, without those in sequences."""
-    if isinstance(value, Tensor):
-        yield value.level
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from levels(part)
-    elif isinstance(value, Endless):
-        yield from levels(value.item)
+    return (part.level for part in parts(value) if isinstance(part, Tensor))
 
 
 def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
     """Return a value with other level tokens, in the order in which `levels` yields."""
-    if isinstance(value, Tensor):
-        known = value.makers, value.step, value.use
-        return Tensor(value.name, value.type, *known, next(others))
-    if isinstance(value, tuple):
-        return tuple(with_levels(part, others) for part in value)
-    if isinstance(value, Endless):
-        return Endless(with_levels(value.item, others))
-    return value
+
+    def leveled(part: Leaf | Items) -> Symbol:
+        if not isinstance(part, Tensor):
+            return part
+        known = part.makers, part.step, part.use
+        return Tensor(part.name, part.type, *known, next(others))
+
+    return map_parts(leveled, value)
+
+
+# ---- packed values -------------------------------------------------------------------
 
 
 def packed(value: Symbol) -> str:

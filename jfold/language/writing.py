@@ -17,7 +17,6 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import TypedUse
-from jfold.language.values import blank
 from jfold.types import Product, SequenceType, TensorType, Type
 
 PLAIN = int, str, bool, type(None)  # types whose `repr` is source
@@ -119,7 +118,7 @@ def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
     for leaf in s.leaves(value.items):
         names.append(w.variable('item'))
         w.line(f'{names[-1]} = {leaf.text}[{index}]')
-    return w.element(value.items, iter(names))
+    return s.renamed(value.items, iter(names))
 
 
 def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
@@ -198,9 +197,7 @@ def side_by_side(
     w.line(f'{name} = [{", ".join(map(text, parts))}]')
     makers = [list(s.makers(part)) for part in parts]
     both = iter([union(part) for part in zip(*makers, strict=True)])
-    if isinstance(head, s.Items):
-        return s.Nested(name, cast(s.Items, s.with_makers(blank(head), both)))
-    return s.with_makers(s.renamed(head, iter([name])), both)
+    return s.with_makers(s.in_list(head, name), both)
 
 
 def union(makers: tuple[int, ...]) -> int:
@@ -224,12 +221,11 @@ class Branches:
     """A choice of cases that is being written.
 
     Each case assigns to the same variables, or returns if the function returns the
-    choice. The caller writes the lines `if ...:` and `else:` before each `add`.
+    choice. The caller writes the lines `if ...:` and `else:` before each case.
     """
 
-    def __init__(self, node: TypedUse, w: Lines) -> None:
-        self.node, self.w = node, w
-        self.tail = w.tail
+    def __init__(self, node: TypedUse, w: Lines, returns: bool) -> None:
+        self.node, self.w, self.tail = node, w, returns
         self.like: s.Symbol = None
         if not self.tail:
             self.like = variables(w.g.template(node.output), w)
@@ -237,26 +233,28 @@ class Branches:
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
         """Write a case, a block applied to `value`; `None` stands for zeros."""
         w = self.w
-        tail = self.tail
+        if case is None:
+            self.write(lambda: zeros_written(self.node.output, w))
+        else:
+            self.write(lambda: w.part(case, value, tail=True))
+
+    def write(self, body: Callable[[], s.Symbol]) -> None:
+        """Write a case whose lines and value `body` makes."""
+        w = self.w
+        before = w.tail
         with w.case():
-            w.tail = tail
-            before = len(w.lines)
-            result = (
-                zeros_written(self.node.output, w)
-                if case is None
-                else w.part(case, value, tail=True)
-            )
-            if tail:
-                if result is not RETURNED:
-                    w.g.returned(w, result)
-            else:
+            w.tail = self.tail
+            lines = len(w.lines)
+            result = body()
+            if not self.tail:
                 assign_last(self.like, result, w)
-                self.like = w.joined(
-                    (self.node, 'cases'), with_makers_of(self.like, result)
-                )
-            if len(w.lines) == before:
+                both = with_makers_of(self.like, result)
+                self.like = w.joined((self.node, 'cases'), both)
+            elif result is not RETURNED:
+                w.g.returned(w, result)
+            if len(w.lines) == lines:
                 w.line('pass')
-        w.tail = tail
+        w.tail = before
 
     def result(self) -> s.Symbol:
         """Return the value of the choice, or `RETURNED` if the cases return."""
@@ -265,13 +263,13 @@ class Branches:
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
     """Return a value like a template in new variables; nothing is written."""
-    if isinstance(like, tuple):
-        return tuple(variables(part, w) for part in like)
-    if isinstance(like, s.Endless):
-        return s.Endless(variables(like.item, w))
-    if isinstance(like, s.Items):
-        return s.Items(variables(like.items, w), w.variable('n'))
-    return None if like is None else s.renamed(like, iter([w.variable('result')]))
+
+    def part(x: s.Leaf | s.Items) -> s.Symbol:
+        if isinstance(x, s.Items):
+            return s.Items(variables(x.items, w), w.variable('n'))
+        return s.renamed(x, iter([w.variable('result')]))
+
+    return s.map_parts(part, like)
 
 
 def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
@@ -280,21 +278,8 @@ def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
         assert isinstance(value, s.Object | s.Tensor)
         if w.renamed_last(value.text, target.text):
             return
-    assign_each(target, value, w)
-
-
-def assign_each(target: Any, value: Any, w: Lines) -> None:
-    """Write an assignment of each leaf and length of a value to variables."""
-    if isinstance(target, tuple):
-        for a, b in zip(target, value, strict=True):
-            assign_each(a, b, w)
-    elif isinstance(target, s.Endless):
-        assign_each(target.item, value.item, w)
-    elif isinstance(target, s.Items):
-        w.line(f'{target.n} = {value.n}')
-        assign_each(target.items, value.items, w)
-    elif target is not None:
-        w.line(f'{target.text} = {value.text}')
+    for name, text in zip(s.texts(target), s.texts(value), strict=True):
+        w.line(f'{name} = {text}')
 
 
 def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
@@ -302,25 +287,3 @@ def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
     both = zip(s.makers(target), s.makers(value), strict=True)
     result = s.with_makers(target, (a | b for a, b in both))
     return s.with_levels(result, s.levels(value))
-
-
-def one_of_lists(items: s.Symbol) -> s.Symbol:
-    """Return the template of one item, given a value that is lists of items."""
-    if isinstance(items, tuple):
-        return tuple(map(one_of_lists, items))
-    if isinstance(items, s.Endless):
-        return s.Endless(one_of_lists(items.item))
-    return items.item if isinstance(items, s.Nested) else items
-
-
-def in_lists_of(value: s.Symbol) -> s.Symbol:
-    """Return the template of lists of values, given one value."""
-
-    def listed(part: s.Symbol) -> s.Symbol:
-        if isinstance(part, tuple):
-            return tuple(map(listed, part))
-        if isinstance(part, s.Endless):
-            return s.Endless(listed(part.item))
-        return s.Nested('', part) if isinstance(part, s.Items) else part
-
-    return listed(blank(value))
