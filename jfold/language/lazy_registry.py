@@ -247,12 +247,11 @@ class Registry:
             body = _applied(block, len(types))
             entry = self.entry((block, types), name, result, body)
         key = block, *numbers
-        if isinstance(entry.type, TensorType):
-            with self.lock:
-                self._read_by(entry, key, numbers)
+        with self.lock:
+            self._read_by(entry, key, numbers)
+            if isinstance(entry.type, TensorType):
                 self.calls[key] = entry.number
-            return entry
-        return self._read_by(entry, key, numbers)
+        return entry
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
         """Return an entry of the block whose types differ in empty lists alone."""
@@ -372,23 +371,14 @@ class EmptyList(TypeError):
     """An error: the type of the items of an empty list is not known yet."""
 
 
-def fits(type_: Type, other: Type) -> bool:
-    """Return whether two types are equal, but for empty lists in the first."""
-    if type_ == EMPTY and isinstance(other, SequenceType):
-        return True
-    if isinstance(type_, Nested) and type(type_) is type(other):
-        parts, others = type_.parts, other.parts
-        alike = len(parts) == len(others) and type_.around(others) == other
-        return alike and all(map(fits, parts, others))
-    return type_ == other
-
-
 def joined(type_: Type, other: Type) -> Type | None:
     """Return the type that fits both types, whose lists may be empty.
 
     It is `None` where they differ in more than empty lists.
     """
-    if fits(type_, other):
+    if type_ == other or (other == EMPTY and isinstance(type_, SequenceType)):
+        return type_
+    if type_ == EMPTY and isinstance(other, SequenceType):
         return other
     if isinstance(type_, Nested) and type(type_) is type(other):
         assert isinstance(other, Nested)
@@ -396,7 +386,12 @@ def joined(type_: Type, other: Type) -> Type | None:
         alike = len(type_.parts) == len(other.parts) and None not in parts
         if alike and type_.around(other.parts) == other:
             return type_.around(part for part in parts if part is not None)
-    return type_ if fits(other, type_) else None
+    return None
+
+
+def fits(type_: Type, other: Type) -> bool:
+    """Return whether two types are equal, but for empty lists in the first."""
+    return joined(type_, other) == other
 
 
 def is_known(type_: Type) -> bool:

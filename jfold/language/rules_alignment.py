@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -199,80 +199,62 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Nth, node: TypedUse, state: Inference) -> Type:
-    parts = _INDEXED, _INDEX
     expected = 'a pair of a sequence and an index'
-    return _type_of_parts(node, parts, expected, state, lambda item: item)
+    return _item_of_parts(node, state, expected, 'a sequence beside the index', *INDEX)
 
 
-Check: TypeAlias = Callable[[TypedUse, Type, Inference], Type]
-
-
-def _type_of_parts(
-    node: TypedUse,
-    parts: Sequence[Check],
-    expected: str,
-    state: Inference,
-    gives: Callable[[Type], Type],
-) -> Type:
-    """Return the output type of a block whose input is a tuple of fixed length.
-
-    Args:
-      parts: per input item, a check that is called once its outermost type is known. It
-        returns the type of the items inside, or raises TypeError.
-      expected: a phrase for errors: what the input has to be.
-      gives: (type of the items of the first part) -> output type.
-    """
-    item = state.types.fresh()
-
-    def link(head: Type) -> None:
-        if not isinstance(head, TupleType) or len(head) != len(parts):
-            hint = 'take its parts by a Record' if isinstance(head, ObjectType) else ''
-            fail(node, expected, str(state.types.resolve(head)), hint)
-        for number, part in enumerate(head):
-            state.when_head(node, functools.partial(checked, number), part)
-
-    def checked(number: int, head: Type) -> None:
-        item_type = parts[number](node, head, state)
-        if number == 0:
-            state.equal(node, item_type, item, 'to give')
-
-    state.when_head(node, link)
-    return gives(item)
-
-
-def _check_object(
-    expected: str, hint: str, node: TypedUse, head: Type, state: Inference
-) -> Type:
-    """Return a part's type, or raise TypeError if it is no object of the data."""
-    if not isinstance(head, ObjectType):
-        fail(node, expected, str(state.types.resolve(head)), hint)
-    return head
-
-
-_INDEX = functools.partial(
-    _check_object,
+PICKED = 'a sequence beside the numbers'
+INDEX = (
     'an index that is an object',
     'it is second in the pair, and left as it is in the data',
 )
-_NUMBERS = functools.partial(
-    _check_object,
+NUMBERS = (
     'numbers of items in a list that is an object',
     'they are second, and left as they are in the data',
 )
 
 
-def _checked_item_type(
-    expected: str, node: TypedUse, head: Type, state: Inference
+def _item_of_parts(
+    node: TypedUse,
+    state: Inference,
+    expected: str,
+    sequence_: str,
+    object_: str,
+    hint: str,
+    count: int = 2,
 ) -> Type:
-    """Return the item type of a part, or raise TypeError if it is no sequence."""
-    item = _item_type_or_none(node, head, state)
-    if item is None:
-        fail(node, expected, str(state.types.resolve(head)))
+    """Return a variable for the item type of the first part of a tuple.
+
+    The second part has to be an object, all others sequences.
+
+    Args:
+      expected, sequence_, object_: phrases for errors: what the input, a part that is a
+        sequence and the second part have to be.
+      hint: for an error of the second part.
+      count: the number of parts.
+    """
+    item = state.types.fresh()
+
+    def link(head: Type) -> None:
+        if not isinstance(head, TupleType) or len(head) != count:
+            hint = 'take its parts by a Record' if isinstance(head, ObjectType) else ''
+            fail(node, expected, str(state.types.resolve(head)), hint)
+        for number, part in enumerate(head):
+            state.when_head(node, functools.partial(check, number), part)
+
+    def check(number: int, head: Type) -> None:
+        if number == 1:
+            if not isinstance(head, ObjectType):
+                fail(node, object_, str(state.types.resolve(head)), hint)
+            return
+        item_type = _item_type_or_none(node, head, state)
+        if item_type is None:
+            fail(node, sequence_, str(state.types.resolve(head)))
+        if number == 0:
+            state.equal(node, item_type, item, 'to give')
+
+    state.when_head(node, link)
     return item
-
-
-_INDEXED = functools.partial(_checked_item_type, 'a sequence beside the index')
-_PICKED = functools.partial(_checked_item_type, 'a sequence beside the numbers')
 
 
 @walk.register
@@ -299,9 +281,9 @@ def _(block: b.Nth, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Pick, node: TypedUse, state: Inference) -> Type:
-    parts = _PICKED, _NUMBERS
     expected = 'a pair of a sequence and a list of positions'
-    return _type_of_parts(node, parts, expected, state, SequenceType)
+    item = _item_of_parts(node, state, expected, PICKED, *NUMBERS)
+    return SequenceType(item)
 
 
 @walk.register
@@ -325,13 +307,11 @@ def _(block: b.Pick, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Regroup, node: TypedUse, state: Inference) -> Type:
-    parts = _PICKED, _NUMBERS, _PICKED
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
     )
-    return _type_of_parts(
-        node, parts, expected, state, lambda item: SequenceType(SequenceType(item))
-    )
+    item = _item_of_parts(node, state, expected, PICKED, *NUMBERS, count=3)
+    return SequenceType(SequenceType(item))
 
 
 @walk.register

@@ -31,7 +31,13 @@ import numpy as np
 from jfold.base.errors import BadItem
 from jfold.base.memo import memoized
 from jfold.graph import Graph, Table, first_of, number_values, value_parts
-from jfold.program.components import are_recurrent, component_of, results_in, sources
+from jfold.program.components import (
+    are_recurrent,
+    component_of,
+    output_places,
+    results_in,
+    sources,
+)
 from jfold.program.operations import Operation, Operations
 from jfold.tracing.convert import check_below, to_array
 from jfold.types import KeyType, TensorType
@@ -162,12 +168,7 @@ class Reader:
     def _parts(self) -> dict[int, tuple[int, int | None]]:
         """Return the attribute `parts`: by maker, (part, end or `None`)."""
         p, r = self.program, self.recording
-        outputs = itertools.count(len(p.types))
-        number = {
-            (o, k): next(outputs)
-            for o, operation in enumerate(p.operations)
-            for k, _ in enumerate(operation.outputs)
-        }
+        number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
         result: dict[int, tuple[int, int | None]] = {}
         for t, makers in enumerate(r.makers):
             for maker, origin, which, output in makers:
@@ -181,9 +182,9 @@ class Reader:
     def _find_levels(self, o: int, operation: Operation) -> None:
         """Fill in `levels` and `masks` for operation `o`, which is recurrent."""
         p, part = self.program, component_of(self.program)
-        owner = [o for o, op in enumerate(p.operations) for _ in op.outputs]
+        places = output_places(p)
         for k, producers in enumerate(sources(p).inputs[o]):
-            owners = {owner[x] for x in results_in(producers)}
+            owners = {places[x][0] for x in results_in(producers)}
             if part[o] not in {part[x] for x in owners}:
                 continue  # levels are counted within a component
             self.levels[o].append(k)
