@@ -29,14 +29,13 @@ from jfold.language.fusion import apply_fusion, choose_feeds
 from jfold.language.generate import generate_source
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output
-from jfold.language.recordings import recording
+from jfold.language.portable import Portable
 from jfold.language.recursion import endless_recursion
 from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression
 from jfold.language.unrolling import unroll_rounds
 from jfold.program.operations import Operations, Program, check_operations
-from jfold.tracing.record import Source
 
 # `input_type` and `result_type` need the rules of all blocks: import them from here.
 __all__ = (
@@ -73,19 +72,12 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     return lower_typed(typing, fuses, unrolls)
 
 
-def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
-    """Lower a typed expression to a `Program`.
+def lower_portable(portable: Portable) -> Program:
+    """Lower a typed expression from a file or another process.
 
-    It need not have the code of its layers; see `portable`.
-
-    Args:
-      fuses, unrolls: see `lower`.
-
-    Raises:
-      TypeError: a recursion never ends, or blocks are nested too deep.
+    The program records examples; calling one of its layers raises `AssertionError`.
     """
-    with _tall_stack():
-        return _lowered(typing, fuses, unrolls)
+    return lower_typed(portable.typing, portable.feeds, portable.unrolled)
 
 
 @contextlib.contextmanager
@@ -104,7 +96,20 @@ def _tall_stack() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def _lowered(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
+@_tall_stack()
+def lower_typed(
+    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
+) -> Program:
+    """Lower a typed expression to a `Program`.
+
+    Args:
+      feeds: the operations to fuse, as `OperationChoice.feeds`: `{}` for none; chosen
+        here if `None`.
+      unrolls: see `lower`.
+
+    Raises:
+      TypeError: a recursion never ends, or blocks are nested too deep.
+    """
     tables, chosen = Tables(typing), OperationChoice()
     # Written without fusion first, to see which results are read where.
     round_, text = generate_source(tables, chosen)
@@ -123,7 +128,7 @@ def _lowered(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     attributes = {x.name: getattr(operations, x.name) for x in fields(Operations)}
     result = Program(
         **attributes | {'applied': applied},
-        source=Source(text, round_.names.values, recording(round_), round_.where),
+        source=round_.source(text),
         expression=Expression(typing, tables, chosen, unrolled is not None, sites),
     )
     check_operations(result)

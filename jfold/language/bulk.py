@@ -103,7 +103,7 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
     elif (o := _computing(node, w)) is not None:
         assert node.layer is not None
         # A fused operation has no rows of its own: its key equals no other.
-        yield w.g.chosen.number.get(o, o) if o not in w.g.inside else object()
+        yield w.g.chosen.number.get(o, o) if o not in w.g.chosen.inside else object()
         yield from map(KeyType, node.layer.rngs)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,22 @@ import numpy as np
 
 from jfold.base.errors import BadItem, InputError
 from jfold.language.generate import generate_source
-from jfold.language.recordings import recording
 from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import Located, Misfit, Path, PathOnly, Walk, misfit, path_of
+from jfold.language.walk import (
+    Located,
+    Misfit,
+    PathOnly,
+    Walk,
+    in_tuples,
+    misfit,
+    path_of,
+)
 from jfold.tracing.convert import check_below, lengths_to_array, to_array
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
-from jfold.types import Product, TensorType, Type
+from jfold.types import TensorType, Type
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +51,7 @@ class Expression:
     def deep(self) -> Source:
         """Return the source with yielded calls, for data deeper than Python's stack."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)
-        return Source(text, generation.names.values, recording(generation))
+        return generation.source(text)
 
     @uncollected()
     def explain(self, example: object) -> InputError | None:
@@ -103,7 +111,7 @@ class Paths:
 
     def call(self, node: TypedUse, x: object) -> Any:
         """Return a layer's outputs, all with the innermost path around its inputs."""
-        return _value_at(node.output, path_of(x))
+        return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
         """Return a tensor without path; raise `Misfit` if its type cannot hold `n`."""
@@ -115,14 +123,7 @@ class Paths:
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
         """Return the reduced value, with the innermost path around all items."""
-        return _value_at(item, path_of(items))
+        return in_tuples(item, itertools.repeat(PathOnly(path_of(items))))
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Ignore a value that a metric collects."""
-
-
-def _value_at(type_: Type, path: Path | None) -> object:
-    """Return a value of a type whose tensors all have the same path."""
-    if isinstance(type_, Product):
-        return tuple(_value_at(item_type, path) for item_type in type_)
-    return PathOnly(path) if isinstance(type_, TensorType) else None

@@ -22,10 +22,12 @@ from jfold.language.names import WORDS, without_unused
 from jfold.language.outputs import inside
 from jfold.language.rounds import Facts, OperationChoice, Round
 from jfold.language.tables import Tables
-from jfold.language.tapes import ROW, Region, Rows
+from jfold.language.tapes import Maker, Region, Rows, Tape
 from jfold.language.typed import TypedUse
 from jfold.language.writing import write
 from jfold.program.result_tables import LENGTH
+from jfold.tracing.record import Source
+from jfold.tracing.recorder import ROW, Column, Place, Recording
 from jfold.types import Type
 
 MOST_ROUNDS = 64
@@ -108,7 +110,7 @@ class Generator(Round):
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
         """Write the function that evaluates a block; add its lines to `functions`."""
         name = self.written[key]
-        w = Lines(self, name, 2, key)
+        w = Lines(self, name, key)
         # By the letter `x`, `tracing.deep` tells objects from row numbers.
         names = [
             w.variable('number' if isinstance(part, s.Tensor) else 'x')
@@ -164,7 +166,7 @@ class Generator(Round):
 
     def write(self) -> str:
         """Write `record`, and all functions that it calls; return the source."""
-        w = Lines(self, 'record', 2)
+        w = Lines(self, 'record')
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
         # The value's results: rows of the examples, then of items, level by level.
@@ -194,8 +196,7 @@ class Generator(Round):
             base = f'LEVEL + ({base})' if maker.recurrent else base
             yield maker.name, f'{maker.name} = {base}'
         for name, index in self.constant_names.items():
-            _, number = self.constant_place(index)
-            yield name, f'{name} = {number}'
+            yield name, f'{name} = {self.tables.places[index]}'
 
     def _record(self, w: Lines) -> Iterator[str]:
         """Yield the lines of `record`; the body of its loop over examples is in `w`."""
@@ -260,6 +261,59 @@ class Generator(Round):
             name = f'{self.results[r].kind.name}_labels'
             self.labels[r] = self.tape(name, 'labels')
         w.add(self.labels[r], text)
+
+    def source(self, text: str) -> Source:
+        """Return the source, with the layout of its tapes, as the recorder needs it."""
+        return Source(text, self.names.values, self._layout(), self.where)
+
+    def _layout(self) -> Recording:
+        """Return the layout of the tapes: which holds which operand of what."""
+        tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
+        end_index = {id(tape): k for k, tape in enumerate(self.counters())}
+
+        def place(rows: Rows | None) -> Place | None:
+            """Return where rows are on tapes; `None` if nothing appends such rows."""
+            if rows is None or rows.counter is None:
+                return None
+            columns = []
+            for k, column in enumerate(rows.columns):
+                if isinstance(column, Maker):
+                    columns.append(Column(maker=column.number))
+                elif isinstance(column, Tape):
+                    # One tape of a group of items has the entries of all its inputs.
+                    inner = k if column.width > 1 else 0
+                    columns.append(Column(tape_index[id(column)], inner, column.width))
+            return Place(
+                end_index[id(rows.counter)], rows.counter.width, tuple(columns)
+            )
+
+        makers: list[list[Any]] = [[] for _ in self.tables.types]
+        for (o, k), maker in self.by_output.items():
+            makers[maker.type].append((maker.number, 'operation', o, k))
+        constants: list[list[Any]] = [[] for _ in self.tables.types]
+        for (_, _, below, _), (maker, tape) in self.own.items():
+            end = end_index[id(tape)]
+            makers[maker.type].append((maker.number, 'constants', end, 0))
+            constants[maker.type].append((tape_index[id(tape)], end, below))
+        operations = range(len(self.operations))
+        numbers = range(len(self.results))
+        labelled = [r for r in numbers if self.results[r].kind.labelled]
+        return Recording(
+            tapes=len(self.tapes),
+            ends=len(end_index),
+            level=self.level,
+            constants=tuple(map(tuple, constants)),
+            makers=tuple(map(tuple, makers)),
+            operations=tuple(
+                place(self.rows.get(('operation', o))) for o in operations
+            ),
+            results=tuple(place(self.result_rows.get(r)) for r in numbers),
+            labels=tuple(
+                tape_index[id(self.labels[r])] if r in self.labels else -1
+                for r in labelled
+            ),
+            shared=tuple(self.constant_names.values()),
+        )
 
 
 def of(name: str, text: str) -> str:

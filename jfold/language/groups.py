@@ -70,7 +70,8 @@ def group_function(
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
     operations = [
-        g.group_operation(g.tables.grouping(node, combine, size)) for size in GROUPS
+        g.group_operation(g.tables.grouping(combine, node.output, size))
+        for size in GROUPS
     ]
     # Uses with the same operations share the function, unless rounds are unrolled.
     apart = g.chosen.split or g.chosen.kinds is not None

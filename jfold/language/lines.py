@@ -49,10 +49,9 @@ class Lines:
       tail: whether the function returns the value of the block that is being written.
     """
 
-    def __init__(
-        self, g: Generator, name: str, depth: int, key: Hashable = None
-    ) -> None:
-        self.g, self.name, self.depth, self.key = g, name, depth, key
+    def __init__(self, g: Generator, name: str, key: Hashable = None) -> None:
+        self.g, self.name, self.key = g, name, key
+        self.depth = 2
         self.used: dict[str, int] = {}
         self.lines: list[str] = []
         self.variables: set[str] = set()
@@ -323,7 +322,7 @@ class Lines:
 
     def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
         """Return the tensor of the program's constant `index`; nothing is written."""
-        type_, _ = self.g.constant_place(index)
+        type_, _ = self.g.tables.constants[index]
         name = self.g.constant_name(index, wanted)
         text = name if self.count is None else f'([{name}] * {self.count})'
         return s.Tensor(text, type_, level=GROUND)
@@ -367,12 +366,13 @@ class Lines:
 
         One that is fused into its reader writes nothing: the reader records both.
         """
-        g, use = self.g, Use(o, inputs)
+        g, use, chosen = self.g, Use(o, inputs), self.g.chosen
         types = g.tables.listed[o].outputs
-        if o in g.inside:  # fused into its reader, which records both
+        if o in chosen.inside:  # fused into its reader, which records both
             return [s.Tensor('', t, 0, None, (use, k)) for k, t in enumerate(types)]
-        if g.inside:
-            o, inputs = g.expanded(use)
+        if chosen.inside:
+            inputs = chosen.outside_inputs(o, inputs)
+            o = chosen.number.get(o, o)
         for tensor in inputs:
             if tensor.use is not None:
                 tensor.use[0].readers.add(use)

@@ -7,7 +7,6 @@ its rows with those of the source, and `find_nan` asks it where a row came from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +14,10 @@ import numpy as np
 
 from jfold.base.errors import InputError
 from jfold.base.functions import additive_identity
-from jfold.language.expression import Expression, Paths
+from jfold.language.expression import Expression
 from jfold.language.groups import GROUPS
 from jfold.language.outputs import inside
+from jfold.language.tapes import Use
 from jfold.language.typed import TypedUse
 from jfold.language.walk import (
     Located,
@@ -32,15 +32,7 @@ from jfold.language.walk import (
 from jfold.program.components import are_recurrent, component_of
 from jfold.program.operations import Operations
 from jfold.program.result_tables import LENGTH
-from jfold.types import (
-    KeyType,
-    Product,
-    SequenceType,
-    TensorType,
-    TupleType,
-    Type,
-    VoidType,
-)
+from jfold.types import KeyType, SequenceType, TensorType, Type, leaf_types
 
 CONSTANTS, NODES = 'constants', 'nodes'  # the two kinds of tables in a graph
 
@@ -57,7 +49,8 @@ class Row:
       output: the index of the output of the operation.
       path: the longest common prefix of the paths of the data that it was made of.
       level: the step of the loop of a recurrent operation, from 1; 0 for a constant.
-      pending: the fused operation, which is applied within its reader.
+      use: of a fused operation, which is applied within its reader, the application and
+        `output`.
     """
 
     table: tuple[Any, ...]
@@ -65,19 +58,11 @@ class Row:
     output: int = 0
     path: Path | None = None
     level: int = 0
-    pending: Any = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Pending:
-    """An application of an operation that is fused into its reader."""
-
-    operation: int
-    operands: Sequence[Row]
+    use: Any = None
 
 
 @dataclass(eq=False)
-class Rows(Paths):
+class Rows:
     """The `Tensors` that record the rows of one example, table by table.
 
     Attributes:
@@ -181,18 +166,16 @@ class Rows(Paths):
             assert isinstance(item, TensorType)
             zero = self.constant(combine, additive_identity(item.shape, item.dtype))
             items = [*items, *[zero] * (size - len(items))]
-        assert combine.layer is not None
-        input_ = TupleType((item,) * size)
-        o = self.tables.operation(combine.layer, input_, item, from_left=size > 2)
+        o = self.tables.grouping(combine, item, size)
         leaves = [leaf for value in items for leaf in tensor_leaves(value)]
         return in_tuples(item, iter(self._apply(o, leaves, combine)))
 
-    def _apply(self, o: int, operands: Sequence[Row], node: TypedUse) -> list[Row]:
+    def _apply(self, o: int, operands: list[Any], node: TypedUse) -> list[Row]:
         outputs = range(len(self.tables.listed[o].outputs))
         if o in self.chosen.inside:
-            pending = _Pending(o, operands)
-            return [Row(('pending',), 0, k, pending=pending) for k in outputs]
-        operands = self._expanded(o, operands)
+            use = Use(o, operands)
+            return [Row(('pending',), 0, k, use=(use, k)) for k in outputs]
+        operands = self.chosen.outside_inputs(o, operands)
         o = self.chosen.number.get(o, o)
         # A level is a step of the loop of one recurrent component. Only operands of the
         # same component count: all others are computed before that loop.
@@ -206,20 +189,10 @@ class Rows(Paths):
             ]
             level = 1 + max(levels, default=0)
         rows, table = self.nodes.setdefault(o, []), ('operation', o)
-        rows.append((level, [*operands]))
+        rows.append((level, operands))
         path = common_prefix([row.path for row in operands if row.path is not None])
         self._check_stop(table, len(rows) - 1, node, path)
         return [Row(table, len(rows) - 1, k, path, level) for k in outputs]
-
-    def _expanded(self, o: int, operands: Sequence[Row]) -> list[Row]:
-        """Return the operands of fused producers of operation `o`, then its others."""
-        feeds = self.chosen.feeds.get(o, (None,) * len(operands))
-        pairs = list(zip(operands, feeds, strict=True))
-        expanded: list[Row] = []
-        # Once for each fused producer, though several of its outputs may be read.
-        for part in dict.fromkeys(operand.pending for operand, feed in pairs if feed):
-            expanded += self._expanded(part.operation, part.operands)
-        return expanded + [operand for operand, feed in pairs if not feed]
 
     def observe(self, node: TypedUse, name: str, x: Any) -> None:
         """Append a row, and its label if any, to the result of a metric."""
@@ -245,7 +218,7 @@ class Rows(Paths):
         """
         row: list[Row] = []
         inner = iter(results)
-        for leaf, leaf_type in _terminals(x, type_):
+        for leaf, leaf_type in zip(tensor_leaves(x), leaf_types(type_), strict=True):
             if isinstance(leaf_type, SequenceType):
                 site = 'length', r
                 length = len(leaf)
@@ -256,14 +229,6 @@ class Rows(Paths):
             else:
                 row.append(leaf)
         self.results.setdefault(r, []).append(row)
-
-
-def _terminals(x: Any, type_: Type) -> Any:
-    if isinstance(type_, Product):
-        for part, part_type in zip(x, type_, strict=True):
-            yield from _terminals(part, part_type)
-    elif not isinstance(type_, VoidType):
-        yield x, type_
 
 
 def explain_row(

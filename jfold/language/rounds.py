@@ -9,7 +9,6 @@ result of a function. `o` numbers operations, `k` their inputs or outputs, `r` r
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +17,17 @@ from typing import Any
 from jfold.language import symbols as s
 from jfold.language.names import Names, identifier
 from jfold.language.tables import Tables
-from jfold.language.tapes import ROW, Maker, Rows, Tape, Use
+from jfold.language.tapes import Maker, Rows, Tape, Use
 from jfold.language.typed import TypedUse
-from jfold.program.components import component_of, components, results_in
+from jfold.program.components import (
+    are_recurrent,
+    component_of,
+    output_places,
+    results_in,
+)
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, tensors_in_row
+from jfold.tracing.recorder import ROW
 from jfold.types import KeyType, TensorType, Type
 
 FEW_SITES = 4
@@ -75,6 +80,21 @@ class OperationChoice:
     kinds: tuple[tuple[int, int], ...] | None = None
     levelled: frozenset[int] = frozenset()
 
+    def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs of a fused operation: of fused producers, then its own.
+
+        Args:
+          o, inputs: the last of the operations that run together, and what it is given.
+            What a fused producer makes has its `Use` and the output as `use`.
+        """
+        feeds = self.feeds.get(o, (None,) * len(inputs))
+        pairs = list(zip(inputs, feeds, strict=True))
+        result: list[Any] = []
+        # Once for each fused producer, though several of its outputs may be read.
+        for use in dict.fromkeys(x.use[0] for x, feed in pairs if feed):
+            result += self.outside_inputs(use.operation, use.given)
+        return result + [x for x, feed in pairs if not feed]
+
 
 class Round:
     """The state of a round: the facts it starts from, and those it finds.
@@ -101,7 +121,6 @@ class Round:
     ) -> None:
         self.tables, self.typing = tables, tables.typing
         self.chosen, self.facts, self.deep = chosen, facts, deep
-        self.inside = chosen.inside
         self.places: dict[Hashable, int] = {}
         self.joins: dict[Hashable, list[ProducerSet]] = {}
         self.levels: dict[Hashable, tuple[int, ...]] = {}
@@ -152,29 +171,13 @@ class Round:
         """Find from the facts which operations depend on their own results."""
         self.part: tuple[int, ...] = ()
         self.loops: tuple[bool, ...] = ()
+        # Per output of all operations, its operation and its number there.
+        self.outputs: tuple[tuple[int, int], ...] = ()
         operations = self.operations[: len(self.facts.inputs)]
-        if not operations:
-            return
-        self.part, self.loops = self._parts(operations)
-        outputs = [len(operation.outputs) for operation in operations]
-        # Per output of all operations, its operation; per operation, its first output.
-        self.owner = [o for o, n in enumerate(outputs) for _ in range(n)]
-        self.first = [0, *itertools.accumulate(outputs)]
-        # Per component, the outputs of its operations; and all outputs in recurrences.
-        in_part: dict[int, ProducerSet] = {}
-        recurrent = 0
-        for bit, o in enumerate(self.owner):
-            in_part[self.part[o]] = in_part.get(self.part[o], 0) | 1 << bit
-            recurrent |= self.loops[o] << bit
-        self.in_part, self.in_loops = in_part, recurrent
-
-    def _parts(
-        self, operations: Sequence[Operation]
-    ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-        """Return each operation's component, and whether the component is recurrent."""
-        program = self.program(operations)
-        part = component_of(program)
-        return part, tuple(components(program)[x].recurrent for x in part)
+        if operations:
+            program = self.program(operations)
+            self.part, self.loops = component_of(program), are_recurrent(program)
+            self.outputs = output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
         """Return whether a round that starts from these facts writes the same text.
@@ -185,8 +188,11 @@ class Round:
         # Producers change the text only by what is recurrent because of them.
         if replace(facts, inputs=before.inputs, results=before.results) != before:
             return False
-        operations = self.operations[: len(facts.inputs)]
-        return self._parts(operations) == (self.part, self.loops)
+        program = self.program(self.operations[: len(facts.inputs)])
+        return (component_of(program), are_recurrent(program)) == (
+            self.part,
+            self.loops,
+        )
 
     def program(self, operations: Sequence[Operation]) -> Operations:
         """Return what the device runs, with the producers that the facts know of."""
@@ -221,22 +227,6 @@ class Round:
     def about(self, o: int) -> str:
         """Return the comment behind the tapes of an operation: its name and types."""
         return repr(self.operations[o])
-
-    def expanded(self, use: Use) -> tuple[int, list[s.Tensor]]:
-        """Return the number of the fused operation that a use ends, and its inputs."""
-        o, inputs = use.operation, use.given
-        if o not in self.chosen.number:
-            return o, inputs
-        return self.chosen.number[o], self._outside_inputs(o, inputs)
-
-    def _outside_inputs(self, o: int, inputs: Sequence[s.Tensor]) -> list[s.Tensor]:
-        """Return the inputs of a fused operation: of fused producers, then its own."""
-        feeds = self.chosen.feeds.get(o, (None,) * len(inputs))
-        pairs = list(zip(inputs, feeds, strict=True))
-        result: list[s.Tensor] = []
-        for use in dict.fromkeys(tensor.use[0] for tensor, feed in pairs if feed):
-            result += self._outside_inputs(use.operation, use.given)
-        return result + [tensor for tensor, feed in pairs if not feed]
 
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
         """Note that a place applies `o` to inputs; return its number here.
@@ -277,17 +267,18 @@ class Round:
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
         """Return the text of an int whose level counts for `o`; '' if none does."""
-        component = self.in_part[self.part[o]]
-        if not tensor.makers & component:
+        part = self.part[o]
+        known = (bit for bit in results_in(tensor.makers) if bit < len(self.outputs))
+        owners = {self.outputs[bit][0] for bit in known}
+        if part not in {self.part[x] for x in owners}:
             return ''
-        if not tensor.makers & self.in_loops & ~component:
+        if not any(self.loops[x] and self.part[x] != part for x in owners):
             return tensor.name
         # It may come from another recurrence, whose levels do not count here: so the
         # source looks at the maker in the number.
-        owners = [(self.owner[bit], bit) for bit in results_in(component)]
-        makers = [self.makers_of(x)[bit - self.first[x]] for x, bit in owners]
+        makers = [self.makers_of(x)[k] for x, k in self.outputs if self.part[x] == part]
         numbers = {maker.number for maker in makers if maker.type == tensor.type}
-        name = f'makers_{self.part[o]}_{tensor.type}'
+        name = f'makers_{part}_{tensor.type}'
         self.names.values[name] = frozenset(numbers)
         return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {name} else 0)'
 
@@ -304,10 +295,6 @@ class Round:
         if name in self.names.values:
             self.where.setdefault(name, self.node)
         return name
-
-    def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a dict; the same copy for equal dicts of a round."""
-        return self.names.copied(table)
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
         """Add a tape of `width` entries a row, with the comment `about`; return it."""
@@ -381,11 +368,6 @@ class Round:
             tape = self.tape(wanted, f'{type_}{limit}')
             self.own[key] = self.maker(wanted, t, rows), tape
         return self.own[key]
-
-    def constant_place(self, index: int) -> tuple[int, int]:
-        """Return a program constant's type, and its number (from 1) in that type."""
-        type_, place = self.tables.places[index]
-        return type_, place + 1
 
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
         """Return a new name in the source for a constant of the program.

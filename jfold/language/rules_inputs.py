@@ -125,7 +125,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     def number(key: object, row: Array) -> int:
         index = tables.constant(key, row)
         w.g.constant_name(index, 'ONE_HOT')
-        return w.g.constant_place(index)[1]
+        return tables.places[index]
 
     # The source looks an item up in a dict: to the row index of its constant.
     rows = enumerate(_one_hot(size, dtype))

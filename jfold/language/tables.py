@@ -24,13 +24,12 @@ class Tables:
       types, operations: numbers by type, and by operation.
       listed: the operations, by number.
       constants: by number, the number of the type and the array [*shape].
-      places: by number of a constant, its type number and its index in that type.
+      places: by number of a constant, its number, from 1, among those of its type.
       counts: by type number, how many constants there are.
       known: the numbers of constants, by their keys.
       parts: by layer and types of its arguments, the layer that computes only those
         outputs which are no forwarded inputs or constants.
-      applied: the number of the operation that a use of a block applies; of reductions,
-        by (use, number of items).
+      applied: the number of the operation that a use of a block applies.
     """
 
     typing: TypedExpression
@@ -38,11 +37,11 @@ class Tables:
     operations: dict[Operation, int] = field(default_factory=dict)
     listed: list[Operation] = field(default_factory=list)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
     known: dict[Hashable, int] = field(default_factory=dict)
     parts: dict[tuple[Layer, tuple[Type, ...]], Layer] = field(default_factory=dict)
-    applied: dict[Hashable, int] = field(default_factory=dict)
+    applied: dict[TypedUse, int] = field(default_factory=dict)
 
     def type_number(self, type_: TensorType) -> int:
         """Return the number of a tensor type, new on first use."""
@@ -91,20 +90,15 @@ class Tables:
             self.applied[node] = self._computing(node)
         return self.applied[node]
 
-    def grouping(self, node: TypedUse, combine: TypedUse, size: int) -> int:
+    def grouping(self, combine: TypedUse, item: Type, size: int) -> int:
         """Return the number of the operation that reduces `size` items to one.
 
         Args:
-          node: the use of `Reduce`.
           combine: the use of the function of two items.
         """
-        if (node, size) not in self.applied:
-            assert combine.layer is not None
-            item = node.output
-            items = TupleType((item,) * size)
-            number = self.operation(combine.layer, items, item, from_left=size > 2)
-            self.applied[node, size] = number
-        return self.applied[node, size]
+        assert combine.layer is not None
+        items = TupleType((item,) * size)
+        return self.operation(combine.layer, items, item, from_left=size > 2)
 
     def _computing(self, node: TypedUse) -> int:
         """Return the operation of a use: of the layer, or of its computed outputs."""
@@ -133,9 +127,8 @@ class Tables:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))
             self.constants.append((number, value))
-            before = self.counts.get(number, 0)
-            self.places.append((number, before))
-            self.counts[number] = before + 1
+            self.counts[number] = 1 + self.counts.get(number, 0)
+            self.places.append(self.counts[number])
         return self.known[key]
 
     def zeros(self, type_: TensorType) -> int:

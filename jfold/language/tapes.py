@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 
 from jfold.language import symbols as s
 
-ROW = 30  # bits of the index
-
 
 @dataclass(eq=False)
 class Tape:

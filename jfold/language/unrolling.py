@@ -44,11 +44,18 @@ from jfold.program.components import (
     components,
     direct_reads,
     first_results,
+    output_places,
     results_in,
     sources,
     union,
 )
-from jfold.program.operations import ADD, Operation, Operations, Producers
+from jfold.program.operations import (
+    ADD,
+    Operation,
+    Operations,
+    Producers,
+    ProducerSet,
+)
 
 MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
 
@@ -254,46 +261,28 @@ def _staged_operations(
     ]
     distinct = sorted({*kinds})
     number = {kind: n for n, kind in enumerate(distinct)}
-    first = tuple(number[kind] for kind in kinds)
+    numbers = tuple(number[kind] for kind in kinds)
     operations = tuple(program.operations[o] for _, o, *_ in distinct)
     # The operations are sorted by component, so that the rows of one lie together.
-    inputs = [[0] * len(operation.inputs) for operation in operations]
-    facts = split.new_facts()
-    to = _bits(split, first, operations)
+    unordered = replace(program, operations=operations)
+    first = first_results(unordered)
+    to = [1 << first[numbers[place]] + k for place, k in output_places(apart)]
+
+    def translated(makers: ProducerSet) -> ProducerSet:
+        """Return producers as outputs of the new operations."""
+        return union(to[bit] for bit in results_in(makers))
+
     # A new operation may read what any of its uses may read.
-    for use, n in enumerate(first):
-        for k, makers in enumerate(facts.inputs[use]):
-            inputs[n][k] |= _translated(makers, to)
-    results = tuple(
-        tuple(_translated(makers, to) for makers in row) for row in facts.results
-    )
+    inputs = [[0] * len(operation.inputs) for operation in operations]
+    read = sources(apart)
+    for n, of_use in zip(numbers, read.inputs, strict=True):
+        inputs[n] = [a | translated(b) for a, b in zip(inputs[n], of_use, strict=True)]
+    results = tuple(tuple(map(translated, row)) for row in read.results)
     producers = Producers(tuple(map(tuple, inputs)), results)
-    unordered = replace(program, operations=operations, sources=producers)
-    order = [o for component in components(unordered) for o in component.operations]
+    parts_in_order = components(replace(unordered, sources=producers))
+    order = [o for part in parts_in_order for o in part.operations]
     place = {o: n for n, o in enumerate(order)}
-    return tuple(place[n] for n in first), tuple(operations[o] for o in order)
-
-
-def _translated(makers: int, to: Sequence[int]) -> int:
-    """Return producers as outputs of new operations; `to` has a set per old output."""
-    result = 0
-    for bit in results_in(makers):
-        result |= to[bit]
-    return result
-
-
-def _bits(
-    split: Generator, kinds: Sequence[int], operations: Sequence[Operation]
-) -> list[int]:
-    """Return the bit that takes the place of each output of each place's operation."""
-    first = [0]
-    for operation in operations:
-        first.append(first[-1] + len(operation.outputs))
-    return [
-        1 << first[n] + k
-        for use, n in enumerate(kinds)
-        for k, _ in enumerate(split.operations[use].outputs)
-    ]
+    return tuple(place[n] for n in numbers), tuple(operations[o] for o in order)
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
