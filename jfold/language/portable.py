@@ -19,8 +19,8 @@ from jfold.base.containers import plain_containers
 from jfold.base.structs import StructForm
 from jfold.blocks.compose import Composition
 from jfold.language.forwarding import Forwarding
-from jfold.language.groups import Fill
 from jfold.language.lazy_expression import Reader, learned_reader
+from jfold.language.rules_reductions import Fill
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Program
 

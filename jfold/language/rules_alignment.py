@@ -29,6 +29,7 @@ from jfold.language.writing import (
     sequence,
     write,
 )
+from jfold.tracing.helpers import grouped
 from jfold.tracing.objects import index_of, ints_of
 from jfold.types import BroadcastType, ObjectType, SequenceType, TupleType, Type
 
@@ -144,11 +145,8 @@ def _(block: b.Zip, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
                 cut(part, f':{n}', w, n) if isinstance(part, s.Items) else part
                 for part in parts
             ]
-    elif not n.isidentifier() and not n.isdigit():
-        # An expression for the length is evaluated once.
-        name = w.variable('n')
-        w.line(f'{name} = {n}')
-        n = name
+    else:  # an expression for the length is evaluated once
+        n = counted(s.Items(None, n), w).n
     lists = tuple(
         _repeated(part.item, n, w) if isinstance(part, s.Endless) else part.items
         for part in parts
@@ -321,10 +319,7 @@ def _(block: b.Regroup, node: TypedUse, x: Sequence[object], state: Walk) -> obj
     if len(numbers) != len(items):
         expected = f'expected a group for each of {len(items)} items'
         refuse(node, f'{expected}, got {len(numbers)}', state.as_object(x[1]))
-    result: list[list[Any]] = [[] for _ in groups]
-    for item, number in zip(items, numbers, strict=True):
-        result[number].append(item)
-    return result
+    return grouped(items, numbers, len(groups))
 
 
 @write.register(b.Regroup)

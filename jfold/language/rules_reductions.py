@@ -6,21 +6,61 @@ Groups have up to eight items, where `combine` is an associative function.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import enum
+import functools
 from typing import Any
 
+import jax.numpy as jnp
+
 from jfold import blocks as b
+from jfold.base.functions import additive_identity
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
-from jfold.language.groups import GROUPS, Fill, filled_by, group_function, is_by_groups
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import Lines
+from jfold.language.lines import INDENT, Lines
 from jfold.language.rules_sequences import unify_items
+from jfold.language.tapes import Maker, Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import Branches, counted, finite_sequence, write
-from jfold.types import TupleType, Type
+from jfold.program.operations import ProducerSet
+from jfold.tracing.helpers import groups_of
+from jfold.types import TensorType, TupleType, Type
+
+GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
+
+
+class Fill(enum.Enum):
+    """The padding of a group with fewer items than its operation combines."""
+
+    NOTHING = enum.auto()  # no group is too short
+    ZERO = enum.auto()
+    # The last item again, for max and min: an infinite constant would get a part of the
+    # gradient where all items are infinite.
+    LAST = enum.auto()
+
+
+def _filled_by(block: b.Reduce) -> Fill | None:
+    """Return the padding of a reduction by groups; `None` if it goes by pairs."""
+    if not (block.associative and isinstance(block.combine, b.Function)):
+        return None
+    fn = block.combine.fn
+    if fn is jnp.add:
+        return Fill.ZERO
+    is_extremum = any(fn is extremum for extremum in (jnp.maximum, jnp.minimum))
+    return Fill.LAST if is_extremum else Fill.NOTHING
+
+
+def _is_by_groups(node: TypedUse) -> bool:
+    """Return whether a use of `Reduce` combines items by groups, and not by pairs."""
+    combine = node.parts[0]
+    assert combine is not None
+    # A group would have one random key for all its steps.
+    draws = combine.layer is not None and combine.layer.rngs
+    return node.facts is not None and not draws
+
+
+# ---- Reduce --------------------------------------------------------------------------
 
 
 @output_type.register
@@ -37,7 +77,7 @@ def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
         node, block.default, '.default', item, 'to give an item,', hint
     )
     node.parts = (combine, default)
-    node.facts = filled_by(block)
+    node.facts = _filled_by(block)
     return item
 
 
@@ -50,14 +90,15 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
         if default is None:
             return zero_of(node.output, node, state)
         return (yield state.part(default, None))
-    by_groups = is_by_groups(node)
+    by_groups = _is_by_groups(node)
     # Each round leaves about half of the values, or an eighth if it takes groups.
     while len(values) > 1:
         if by_groups:
-            groups = _cut(values, (1, *GROUPS), node.facts is not Fill.NOTHING)
+            sizes = GROUPS if node.facts is Fill.NOTHING else GROUPS[-1]
+            groups = groups_of(values, sizes)
             values = [_reduced_group(group, combine, node, state) for group in groups]
         else:
-            pairs, values = _cut(values, (1, 2), False), []
+            pairs, values = groups_of(values, 2), []
             for first, *other in pairs:
                 pair = first, *other
                 values.append((yield state.anew(combine, pair)) if other else first)
@@ -72,25 +113,11 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     branches = Branches(node, w, returns=False)
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
-    write_total = _write_groups if is_by_groups(node) else _write_rounds
+    write_total = _write_groups if _is_by_groups(node) else _write_rounds
     branches.write(lambda: write_total(node, operand, w))
     w.line('else:')
     branches.add(default, None)
     return branches.result()
-
-
-def _cut(items: list[Any], sizes: Sequence[int], keeps_rest: bool) -> list[list[Any]]:
-    """Return a list of groups of neighbours, each of the largest size that fits.
-
-    Args:
-      sizes: in ascending order, from 1.
-      keeps_rest: whether the last items, too few for the largest size, form one group.
-    """
-    begins = [0]
-    while (left := len(items) - begins[-1]) > 0:
-        largest = max(size for size in sizes if size <= left)
-        begins.append(begins[-1] + (min(left, sizes[-1]) if keeps_rest else largest))
-    return [items[a:b] for a, b in itertools.pairwise(begins)]
 
 
 def _reduced_group(
@@ -140,7 +167,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     given = list(s.makers(operand.items))
     makers = zip(s.makers(known), given, strict=True)
     item = s.with_makers(s.blank(operand.items), (a | b for a, b in makers))
-    name, outputs = group_function(node, list(s.leaves(item)), given, w)
+    name, outputs = _group_function(node, list(s.leaves(item)), given, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
     texts = [leaf.text for leaf in s.leaves(operand.items)]
@@ -149,3 +176,148 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     makers = zip(s.makers(known), s.makers(outputs), strict=True)
     total = s.with_makers(s.blank(operand.items), (a | b for a, b in makers))
     return s.renamed(total, iter(totals))
+
+
+# ---- the function that reduces a list by groups --------------------------------------
+
+
+def _group_function(
+    node: TypedUse, items: list[Any], given: list[ProducerSet], w: Lines
+) -> tuple[str, tuple[s.Tensor, ...]]:
+    """Return the name of the function that reduces a list of items, and its result.
+
+    The function is written if no use before had the same operations.
+
+    Args:
+      node: the use of `Reduce`.
+      items: the leaves of an item, with the producers of items and of all results.
+      given: the producers of the leaves of items alone.
+
+    Returns:
+      The name, and a tensor without text per leaf of the result.
+    """
+    g, combine = w.g, node.parts[0]
+    assert combine is not None and combine.layer is not None
+    operations = [
+        g.group_operation(g.tables.grouping(combine, node.output, size))
+        for size in GROUPS
+    ]
+    # Uses with the same operations share the function, unless rounds are unrolled.
+    apart = g.chosen.split or g.chosen.kinds is not None
+    key = ('groups', *operations, *([node, w.name] if apart else []))
+    outputs = [leaf.makers for leaf in items]
+    makers: list[list[Maker]] = []
+    numbers: list[int] = []
+    for o, size in zip(operations, GROUPS, strict=True):
+        inputs = [s.Tensor('', x.type, x.makers) for x in items] * size
+        place = g.applied(o, inputs)
+        g.reductions.add(place)
+        numbers.append(place)
+        makers.append(g.makers_of(place))
+        for k, _ in enumerate(items):
+            outputs[k] |= g.bit(place, k)
+    if key not in g.written:
+        names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
+        name = g.names.new(names.get(combine.layer.name, 'reduced'))
+        g.written[key] = name
+        _write_function(name, numbers, makers, node, items, w)
+    if any(g.bit(o, k) & given[k] for o in numbers for k, _ in enumerate(items)):
+        g.chained.update(numbers)
+    result = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
+    return g.written[key], tuple(result)
+
+
+def _write_function(
+    name: str,
+    operations: list[int],
+    makers: list[list[Maker]],
+    node: TypedUse,
+    items: list[Any],
+    w: Lines,
+) -> None:
+    """Write the function `name(items)`, which reduces items to one.
+
+    It records items that one operation can combine. More of them it reduces in groups,
+    and then the results of these.
+
+    Args:
+      operations: their numbers, for 2, 4 and 8 items.
+      makers: per operation, the makers of its outputs.
+    """
+    g = w.g
+    fill = 'items[-1]' if node.facts is Fill.LAST else ''
+    if node.facts is Fill.ZERO:
+        item = node.output
+        assert isinstance(item, TensorType)
+        zero = additive_identity(item.shape, item.dtype)
+        constant = g.tables.constant((item, 'neutral'), zero)
+        fill = g.constant_name(constant, 'NEUTRAL')
+    lines = [f'{INDENT}def {name}(items):']
+    body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
+    for k, (o, size) in enumerate(zip(operations, GROUPS, strict=True)):
+        body.append(f'if n {"<=" if fill else "=="} {size}:')
+        record = _group_lines(name, o, size, makers[k], items, fill, w)
+        body += [f'{INDENT}{line}' for line in record]
+    groups = f'groups_of(items, {GROUPS[-1] if fill else GROUPS})'
+    body += [f'return {name}([{name}(group) for group in {groups}])', '']
+    g.functions += lines + [f'{INDENT * 2}{line}'.rstrip() for line in body]
+
+
+def _group_lines(
+    name: str,
+    o: int,
+    size: int,
+    producers: list[Maker],
+    items: list[Any],
+    fill: str,
+    w: Lines,
+) -> list[str]:
+    """Return lines that record `items` as one group, and return its row numbers.
+
+    Args:
+      fill: the text of the item that pads a short group; '' if none is short.
+    """
+    g, count = w.g, size * len(items)
+    rows = g.rows_of(o, count)
+    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # as two places: never in step
+    lines, entries = [], 'items'
+    if len(items) > 1:
+        lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
+    level, records = _level_text(o, entries, items, w), []
+    # Other places may apply `combine` to two values, with a tape for each input. Larger
+    # groups are of this function alone: one tape takes all their inputs at once.
+    if size == GROUPS[0]:
+        for k in range(count):
+            column = rows.columns[k]
+            if not isinstance(column, Tape):
+                column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', g.about(o))
+            records.append(f'{column.name}.append({entries}[{k}])')
+    elif rows.counter is None:
+        rows.columns = [g.tape(f'{name}_{size}', g.about(o), count)] * count
+    counter = rows.columns[0]
+    assert isinstance(counter, Tape)
+    if size > GROUPS[0]:
+        records.append(f'{counter.name}.extend({entries})')
+        if fill:
+            filled = f'({fill},) * ({size} - n)'
+            records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
+    rows.counter = counter
+    numbers = [f'{level}{maker.name} + {counter.rows}' for maker in producers]
+    value = numbers[0] if len(producers) == 1 else f'({", ".join(numbers)})'
+    return [*lines, f'made = {value}', *records, 'return made']
+
+
+def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
+    """Return `<level of the highest entry> + ` as text; '' if no level counts."""
+    g = w.g
+    if not g.is_recurrent(o):
+        return ''
+    makers = functools.reduce(lambda a, b: a | b, (leaf.makers for leaf in items), 0)
+    texts = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
+    texts.discard('')
+    if not texts:
+        return ''
+    if texts == {'y'}:
+        return f'(max({entries}) & LEVELS) + '
+    (text, *_) = sorted(texts, key=len, reverse=True)
+    return f'(max([{text} for y in {entries}]) & LEVELS) + '
