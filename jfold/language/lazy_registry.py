@@ -22,7 +22,7 @@ from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
 from jfold.blocks.lazy import Lazy, Struct
 from jfold.language.analysis import users
-from jfold.language.block_types import call_type
+from jfold.language.partial import call_type
 from jfold.types import (
     Nested,
     ObjectType,
