@@ -23,12 +23,12 @@ from jfold.language import (
     rules_reductions,
     rules_sequences,
 )
-from jfold.language.block_types import input_type, result_type
 from jfold.language.expression import Expression
 from jfold.language.fusion import apply_fusion, choose_feeds
 from jfold.language.generate import generate_source
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output
+from jfold.language.partial import input_type, result_type
 from jfold.language.portable import Portable
 from jfold.language.recursion import endless_recursion
 from jfold.language.rounds import OperationChoice
@@ -110,13 +110,14 @@ def lower_typed(
     Raises:
       TypeError: a recursion never ends, or blocks are nested too deep.
     """
-    tables, chosen = Tables(typing), OperationChoice()
+    tables = Tables(typing)
     # Written without fusion first, to see which results are read where.
-    round_, text = generate_source(tables, chosen)
+    round_, text = generate_source(tables, OperationChoice())
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
     uses, grouped, listed = round_.uses, round_.grouped, tables.listed
-    feeds = choose_feeds(round_.program(listed), uses, grouped) if fuses else {}
+    if feeds is None:
+        feeds = choose_feeds(round_.program(listed), uses, grouped)
     chosen = apply_fusion(feeds, listed, uses, grouped)
     if chosen.feeds:  # fusion renumbers operations, so the source is written again
         round_, text = generate_source(tables, chosen)

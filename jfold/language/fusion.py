@@ -55,8 +55,9 @@ def apply_fusion(
     """Return the operations after fusion, without those that nothing applies.
 
     Args:
-      feeds_of: what `choose_feeds` returns; empty for no fusion.
-      operations, uses, grouped: see there.
+      feeds_of: per operation that others are fused into, the origin of each input.
+      operations: those that the uses apply.
+      uses, grouped: `applications` and `grouped` of `choose_feeds`.
     """
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
@@ -82,10 +83,14 @@ def choose_feeds(
 
     Args:
       program: the program whose operations are applied.
-      applications: of operations, with the readers of their results.
+      applications: the uses of operations, with the readers of their results.
       grouped: operations that reduce groups of items, which are never fused.
     """
-    uses = _uses(program, applications, grouped)
+    of_operation: dict[int, list[Use]] = defaultdict(list)
+    for use in applications:
+        of_operation[use.operation].append(use)
+    fusible = {o for o in of_operation if _is_fusible(program, program.operations[o])}
+    uses = {o: of_operation[o] for o in sorted(fusible - grouped)}
     result: dict[int, list[Feed]] = {}
     reader = {o: read for o in uses if (read := _reader(o, uses))}
     if not reader:
@@ -107,15 +112,6 @@ def choose_feeds(
             ends[o] = last
             size[end] += size[o]
     return result
-
-
-def _uses(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Uses:
-    """Return, by operation that may be fused, its uses."""
-    of_operation: dict[int, list[Use]] = defaultdict(list)
-    for use in uses:
-        of_operation[use.operation].append(use)
-    fusible = {o for o in of_operation if _is_fusible(program, program.operations[o])}
-    return {o: of_operation[o] for o in sorted(fusible - grouped)}
 
 
 def _is_fusible(program: Operations, operation: Operation) -> bool:

@@ -130,12 +130,7 @@ class Generator(Round):
         w.tail = memo is None
         result = w.part(node, parameters, tail=True)
         if result is not RETURNED:
-            self.joined((key, 'result'), s.template_of(result))
-            text = s.packed(result)
-            if memo:
-                w.line(f'{memo} = made = {text}')
-                text = 'made'
-            w.line(f'return {text}')
+            self.returned(w, result, memo)
         if self.deep and not any('(yield ' in x for x in w.lines):
             w.line('yield  # never: what is called here is a generator')
         head = f'{INDENT}def {name}({", ".join(names)}):'
@@ -157,10 +152,18 @@ class Generator(Round):
         w.line(f'{memo}[key] = {memo}')
         return f'{memo}[key]'
 
-    def returned(self, w: Lines, value: s.Symbol) -> None:
-        """Write `return <value>` into `w`; note the producers of the result."""
+    def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
+        """Write `return <value>` into `w`; note the producers of the result.
+
+        Args:
+          memo: the text of an entry that the value is stored in, if any.
+        """
         self.joined((w.key, 'result'), s.template_of(value))
-        w.line(f'return {s.packed(value)}')
+        text = s.packed(value)
+        if memo:
+            w.line(f'{memo} = made = {text}')
+            text = 'made'
+        w.line(f'return {text}')
 
     # ---- the text
 
@@ -234,7 +237,7 @@ class Generator(Round):
             texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
             number, more = next(inner)
             body = functools.partial(self._write_row, r=number, inside=more, w=w)
-            w.loop(leaf, 'item', body)
+            w.loop(leaf, body)
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:

@@ -168,7 +168,9 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
-        own = value.dtype if hasattr(value, 'dtype') else _kind_of(value)
+        own = getattr(value, 'dtype', None)
+        if own is None:
+            own = np.dtype(object if _holds_values(value) else np.asarray(value).dtype)
         shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
         if getattr(own, 'kind', 'O') not in 'biufcV':  # keys of JAX have none
             hint = 'look up its number first, as in `vocabulary[word]`'
@@ -252,11 +254,6 @@ class Recording:
         entry = self.registry.entries[x.node[0]]
         is_type = entry.name == repr(entry.type)
         return entry.name if is_type else f'{entry.name}: {entry.type}'
-
-
-def _kind_of(value: object) -> np.dtype[Any]:
-    """Return the dtype of a value as an array; that of objects for values."""
-    return np.dtype(object) if _holds_values(value) else np.asarray(value).dtype
 
 
 def _holds_values(x: object) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jfold.language import symbols as s
@@ -193,10 +194,10 @@ class Lines:
 
     # ---- loops
 
-    def each(self, sequence: s.Items, wanted: str) -> s.Symbol:
+    def _each(self, sequence: s.Items) -> s.Symbol:
         """Write the `for` line of a loop over a sequence; return the item's symbol."""
         lists = list(s.texts(sequence.items))
-        names = [self.variable(wanted) for _ in lists]
+        names = [self.variable('item') for _ in lists]
         if not lists:
             self.line(f'for _ in range({sequence.n}):')
         elif len(lists) == 1:
@@ -229,7 +230,6 @@ class Lines:
     def loop(
         self,
         sequence: s.Items,
-        wanted: str,
         body: Callable[[s.Symbol], s.Symbol],
         result: str = '',
         then: Callable[[], None] = lambda: None,
@@ -240,7 +240,7 @@ class Lines:
           The values that `body` returns, in lists named `result`; `None` if that is ''.
         """
         at = len(self.lines)
-        item = self.each(sequence, wanted)
+        item = self._each(sequence)
         lists = None
         with self.nested():
             value = body(self.opened(item))
@@ -377,11 +377,8 @@ class Lines:
             if tensor.use is not None:
                 tensor.use[0].readers.add(use)
         g.uses.append(use)
-        outputs = self._record(o, inputs)
-        return [
-            s.Tensor(x.name, x.type, x.makers, x.step, (use, k), use)
-            for k, x in enumerate(outputs)
-        ]
+        outputs = enumerate(self._record(o, inputs))
+        return [replace(x, use=(use, k), level=use) for k, x in outputs]
 
     def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write the entries of one application on tapes; return its output tensors."""

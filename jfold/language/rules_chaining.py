@@ -70,7 +70,7 @@ def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         w.line(f'{name} = [y for x in {items.text} for y in sequence(x)]')
         return s.Items(s.Object(name), f'len({name})')
     # Items that are tuples of one type are sequences too.
-    inner = w.loop(outer, 'item', lambda item: sequence(item, w), 'part')
+    inner = w.loop(outer, lambda item: sequence(item, w), 'part')
     assert isinstance(inner, s.Nested)
     w.line(f'{name} = [y for x in {inner.text} for y in x]')
     return w.unpacked(inner.item, name)

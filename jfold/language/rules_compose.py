@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jfold import blocks as b
+from jfold.base.operands import map_sources
 from jfold.base.trampoline import Steps
 from jfold.blocks.compose import Composition, Numbers
 from jfold.language import symbols as s
@@ -38,7 +39,7 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
-    """Return the type of the operand that `_value_of` picks; void for `None`."""
+    """Return the type of an operand picked by numbers; void for `None`."""
     if isinstance(numbers, tuple):
         return TupleType(_type_of(number, types) for number in numbers)
     return VoidType() if numbers is None else types[numbers]
@@ -55,11 +56,12 @@ def _check_unread(part: TypedUse, state: Inference) -> bool:
 
 @walk.register
 def _(block: Composition, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
-    values = [x]
+    values = [x]  # the input, then the result of each step
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
-        values.append((yield state.part(part, _value_of(source, values))))
-    return _value_of(output, values)
+        operand = map_sources(source, values.__getitem__)
+        values.append((yield state.part(part, operand)))
+    return map_sources(output, values.__getitem__)
 
 
 @write.register(Composition)
@@ -67,17 +69,7 @@ def _(block: Composition, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol
     values = [w.held(value, 'value')]
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
-        values.append(w.held(w.part(part, _value_of(source, values)), 'value'))
-    result: s.Symbol = _value_of(output, values)
+        operand = map_sources(source, values.__getitem__)
+        values.append(w.held(w.part(part, operand), 'value'))
+    result: s.Symbol = map_sources(output, values.__getitem__)
     return result
-
-
-def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
-    """Return the operand of a step, in nested tuples, picked by index.
-
-    Args:
-      values: the input of the composition, then the result of each earlier step.
-    """
-    if isinstance(numbers, tuple):
-        return tuple(_value_of(number, values) for number in numbers)
-    return None if numbers is None else values[numbers]

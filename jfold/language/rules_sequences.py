@@ -138,7 +138,7 @@ def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         # Elsewhere this may be written for lists: then it has a count that is known to
         # be that of others, which fusion rests on.
         operand = counted(operand, w)
-    items = w.loop(operand, 'item', lambda item: w.part(part, item), 'value')
+    items = w.loop(operand, lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))
     n = operand.n
     # The lists made here have `n` items: `len` of one replaces a longer expression.
@@ -192,7 +192,7 @@ def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         w.joined((node, 'state'), next_state)
         w.assign(state, next_state)
 
-    w.loop(operand, 'item', body)
+    w.loop(operand, body)
     return w.joined((node, 'state'), state)
 
 
@@ -263,9 +263,7 @@ def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         return output
 
     # The state is assigned after the output is appended, which may read the old state.
-    outputs = w.loop(
-        operand, 'item', body, 'output', lambda: w.assign(state, next_states[0])
-    )
+    outputs = w.loop(operand, body, 'output', lambda: w.assign(state, next_states[0]))
     return s.Items(outputs, operand.n), w.joined((node, 'state'), state)
 
 

@@ -241,8 +241,7 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
     def leaf(value: Leaf) -> Leaf:
         if isinstance(value, Tensor):
-            known = value.step, value.use, value.level
-            return Tensor(value.name, value.type, next(sets), *known)
+            return replace(value, makers=next(sets))
         if isinstance(value, Nested):
             return Nested(value.text, cast(Items, with_makers(value.item, sets)))
         return value
@@ -259,10 +258,7 @@ def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
     """Return a value with other level tokens, in the order in which `levels` yields."""
 
     def leveled(part: Leaf | Items) -> Symbol:
-        if not isinstance(part, Tensor):
-            return part
-        known = part.makers, part.step, part.use
-        return Tensor(part.name, part.type, *known, next(others))
+        return replace(part, level=next(others)) if isinstance(part, Tensor) else part
 
     return map_parts(leveled, value)
 

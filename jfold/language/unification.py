@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,11 +11,9 @@ from jfold.language.fields import merge_names, without_names
 from jfold.types import Nested, TupleType, Type
 
 
-@dataclass(frozen=True, eq=False)
 class TypeVariable(Type):
     """A type not yet known, equal to itself alone; it exists during inference only."""
 
-    number: int
     ground: ClassVar[bool] = False
 
     def __repr__(self) -> str:
@@ -40,23 +36,21 @@ class Unifier:
 
     Attributes:
       bound: the type, or another variable, that a variable stands for.
-      numbers: the numbers of variables to come.
       resolved: a memo of `resolve`: types without variables, by the unresolved type.
       bare: a memo by id of a type: the type, and the same without names of fields.
     """
 
     bound: dict[Type, Type] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=itertools.count)
     resolved: dict[Type, Type] = field(default_factory=dict)
     bare: dict[int, tuple[Type, Type]] = field(default_factory=dict)
 
     def fresh(self) -> TypeVariable:
         """Return a new variable that is not bound."""
-        return TypeVariable(next(self.numbers))
+        return TypeVariable()
 
     def alias(self, type_: Type) -> TypeVariable:
         """Return a new variable bound to a type."""
-        variable = self.fresh()
+        variable = TypeVariable()
         self.bound[variable] = type_
         return variable
 
