@@ -10,14 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import (
-    Any,
-    ClassVar,
-    Self,
-    TypeAlias,
-    TypeVar,
-    dataclass_transform,
-)
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -135,7 +128,8 @@ class Block(Memoized, Displayed):
 
     def _pieces(self) -> Iterator[str | Printed]:
         """Iterate over the pieces of the block's text: strings, and inner blocks."""
-        yield repr(self)
+        is_bare = type(self).__repr__ is Block.__repr__  # a block without attributes
+        yield f'{type(self).__name__}()' if is_bare else repr(self)
 
     @api_boundary
     def __rshift__(self, other: Convertible) -> Pipe:

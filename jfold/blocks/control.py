@@ -77,9 +77,6 @@ def _concatenation(axis: int, flatten: bool) -> Callable[..., jax.Array]:
 class Identity(Block):
     """A block whose result is its input."""
 
-    def __repr__(self) -> str:
-        return 'Identity()'
-
 
 @block
 class Arguments(Record):

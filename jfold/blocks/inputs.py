@@ -15,10 +15,7 @@ from jax.typing import DTypeLike
 from jfold.base.errors import check_at_least, check_int, expect
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import api_boundary
-from jfold.combinators import (
-    Block,
-    block,
-)
+from jfold.combinators import Block, block
 from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
 # A function of the data, or a mapping from data to results.
@@ -220,6 +217,3 @@ class Zeros(Block):
 @block
 class Void(Block):
     """A sink: takes any value, gives no result."""
-
-    def __repr__(self) -> str:
-        return 'Void()'

@@ -261,9 +261,6 @@ class Nth(Block):
     6.0
     """
 
-    def __repr__(self) -> str:
-        return 'Nth()'
-
 
 @block
 class Chain(Block):
@@ -276,9 +273,6 @@ class Chain(Block):
     >>> [x.item() for x in (Map(Scalar()) >> back).eval([1, 2, 3])]
     [1.0, 2.0, 3.0, 3.0, 2.0, 1.0]
     """
-
-    def __repr__(self) -> str:
-        return 'Chain()'
 
 
 @block
@@ -315,9 +309,6 @@ class Pick(Block):
     [7.0, 5.0, 7.0]
     """
 
-    def __repr__(self) -> str:
-        return 'Pick()'
-
 
 @block
 class Regroup(Block):
@@ -335,9 +326,6 @@ class Regroup(Block):
     >>> [x.item() for x in sums]
     [6.0, 12.0, 0.0]
     """
-
-    def __repr__(self) -> str:
-        return 'Regroup()'
 
 
 def Slice(
@@ -367,9 +355,6 @@ class Broadcast(Block):
     `Map` and `NGrams` of a repetition are repetitions. It is an error at `compile` if a
     block needs the length or an item of a repetition, or a model returns one.
     """
-
-    def __repr__(self) -> str:
-        return 'Broadcast()'
 
 
 @block

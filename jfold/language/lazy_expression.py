@@ -31,13 +31,8 @@ from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users
 from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
-from jfold.language.lazy_registry import (
-    EMPTY,
-    EmptyList,
-    Registry,
-    fits,
-    is_known,
-)
+from jfold.language.lazy_registry import EMPTY, EmptyList, Registry, fits, is_known
+from jfold.language.shared_parameters import Ranking
 from jfold.types import ObjectType, SequenceType
 
 number_of = operator.itemgetter(0)
@@ -258,7 +253,8 @@ class _Readers:
         """Return the block that reads a node of any of several entries."""
         key = frozenset(makers)
         if key not in self.choices:
-            cases = {n: self.entry(n) for n in sorted(self._known_of(key))}
+            types = {n: self.registry.entries[n].type for n in sorted(key)}
+            cases = {n: self.entry(n) for n in types if is_known(types[n])}
             # Lists that are empty in one example may have items in another.
             for n in key.difference(cases):
                 cases[n] = cases[self._alike(n, cases)]
@@ -269,9 +265,6 @@ class _Readers:
             one = next(iter(cases.values())) if len(cases) == 1 else None
             self.choices[key] = one or b.OneOf(number_of, cases)
         return self.choices[key]
-
-    def _known_of(self, numbers: Iterable[int]) -> list[int]:
-        return [n for n in numbers if is_known(self.registry.entries[n].type)]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
         """Return the entry with the type of another one, but for empty lists."""
@@ -316,7 +309,13 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     if isinstance(block, Lazy):
         yield block, x
     elif isinstance(block, b.Pipe):
-        yield from _reach_in_pipe(block, x)
+        # Blocks before the lazy function run on the data; what it gives are values,
+        # which no other one takes.
+        for part in block.blocks:
+            if lazy_functions(part):
+                yield from reach(part, x)
+                return
+            x = part.eval(x)
     elif isinstance(block, b.Record):
         for key, part in block.fields:
             if lazy_functions(part):
@@ -344,15 +343,6 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
             'Optional or a declaration, got it in another block; call that block in a '
             'lazy function instead'
         )
-
-
-def _reach_in_pipe(pipe: b.Pipe, x: Any) -> Iterator[tuple[Lazy, Any]]:
-    """Yield as `reach` does: blocks before the lazy function run on the data."""
-    for part in pipe.blocks:
-        if lazy_functions(part):
-            yield from reach(part, x)
-            return  # what a lazy function gives are values, which none takes
-        x = part.eval(x)
 
 
 # ---- substitution --------------------------------------------------------------------

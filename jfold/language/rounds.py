@@ -247,11 +247,6 @@ class Round:
             makers[k] |= tensor.makers
         return o
 
-    def group_operation(self, o: int) -> int:
-        """Return the number of an operation on groups, and keep it out of fusion."""
-        self.grouped.add(o)
-        return self.chosen.number.get(o, o)
-
     def reads_own_level(self, o: int) -> bool:
         """Return whether the level of a row of `o` depends on levels of its inputs."""
         if self.chosen.split or self.chosen.kinds is not None:

@@ -15,13 +15,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
-from jfold.language.walk import (
-    Located,
-    Walk,
-    expected_key,
-    walk,
-    zero_of,
-)
+from jfold.language.walk import Located, Walk, expected_key, walk, zero_of
 from jfold.language.writing import PLAIN, Branches, argument_text, as_object, write
 from jfold.types import ObjectType, Type, VoidType
 

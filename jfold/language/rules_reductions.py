@@ -198,10 +198,9 @@ def _group_function(
     """
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
-    operations = [
-        g.group_operation(g.tables.grouping(combine, node.output, size))
-        for size in GROUPS
-    ]
+    listed = [g.tables.grouping(combine, node.output, size) for size in GROUPS]
+    g.grouped.update(listed)
+    operations = [g.chosen.number.get(o, o) for o in listed]
     # Uses with the same operations share the function, unless rounds are unrolled.
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))

@@ -49,13 +49,7 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.program.operations import (
-    ADD,
-    Operation,
-    Operations,
-    Producers,
-    ProducerSet,
-)
+from jfold.program.operations import ADD, Operation, Operations, Producers, ProducerSet
 
 MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
 
