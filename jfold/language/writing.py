@@ -153,7 +153,8 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
         return s.Items(side_by_side(value, 'items', s.packed, w), str(len(value)))
     assert isinstance(value, s.Object)
     if value.kind in (list, tuple) and value.text.isidentifier():
-        return s.Items(value, f'len({value.text})')
+        # The class of the sequence is not that of its items.
+        return s.Items(s.Object(value.text), f'len({value.text})')
     x = value.text
     name = w.variable(f'items_of_{x}' if x.isidentifier() else 'items')
     if x.isidentifier():

@@ -359,6 +359,18 @@ def test_double_precision() -> None:
         )
 
 
+@pytest.mark.parametrize('inner', [{5: 1}, {3.0, 4.0}])
+def test_items_of_a_list_that_its_class_chose_are_read_strictly(inner: Any) -> None:
+    total = jf.Map(jf.Map(jf.Scalar()) >> jf.Sum()) >> jf.Sum()
+    block = jf.OneOf(type, {list: total})
+    assert block.eval([[1, 2], (3,)]) == 6
+    model = jf.compile(block)
+    model.schedule([[[1, 2], (3,)]])
+    for read in block.eval, lambda example: model.schedule([example]):
+        with pytest.raises(jf.InputError, match='expected a sequence'):
+            read([inner])
+
+
 # ---- metrics -------------------------------------------------------------------------
 
 
