@@ -7,7 +7,6 @@ Groups have up to eight items, where `combine` is an associative function.
 from __future__ import annotations
 
 import enum
-import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,10 +18,11 @@ from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines
 from jfold.language.rules_sequences import unify_items
-from jfold.language.tapes import Maker, Tape
+from jfold.language.tapes import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import Branches, counted, finite_sequence, write
+from jfold.program.components import union
 from jfold.program.operations import ProducerSet
 from jfold.tracing.helpers import groups_of
 from jfold.types import TensorType, TupleType, Type
@@ -163,19 +163,15 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a call of the function that reduces a list by groups; return its value."""
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
-    known = w.joined((node, 'item'), s.blank(operand.items))
+    item = s.blank(w.joined((node, 'item'), s.blank(operand.items)))
     given = list(s.makers(operand.items))
-    makers = zip(s.makers(known), given, strict=True)
-    item = s.with_makers(s.blank(operand.items), (a | b for a, b in makers))
     name, outputs = _group_function(node, list(s.leaves(item)), given, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
     texts = [leaf.text for leaf in s.leaves(operand.items)]
     items = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
     w.line(f'{", ".join(totals)} = {name}({items})')
-    makers = zip(s.makers(known), s.makers(outputs), strict=True)
-    total = s.with_makers(s.blank(operand.items), (a | b for a, b in makers))
-    return s.renamed(total, iter(totals))
+    return s.renamed(s.with_makers(item, s.makers(outputs)), iter(totals))
 
 
 # ---- the function that reduces a list by groups --------------------------------------
@@ -205,21 +201,20 @@ def _group_function(
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))
     outputs = [leaf.makers for leaf in items]
-    makers: list[list[Maker]] = []
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
         inputs = [s.Tensor('', x.type, x.makers) for x in items] * size
         place = g.applied(o, inputs)
         g.reductions.add(place)
         numbers.append(place)
-        makers.append(g.makers_of(place))
+        g.makers_of(place)  # which have names before the function has
         for k, _ in enumerate(items):
             outputs[k] |= g.bit(place, k)
     if key not in g.written:
         names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
         name = g.names.new(names.get(combine.layer.name, 'reduced'))
         g.written[key] = name
-        _write_function(name, numbers, makers, node, items, w)
+        _write_function(name, numbers, node, items, w)
     if any(g.bit(o, k) & given[k] for o in numbers for k, _ in enumerate(items)):
         g.chained.update(numbers)
     result = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
@@ -227,12 +222,7 @@ def _group_function(
 
 
 def _write_function(
-    name: str,
-    operations: list[int],
-    makers: list[list[Maker]],
-    node: TypedUse,
-    items: list[Any],
-    w: Lines,
+    name: str, operations: list[int], node: TypedUse, items: list[Any], w: Lines
 ) -> None:
     """Write the function `name(items)`, which reduces items to one.
 
@@ -241,7 +231,6 @@ def _write_function(
 
     Args:
       operations: their numbers, for 2, 4 and 8 items.
-      makers: per operation, the makers of its outputs.
     """
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
@@ -253,9 +242,9 @@ def _write_function(
         fill = g.constant_name(constant, 'NEUTRAL')
     lines = [f'{INDENT}def {name}(items):']
     body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
-    for k, (o, size) in enumerate(zip(operations, GROUPS, strict=True)):
+    for o, size in zip(operations, GROUPS, strict=True):
         body.append(f'if n {"<=" if fill else "=="} {size}:')
-        record = _group_lines(name, o, size, makers[k], items, fill, w)
+        record = _group_lines(name, o, size, items, fill, w)
         body += [f'{INDENT}{line}' for line in record]
     groups = f'groups_of(items, {GROUPS[-1] if fill else GROUPS})'
     body += [f'return {name}([{name}(group) for group in {groups}])', '']
@@ -263,13 +252,7 @@ def _write_function(
 
 
 def _group_lines(
-    name: str,
-    o: int,
-    size: int,
-    producers: list[Maker],
-    items: list[Any],
-    fill: str,
-    w: Lines,
+    name: str, o: int, size: int, items: list[Any], fill: str, w: Lines
 ) -> list[str]:
     """Return lines that record `items` as one group, and return its row numbers.
 
@@ -301,8 +284,8 @@ def _group_lines(
             filled = f'({fill},) * ({size} - n)'
             records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
     rows.counter = counter
-    numbers = [f'{level}{maker.name} + {counter.rows}' for maker in producers]
-    value = numbers[0] if len(producers) == 1 else f'({", ".join(numbers)})'
+    numbers = [f'{level}{x.name} + {counter.rows}' for x in g.makers_of(o)]
+    value = numbers[0] if len(numbers) == 1 else f'({", ".join(numbers)})'
     return [*lines, f'made = {value}', *records, 'return made']
 
 
@@ -311,7 +294,7 @@ def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
     g = w.g
     if not g.is_recurrent(o):
         return ''
-    makers = functools.reduce(lambda a, b: a | b, (leaf.makers for leaf in items), 0)
+    makers = union(leaf.makers for leaf in items)
     texts = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
     texts.discard('')
     if not texts:

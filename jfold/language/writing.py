@@ -17,6 +17,7 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import TypedUse
+from jfold.program.components import union
 from jfold.types import Product, SequenceType, TensorType, Type
 
 PLAIN = int, str, bool, type(None)  # types whose `repr` is source
@@ -199,14 +200,6 @@ def side_by_side(
     makers = [list(s.makers(part)) for part in parts]
     both = iter([union(part) for part in zip(*makers, strict=True)])
     return s.with_makers(s.in_list(head, name), both)
-
-
-def union(makers: tuple[int, ...]) -> int:
-    """Return the union of sets of producers."""
-    result = 0
-    for bits in makers:
-        result |= bits
-    return result
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
