@@ -2,8 +2,8 @@
 """Facts about the blocks of an expression that need no types.
 
 Both analyses, `observing` and `constants`, go from a block to the blocks that hold it:
-a fact of the one may settle the fact of the others. Each is one pass with a worklist,
-not recursive, so that blocks may be nested deeper than Python's stack.
+a fact of the one may settle the fact of the others. Neither takes room on Python's
+stack, so that blocks may be nested deeper than it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from jfold import blocks as b
 from jfold.base.operands import leaves
+from jfold.base.trampoline import Steps, in_turn, run
 from jfold.blocks.compose import Composition
 
 Users = dict[b.Block, list[b.Block]]
@@ -42,14 +43,10 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
     return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
 
-def _of_kind(users: Users, *kinds: type[b.Block]) -> list[b.Block]:
-    return [block for block in users if isinstance(block, kinds)]
-
-
 def observing(users: Users) -> set[b.Block]:
     """Return the blocks with a `Metric` inside, of which each use collects rows."""
     result: set[b.Block] = set()
-    waiting = _of_kind(users, b.Metric)
+    waiting: list[b.Block] = [x for x in users if isinstance(x, b.Metric)]
     while waiting:
         block = waiting.pop()
         if block not in result:
@@ -62,27 +59,27 @@ def constants(users: Users) -> set[b.Block]:
     """Return the blocks that take no input, for which a `Record` reads no field.
 
     A block takes no input if no part of it that reads its input takes one. A
-    declaration that refers to itself is never settled, so it takes an input.
+    declaration that refers to itself takes an input.
     """
-    waiting = _of_kind(users, b.FromTensor, b.Zeros, b.Void)
-    for block in users:
-        if isinstance(block, Composition) and 0 not in block.wiring.read:
-            waiting.append(block)
-    # Kahn's topological sort: a block is settled once `missing` of it is 0.
-    missing = {block: len(_input_readers(block)) for block in users}
-    dependents: Users = {block: [] for block in users}
-    for block in users:
-        for part in _input_readers(block):
-            dependents[part].append(block)
-    result: set[b.Block] = set()
-    while waiting:
-        block = waiting.pop()
-        result.add(block)
-        for dependent in dependents[block]:
-            missing[dependent] -= 1
-            if not missing[dependent]:
-                waiting.append(dependent)
-    return result
+    known: dict[b.Block, bool] = {}
+    return {block for block in users if run(_is_constant(block, known))}
+
+
+def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
+    """Return whether a block takes no input; `known` is a memo."""
+    if block not in known:
+        known[block] = False  # for what is met again on the way, so refers to itself
+        readers = _input_readers(block)
+        parts = yield in_turn(_is_constant(part, known) for part in readers)
+        known[block] = all(parts) if parts else _reads_nothing(block)
+    return known[block]
+
+
+def _reads_nothing(block: b.Block) -> bool:
+    """Return whether a block without readers of its input takes none."""
+    if isinstance(block, Composition):
+        return 0 not in block.wiring.read
+    return isinstance(block, b.FromTensor | b.Zeros | b.Void)
 
 
 def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
@@ -97,8 +94,7 @@ def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
         readers = (
             part for part, operands in block.wiring.steps if 0 in leaves(operands)
         )
-        # One that returns its input is no constant: it waits for itself, so it is never
-        # settled.
+        # One that returns its input is no constant: it refers to itself.
         returns_input = 0 in leaves(block.wiring.output)
         return (*readers, block) if returns_input else tuple(readers)
     return tuple(_inside(block)) if isinstance(block, b.Reference) else ()

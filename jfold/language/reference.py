@@ -127,13 +127,10 @@ class Rows:
         """Return the row of an array [*shape] among the constants of the program."""
         value = np.asarray(value)
         t = self.tables.type_number(TensorType(value.shape, value.dtype))
-        # Rows are counted per type; equal constants have equal shapes and bytes.
-        number = -1
-        for other, known in self.tables.constants:
-            number += other == t
-            same = known.tobytes() == value.tobytes()
-            if other == t and known.shape == value.shape and same:
-                return Row(('shared', t), number)
+        numbered = zip(self.tables.places, self.tables.constants, strict=True)
+        for number, (other, known) in numbered:
+            if other == t and known.tobytes() == value.tobytes():
+                return Row(('shared', t), number - 1)
         raise AssertionError(f'{node}: no such constant')
 
     def call(self, node: TypedUse, x: object) -> Any:

@@ -127,7 +127,6 @@ class Round:
         self.inputs: dict[int, list[ProducerSet]] = {}
         self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
-        self.applications = 0
         self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
         self.split_of: Sequence[int] = ()
@@ -189,10 +188,8 @@ class Round:
         if replace(facts, inputs=before.inputs, results=before.results) != before:
             return False
         program = self.program(self.operations[: len(facts.inputs)])
-        return (component_of(program), are_recurrent(program)) == (
-            self.part,
-            self.loops,
-        )
+        is_same = component_of(program) == self.part
+        return is_same and are_recurrent(program) == self.loops
 
     def program(self, operations: Sequence[Operation]) -> Operations:
         """Return what the device runs, with the producers that the facts know of."""
@@ -237,10 +234,9 @@ class Round:
             self.split_of = (*self.split_of, o)
             o = len(self.split_of) - 1
         elif self.chosen.kinds is not None:
-            before, now = self.chosen.kinds[self.applications]
+            before, now = self.chosen.kinds[self.applied_at.total()]
             assert before == o, 'jfold told places apart wrongly, please report it'
             o = now
-        self.applications += 1
         self.applied_at[o] += 1
         makers = self.inputs.setdefault(o, [0] * len(inputs))
         for k, tensor in enumerate(inputs):

@@ -24,8 +24,8 @@ from jfold.language.writing import (
     counted,
     cut,
     finite_sequence,
+    for_each_leaf,
     item_at,
-    parts_of,
     sequence,
     write,
 )
@@ -127,8 +127,8 @@ def _(
 
 
 @write.register(b.Zip)
-def _(block: b.Zip, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    parts = [sequence(part, w) for part in parts_of(value)]
+def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
+    parts = [sequence(part, w) for part in value]
     lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
     # Lengths are expressions of the source: parts with the same one need no check.
     if not lengths:
@@ -266,8 +266,8 @@ def _(block: b.Nth, node: TypedUse, x: Sequence[object], state: Walk) -> object:
 
 
 @write.register(b.Nth)
-def _(block: b.Nth, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    first, second = parts_of(value)
+def _(block: b.Nth, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
+    first, second = value
     operand, index = finite_sequence(first, w), as_object(second, w)
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
@@ -291,16 +291,15 @@ def _(block: b.Pick, node: TypedUse, x: Sequence[object], state: Walk) -> object
 
 
 @write.register(b.Pick)
-def _(block: b.Pick, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    first, second = parts_of(value)
+def _(block: b.Pick, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
+    first, second = value
     operand, numbers = finite_sequence(first, w), as_object(second, w)
     at = w.variable('at')
     w.line(f'{at} = numbers_of({numbers.text}, {operand.n})')
-    names = []
-    for leaf in s.leaves(operand.items):
-        names.append(w.variable('picked'))
-        w.line(f'{names[-1]} = [{leaf.text}[k] for k in {at}]')
-    return s.renamed(s.Items(operand.items), iter(names), f'len({at})')
+    items = for_each_leaf(
+        operand.items, 'picked', lambda x: f'[{x.text}[k] for k in {at}]', w
+    )
+    return s.Items(items, f'len({at})')
 
 
 @output_type.register
@@ -323,8 +322,8 @@ def _(block: b.Regroup, node: TypedUse, x: Sequence[object], state: Walk) -> obj
 
 
 @write.register(b.Regroup)
-def _(block: b.Regroup, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    first, second, third = parts_of(value)
+def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
+    first, second, third = value
     operand, numbers = finite_sequence(first, w), as_object(second, w)
     groups = counted(finite_sequence(third, w), w)
     at, text = w.variable('at'), s.packed(operand)

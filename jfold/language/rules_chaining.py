@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
@@ -16,7 +17,6 @@ from jfold.language.walk import Walk, refuse, walk, zero_of
 from jfold.language.writing import (
     counted,
     finite_sequence,
-    parts_of,
     sequence,
     side_by_side,
     write,
@@ -120,11 +120,10 @@ def _(block: b.Padded, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return tuple(result)
 
 
-def _listed_like(zero: s.Symbol, items: s.Symbol) -> s.Symbol:
+def _listed_like(zero: s.Symbol, items: Any) -> s.Symbol:
     """Return a zero as lists of `items` hold it: each sequence is one object."""
     if isinstance(zero, tuple):
-        pairs = zip(zero, parts_of(items), strict=True)
-        return tuple(_listed_like(a, b) for a, b in pairs)
+        return tuple(map(_listed_like, zero, items))
     if isinstance(zero, s.Items):
         return s.Object(s.packed(zero))
     return zero

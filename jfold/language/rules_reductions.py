@@ -114,7 +114,8 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
     write_total = _write_groups if _is_by_groups(node) else _write_rounds
-    branches.write(lambda: write_total(node, operand, w))
+    with branches.case() as values:
+        values.append(write_total(node, operand, w))
     w.line('else:')
     branches.add(default, None)
     return branches.result()

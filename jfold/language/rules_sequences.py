@@ -20,7 +20,6 @@ from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import (
     counted,
     finite_sequence,
-    parts_of,
     sequence,
     write,
     zeros_written,
@@ -242,11 +241,11 @@ def _(block: b.RNN, node: TypedUse, x: Iterable[object], state: Walk) -> Steps[A
 
 
 @write.register(b.RNN)
-def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
+def _(block: b.RNN, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     start, cell = node.parts
     assert isinstance(node.output, TupleType)
     if block.initial_state_from_input:
-        value, first = parts_of(value)
+        value, first = value
     elif start is None:
         first = zeros_written(node.output[1], w)
     else:
@@ -257,7 +256,8 @@ def _(block: b.RNN, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     next_states: list[s.Symbol] = []  # the one of `body`, once that has run
 
     def body(item: s.Symbol) -> s.Symbol:
-        output, carried = parts_of(w.part(cell, (item, state)))
+        result: Any = w.part(cell, (item, state))
+        output, carried = result
         w.joined((node, 'state'), carried)
         next_states.append(carried)
         return output

@@ -7,10 +7,11 @@ a symbol (`symbols`), and a `text` is a Python expression.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, cast
 
 from jfold import blocks as b
@@ -113,13 +114,20 @@ def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
     Args:
       index: its text; the source raises `IndexError` if it is out of range.
     """
-    names = []
     if not any(s.leaves(value.items)):
         w.line(f'range({value.n})[{index}]  # there is one')
-    for leaf in s.leaves(value.items):
-        names.append(w.variable('item'))
-        w.line(f'{names[-1]} = {leaf.text}[{index}]')
-    return s.renamed(value.items, iter(names))
+    return for_each_leaf(value.items, 'item', lambda x: f'{x.text}[{index}]', w)
+
+
+def for_each_leaf(
+    value: s.Symbol, wanted: str, text: Callable[[s.Leaf], str], w: Lines
+) -> s.Symbol:
+    """Write an assignment of `text` of each leaf to a variable; return these."""
+    names = []
+    for leaf in s.leaves(value):
+        names.append(w.variable(wanted))
+        w.line(f'{names[-1]} = {text(leaf)}')
+    return s.renamed(value, iter(names))
 
 
 def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
@@ -131,15 +139,10 @@ def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
     """Write all lists of a sequence with subscript `text`; return it, of length `n`."""
-    names = []
-    for leaf in s.leaves(value.items):
-        names.append(w.variable('part'))
-        w.line(f'{names[-1]} = {leaf.text}[{text}]')
-    if not n:
-        n = f'len({names[0]})' if names else f'len(range({value.n})[{text}])'
-    result = s.renamed(s.Items(value.items), iter(names), n)
-    assert isinstance(result, s.Items)
-    return result
+    items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
+    first = next(s.leaves(items), None)
+    rest = f'range({value.n})[{text}]' if first is None else first.text
+    return s.Items(items, n or f'len({rest})')
 
 
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
@@ -170,12 +173,6 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
     result = sequence(value, w)
     assert isinstance(result, s.Items)
     return result
-
-
-def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
-    """Return the items of a value that is a tuple."""
-    assert isinstance(value, tuple)
-    return value
 
 
 def side_by_side(
@@ -220,26 +217,26 @@ class Branches:
 
     def __init__(self, node: TypedUse, w: Lines, returns: bool) -> None:
         self.node, self.w, self.tail = node, w, returns
-        self.like: s.Symbol = None
-        if not self.tail:
-            self.like = variables(w.g.template(node.output), w)
+        self.like = None if returns else variables(w.g.template(node.output), w)
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
         """Write a case, a block applied to `value`; `None` stands for zeros."""
-        w = self.w
-        if case is None:
-            self.write(lambda: zeros_written(self.node.output, w))
-        else:
-            self.write(lambda: w.part(case, value, tail=True))
+        with self.case() as values:
+            if case is None:
+                values.append(zeros_written(self.node.output, self.w))
+            else:
+                values.append(self.w.part(case, value, tail=True))
 
-    def write(self, body: Callable[[], s.Symbol]) -> None:
-        """Write a case whose lines and value `body` makes."""
-        w = self.w
+    @contextlib.contextmanager
+    def case(self) -> Iterator[list[s.Symbol]]:
+        """Write a case: the lines written inside, and the value added to the list."""
+        w, values = self.w, list[s.Symbol]()
         before = w.tail
         with w.case():
             w.tail = self.tail
             lines = len(w.lines)
-            result = body()
+            yield values
+            (result,) = values
             if not self.tail:
                 assign_last(self.like, result, w)
                 both = with_makers_of(self.like, result)
