@@ -16,7 +16,7 @@ from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
-from jfold.language.walk import Walk, walk, zero_of
+from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import (
     counted,
     finite_sequence,
@@ -255,7 +255,7 @@ def _(block: b.RNN, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 
     next_states: list[s.Symbol] = []  # the one of `body`, once that has run
 
-    def body(item: s.Symbol) -> s.Symbol:
+    def body(item: s.Symbol) -> Any:
         result: Any = w.part(cell, (item, state))
         output, carried = result
         w.joined((node, 'state'), carried)
@@ -284,8 +284,12 @@ def _(block: b.Length, node: TypedUse, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.Length, node: TypedUse, x: object, state: Walk) -> object:
-    return state.tensors.length(node, state.length(node, x), block.type)
+def _(block: b.Length, node: TypedUse, x: Any, state: Walk) -> object:
+    if isinstance(x, Located):
+        n = state.apply(node, len, x, 'something with a length')
+    else:
+        n = len(x)
+    return state.tensors.length(node, n, block.type)
 
 
 @write.register(b.Length)

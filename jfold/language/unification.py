@@ -164,13 +164,9 @@ class Unifier:
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
     """Return pairs of parts of two types to unify; raise `Mismatch` if heads differ."""
     if isinstance(left, Nested) and isinstance(right, Nested):
-        if _head_key(left) == _head_key(right):
-            return list(zip(left.parts, right.parts, strict=True))
+        # A tuple with names of fields unifies with one without.
+        both = isinstance(left, TupleType) and isinstance(right, TupleType)
+        if (both or type(left) is type(right)) and left.form == right.form:
+            if len(left.parts) == len(right.parts):
+                return list(zip(left.parts, right.parts, strict=True))
     raise Mismatch
-
-
-def _head_key(type_: Nested) -> tuple[object, ...]:
-    """Return a key of the outermost type: equal ones are unified part by part."""
-    # A tuple with names of fields unifies with one without.
-    constructor = TupleType if isinstance(type_, TupleType) else type(type_)
-    return constructor, type_.form, len(type_.parts)

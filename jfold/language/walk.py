@@ -309,12 +309,6 @@ class Walk:
             raise misfit(node, text, x, hint_for(x.value)) from error
         return [x.step(item, f'[{k}]') for k, item in enumerate(items)]
 
-    def length(self, node: TypedUse, x: Any) -> int:
-        """Return the number of items, or raise `Misfit` if an object has no `len`."""
-        if not isinstance(x, Located):
-            return len(x)
-        return int(self.apply(node, len, x, 'something with a length'))
-
 
 def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Misfit:
     """Return the `Misfit` of `node`, with the path of `x` if that is `Located`."""

@@ -353,11 +353,10 @@ class Reader:
     ) -> Table:
         """Return the table of result `n`, with value numbers [rows] per tensor."""
         tensors = self.program.results[n].tensors
-        first = np.zeros(firsts.shape[1], np.int64)
         if n == self.program.value_results[0]:
             first = np.arange(firsts.shape[1])
-        elif place is not None:
-            first = _first(place, firsts, first)
+        else:
+            first = _first(place, firsts, np.zeros(firsts.shape[1], np.int64))
         if place is None:
             return Table(first, (np.zeros(0, np.int32),) * len(tensors))
         rows = int(first[-1])
