@@ -8,8 +8,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from jfold.base.errors import BadItem, InputError
 from jfold.language.generate import generate_source
 from jfold.language.rounds import OperationChoice
@@ -24,7 +22,7 @@ from jfold.language.walk import (
     misfit,
     path_of,
 )
-from jfold.tracing.convert import check_below, lengths_to_array, to_array
+from jfold.tracing.convert import check_below, to_array
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import TensorType, Type
@@ -116,9 +114,11 @@ class Paths:
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
         """Return a tensor without path; raise `Misfit` if its type cannot hold `n`."""
         try:
-            lengths_to_array(np.array([n]), type_)
-        except BadItem as error:
-            raise misfit(node, str(error)) from None
+            to_array([n], type_)
+        except BadItem:
+            name = type_.dtype.name
+            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
+            raise misfit(node, text) from None
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:

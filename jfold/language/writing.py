@@ -239,8 +239,10 @@ class Branches:
             (result,) = values
             if not self.tail:
                 assign_last(self.like, result, w)
-                both = with_makers_of(self.like, result)
-                self.like = w.joined((self.node, 'cases'), both)
+                both = zip(s.makers(self.like), s.makers(result), strict=True)
+                like = s.with_makers(self.like, (a | b for a, b in both))
+                like = s.with_levels(like, s.levels(result))
+                self.like = w.joined((self.node, 'cases'), like)
             elif result is not RETURNED:
                 w.g.returned(w, result)
             if len(w.lines) == lines:
@@ -271,10 +273,3 @@ def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
             return
     for name, text in zip(s.texts(target), s.texts(value), strict=True):
         w.line(f'{name} = {text}')
-
-
-def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
-    """Return `target` with producers of both values, and with levels of `value`."""
-    both = zip(s.makers(target), s.makers(value), strict=True)
-    result = s.with_makers(target, (a | b for a, b in both))
-    return s.with_levels(result, s.levels(value))

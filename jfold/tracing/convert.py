@@ -55,25 +55,6 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     return result
 
 
-def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
-    """Return lengths [n] of sequences in the dtype of `type_`.
-
-    Raises:
-      BadItem: the dtype cannot hold a length exactly.
-    """
-    result = _quick_cast(lengths, type_.dtype)
-    if result is None:
-        with np.errstate(all='ignore'):
-            result = lengths.astype(type_.dtype)
-            kept = _survived(lengths, result)
-        if not kept.all():
-            index = int(np.argmin(kept))
-            name = type_.dtype.name
-            text = f'expected {type_}, got the length {lengths[index]}'
-            raise BadItem(index, f'{text}, which {name} cannot hold')
-    return result
-
-
 def check_below(values: Array, below: int) -> None:
     """Raise BadItem if one of the ints [items, *shape] is not in `range(below)`."""
     outside = (values < 0) | (values >= below)
