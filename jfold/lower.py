@@ -29,7 +29,6 @@ from jfold.language.generate import generate_source
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output
 from jfold.language.partial import input_type, result_type
-from jfold.language.portable import Portable
 from jfold.language.recursion import endless_recursion
 from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
@@ -72,14 +71,6 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     return lower_typed(typing, fuses, unrolls)
 
 
-def lower_portable(portable: Portable) -> Program:
-    """Lower a typed expression from a file or another process.
-
-    The program records examples; calling one of its layers raises `AssertionError`.
-    """
-    return lower_typed(portable.typing, portable.feeds, portable.unrolled)
-
-
 @contextlib.contextmanager
 def _tall_stack() -> Iterator[None]:
     """Raise the recursion limit to `TALL` inside; raise `TypeError` if that is hit."""
@@ -97,15 +88,13 @@ def _tall_stack() -> Iterator[None]:
 
 
 @_tall_stack()
-def lower_typed(
-    typing: TypedExpression, feeds: Mapping[int, Sequence[Any]] | None, unrolls: bool
-) -> Program:
+def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     """Lower a typed expression to a `Program`.
 
+    It need not have the code of its layers; see `portable`.
+
     Args:
-      feeds: the operations to fuse, as `OperationChoice.feeds`: `{}` for none; chosen
-        here if `None`.
-      unrolls: see `lower`.
+      fuses, unrolls: see `lower`.
 
     Raises:
       TypeError: a recursion never ends, or blocks are nested too deep.
@@ -116,8 +105,7 @@ def lower_typed(
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
     uses, grouped, listed = round_.uses, round_.grouped, tables.listed
-    if feeds is None:
-        feeds = choose_feeds(round_.program(listed), uses, grouped)
+    feeds = choose_feeds(round_.program(listed), uses, grouped) if fuses else {}
     chosen = apply_fusion(feeds, listed, uses, grouped)
     if chosen.feeds:  # fusion renumbers operations, so the source is written again
         round_, text = generate_source(tables, chosen)

@@ -55,9 +55,8 @@ def apply_fusion(
     """Return the operations after fusion, without those that nothing applies.
 
     Args:
-      feeds_of: per operation that others are fused into, the origin of each input.
-      operations: those that the uses apply.
-      uses, grouped: `applications` and `grouped` of `choose_feeds`.
+      feeds_of: what `choose_feeds` returns; empty for no fusion.
+      operations, uses, grouped: see there.
     """
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped

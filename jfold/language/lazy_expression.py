@@ -32,7 +32,6 @@ from jfold.language.analysis import users
 from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
 from jfold.language.lazy_registry import EMPTY, EmptyList, Registry, fits, is_known
-from jfold.language.shared_parameters import Ranking
 from jfold.types import ObjectType, SequenceType
 
 number_of = operator.itemgetter(0)
