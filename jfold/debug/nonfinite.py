@@ -289,8 +289,8 @@ class Search:
         # infinite gradient of such a value is no fault.
         trained = self._is_trained(o, rows)
         types = runner.operation.outputs
-        for t, made, x in zip(types, self.made[o], outputs, strict=True):
-            numbers = made[rows]
+        for t, all_numbers, x in zip(types, self.made[o], outputs, strict=True):
+            numbers = all_numbers[rows]
             self.values[t][numbers - self.begin[t]] = x
             self.trained[numbers] = trained & is_inexact(x)
             x[~self.read[numbers]] = 0  # values that are never read are no faults

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner of one operation on rows, the order of nodes, and tests for NaN in rows.
+"""A runner of operations on rows, the order of nodes, and tests for NaN.
 
 Rows run `ROWS` at a time: an operation is compiled once, for this number of rows.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a batch: their tensors, and the form in which a user gets them.
+"""The results of a batch: their tensors, and the values that users get.
 
 An execution returns the tensors of all results in one list.
 """

@@ -97,9 +97,9 @@ class Paths:
                     check_below(array, below)
             except BadItem as error:
                 node, x, *_ = leaves[chosen[error.index]]
-                found = misfit(node, str(error), x, error.hint)
-                found.__cause__ = error.__cause__
-                misfits[chosen[error.index]] = found
+                fault = misfit(node, str(error), x, error.hint)
+                fault.__cause__ = error.__cause__
+                misfits[chosen[error.index]] = fault
         if misfits:
             raise misfits[min(misfits)]
 

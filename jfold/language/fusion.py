@@ -141,7 +141,7 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
             (o, tensor.use[1])
             if tensor.use is not None and tensor.use[0] is use
             else None
-            for tensor in reader.given
+            for tensor in reader.inputs
         )
         candidates.add((reader.operation, tuple(feeds)))
     (last, feeds_of_last), *others = candidates

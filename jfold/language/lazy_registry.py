@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def is_row(self) -> bool:
-        """Whether the result has a row of its own, which several readers share.
+        """A result with a row of its own, which several readers share.
 
         Numbers have a row for each reader, which takes less time than to share one.
         """

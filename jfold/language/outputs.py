@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The value of an expression as tables of rows, and the check that it can be.
+"""The check that the value of an expression can be tables of rows.
 
 Tensors outside sequences have one row an example. The items of each sequence are a
 result of their own, with rows example by example, in order. The row that a sequence is

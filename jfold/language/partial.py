@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of blocks, as far as they follow: of one, or of all in a short time."""
+"""Types of a block, or of all blocks of an expression, where they follow."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class OperationChoice:
         result: list[Any] = []
         # Once for each fused producer, though several of its outputs may be read.
         for use in dict.fromkeys(x.use[0] for x, feed in pairs if feed):
-            result += self.outside_inputs(use.operation, use.given)
+            result += self.outside_inputs(use.operation, use.inputs)
         return result + [x for x, feed in pairs if not feed]
 
 

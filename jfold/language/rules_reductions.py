@@ -165,8 +165,8 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
     item = s.blank(w.joined((node, 'item'), s.blank(operand.items)))
-    given = list(s.makers(operand.items))
-    name, outputs = _group_function(node, list(s.leaves(item)), given, w)
+    producers = list(s.makers(operand.items))
+    name, outputs = _group_function(node, list(s.leaves(item)), producers, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
     texts = [leaf.text for leaf in s.leaves(operand.items)]
@@ -179,7 +179,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 
 
 def _group_function(
-    node: TypedUse, items: list[Any], given: list[ProducerSet], w: Lines
+    node: TypedUse, items: list[Any], producers: list[ProducerSet], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
     """Return the name of the function that reduces a list of items, and its result.
 
@@ -188,7 +188,7 @@ def _group_function(
     Args:
       node: the use of `Reduce`.
       items: the leaves of an item, with the producers of items and of all results.
-      given: the producers of the leaves of items alone.
+      producers: the producers of the leaves of items alone.
 
     Returns:
       The name, and a tensor without text per leaf of the result.
@@ -216,7 +216,7 @@ def _group_function(
         name = g.names.new(names.get(combine.layer.name, 'reduced'))
         g.written[key] = name
         _write_function(name, numbers, node, items, w)
-    if any(g.bit(o, k) & given[k] for o in numbers for k, _ in enumerate(items)):
+    if any(g.bit(o, k) & producers[k] for o in numbers for k, _ in enumerate(items)):
         g.chained.update(numbers)
     result = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
     return g.written[key], tuple(result)

@@ -95,11 +95,11 @@ class Use:
 
     Attributes:
       operation: its number in `Tables.listed`.
-      given: the inputs.
+      inputs: the operands.
       readers: the applications that read its outputs; `None` stands for all readers
         that are no operation, such as results.
     """
 
     operation: int
-    given: list[s.Tensor]
+    inputs: list[s.Tensor]
     readers: set[Use | None] = field(default_factory=set)

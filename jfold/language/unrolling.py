@@ -137,7 +137,7 @@ class Parts:
 
     @property
     def sums_are_in_a_row(self) -> bool:
-        """Whether the operations of each segment sum are numbered in a row."""
+        """A program whose segment sums have operations with neighbouring numbers."""
         parts = (part.operations for part in components(self.program))
         sums = [part for part in parts if self.sums.issuperset(part)]
         return all(part[-1] - part[0] + 1 == len(part) for part in sums)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line while JAX compiles functions that apply a model, and a log of the time.
+"""A line while JAX compiles a model, and a log of the time.
 
 JAX reports the time of each compilation, but not whether the function applies a model:
 it does if a model was applied while JAX traced the function.

@@ -96,13 +96,13 @@ class Operation(Memoized):
 
     @property
     def combines(self) -> str:
-        """Its reduction of inputs of the type of its one output; '' if it is none."""
+        """The reduction of inputs to an output of one type; '' for other operations."""
         is_one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
         return self.layer.combines if is_one else ''
 
     @property
     def is_sum(self) -> bool:
-        """Whether the operation adds up inputs of the type of its one output.
+        """An operation that adds up inputs of the type of its one output.
 
         Then the cotangent of each input is that of the output.
         """

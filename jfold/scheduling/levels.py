@@ -56,7 +56,7 @@ def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
 
 
 def make_batch(selection: Selection, spec: Spec) -> Batch:
-    """Return a batch with its order of nodes and steps; the index array is not set."""
+    """Return a batch with nodes and steps in order, its index array unset."""
     places = layout(spec)
     result = Batch(selection, spec, places, np.empty(places.sections.size, np.int32))
     for c, component in in_steps(spec):

@@ -140,7 +140,7 @@ class Strategy:
     def write(
         self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Write first row and end of each step into a table [steps or more, 2] int32.
+        """Write the first row and end of steps into a table [steps or more, 2].
 
         Args:
           table: the part of an operation in the table of tiles.

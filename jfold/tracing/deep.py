@@ -63,7 +63,7 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             continue
         if len(calls) >= look:
             # A level of the data may take calls of several functions.
-            codes = Counter(each.gi_code for each in calls)  # type: ignore[attr-defined]
+            codes = Counter(call.gi_code for call in calls)  # type: ignore[attr-defined]
             most = max(codes.values())
             # A circle shorter than half of the calls repeats within the later half. One
             # longer than half of the bound is left to the walk that finds the path.
@@ -76,15 +76,15 @@ def run(call: Generator[Any, Any, Any]) -> Any:
 def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
     """Return whether two of the calls are of the same function on the same objects."""
     seen = set()
-    for each in calls:
-        frame = each.gi_frame  # type: ignore[attr-defined]
+    for call in calls:
+        frame = call.gi_frame  # type: ignore[attr-defined]
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
         # Parameters named x... hold objects of the data. Others, such as row numbers,
         # do not decide which calls follow.
-        found = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
-        key = code, *found
-        if found and key in seen:
+        objects = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
+        key = code, *objects
+        if objects and key in seen:
             return True
         seen.add(key)
     return False

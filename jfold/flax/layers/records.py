@@ -220,7 +220,7 @@ class _Encoder:
 
 
 def _numbered(values: Iterable[Any]) -> dict[Any, int]:
-    """Return the number of each value; 1 and `true` of a schema are equal in Python."""
+    """Return the numbers of different values; to Python 1 and `True` are one."""
     return {value: k for k, value in enumerate(dict.fromkeys(values))}
 
 
