@@ -365,7 +365,7 @@ class Output:
 
     @api_boundary
     def reads(self, *sources: Source) -> None:
-        """Set the result: a source, or a tuple of several; twice is a ValueError."""
+        """Set the result, one source or several; raise ValueError if already set."""
         if self.scope.outputs:
             raise ValueError(
                 'expected an output that reads nothing yet, got one that does'

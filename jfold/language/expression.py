@@ -112,7 +112,7 @@ class Paths:
         return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
-        """Return a tensor without path; raise `Misfit` if its type cannot hold `n`."""
+        """Return a length, without path; raise `Misfit` if `type_` cannot hold `n`."""
         try:
             to_array([n], type_)
         except BadItem:

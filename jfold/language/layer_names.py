@@ -133,7 +133,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
 
 
 def _combines(fn: Callable[..., Any]) -> str:
-    """Return the one of `COMBINE` that a function is, or ''."""
+    """Return the name in `COMBINE` of a known function; '' for any other."""
     return next((name for known, name in COMBINING if fn is known), '')
 
 

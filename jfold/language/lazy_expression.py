@@ -249,7 +249,7 @@ class _Readers:
         return self.blocks[number]
 
     def choice(self, makers: Iterable[int]) -> b.Block:
-        """Return the block that reads a node of any of several entries."""
+        """Return the block that reads a node made by any of the entries `makers`."""
         key = frozenset(makers)
         if key not in self.choices:
             types = {n: self.registry.entries[n].type for n in sorted(key)}

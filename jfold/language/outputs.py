@@ -32,7 +32,7 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def check_output(root: TypedUse, metrics: Collection[str]) -> None:
-    """Raise `TypeError` if a value is not made of tensors, or of too many.
+    """Raise `TypeError` unless a value consists of tensors, at most `MOST_TENSORS`.
 
     Args:
       metrics: their names; with metrics the value may be void.
@@ -65,9 +65,9 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return, for each sequence in a value, (result of its items, sequences inside).
+    """Return the sequences in a value as pairs (number of the items' result, pairs).
 
-    The sequences inside are a list of such pairs again.
+    The second item of a pair has the pairs of the sequences in those items.
 
     Args:
       numbers: the number of the value's result, then of the results of items, level by

@@ -99,7 +99,7 @@ def _keywords(make: Callable[..., Any], *names: str) -> Codec:
 
 
 def _bare_codec(block_class: type[Any], *names: str) -> Codec:
-    """Return the codec of blocks that keep just these attributes."""
+    """Return the codec of blocks of a class, stored as the attributes `names`."""
     return _keywords(functools.partial(_bare, block_class), *names)
 
 

@@ -81,11 +81,12 @@ class OperationChoice:
     levelled: frozenset[int] = frozenset()
 
     def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
-        """Return the inputs of a fused operation: of fused producers, then its own.
+        """Return a fused operation's inputs: those of its producers, then its own.
 
         Args:
-          o, inputs: the last of the operations that run together, and what it is given.
-            What a fused producer makes has its `Use` and the output as `use`.
+          o: the last of the operations that run together.
+          inputs: its operands. One from a fused producer has its `Use` and the number
+            of the output as `use`.
         """
         feeds = self.feeds.get(o, (None,) * len(inputs))
         pairs = list(zip(inputs, feeds, strict=True))
@@ -416,7 +417,7 @@ class Round:
     # ---- new facts
 
     def new_facts(self) -> Facts:
-        """Return the facts that the round has found."""
+        """Return the `Facts` that this round has found."""
         inputs = tuple(
             tuple(self.inputs.get(o, [0] * len(operation.inputs)))
             for o, operation in enumerate(self.operations)

@@ -131,7 +131,7 @@ def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
 
 @output_type.register
 def type_record(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
-    """Type the blocks of the fields; return the tuple of what they give."""
+    """Infer the types of the fields' blocks; return the tuple of their output types."""
     inputs: list[Type] = [state.types.fresh() for _ in block.fields]
     read = [
         (place, key)

@@ -72,7 +72,11 @@ def takes_specs(init: Callable[..., Any]) -> bool:
 
 
 def check_init(function: Function, count: int) -> None:
-    """Raise TypeError if one of `count` specs would replace a default of `init`."""
+    """Raise TypeError if a spec would be passed for an `init` argument with a default.
+
+    `init` is called with a key and `count` specs. A default, unless `None`, marks a
+    setting, not an input.
+    """
     if function.init is None or not takes_specs(function.init):
         return
     for parameter in filter(_is_setting, _positional(function.init)[: 1 + count]):

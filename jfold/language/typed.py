@@ -108,7 +108,7 @@ class TypedExpression:
 
 
 def _lines(root: TypedUse) -> Iterator[str]:
-    """Yield a line per use inside `root`; below a shared use, only the first time."""
+    """Yield a line for each use in `root`, with parts of a shared use once."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()

@@ -55,7 +55,7 @@ class Unifier:
         return variable
 
     def head(self, type_: Type) -> Type:
-        """Return what a bound variable stands for; any other type itself.
+        """Return the type that a bound variable stands for; any other type itself.
 
         Variables inside the result are not replaced. If a chain of variables ends in
         one that is not bound, that one is returned.
@@ -64,7 +64,7 @@ class Unifier:
         return self.bound.get(last, last)
 
     def _last(self, type_: Type) -> Type:
-        """Return the last of a chain of variables bound to variables."""
+        """Return the last variable of a chain of bound ones; any other type itself."""
         last = type_
         while isinstance(then := self.bound.get(last), TypeVariable):
             last = then
@@ -93,7 +93,7 @@ class Unifier:
         return result
 
     def plain(self, type_: Type) -> Type:
-        """Return a type resolved, and without names of fields."""
+        """Return a resolved type without names of fields."""
         return without_names(self.resolve(type_), self.bare)
 
     def known(self, type_: Type) -> bool:

@@ -144,9 +144,10 @@ class Parts:
 
     @property
     def applied(self) -> frozenset[int]:
-        """The operations before all loops, and those behind, if they have sums.
+        """The operations that run once, outside of loops; all if there are no loops.
 
-        All, if there are no loops.
+        They are those before the loops, and those behind, each if a segment sum is
+        among them.
         """
         if not self.looped:
             return frozenset(range(len(self.program.operations)))
@@ -209,9 +210,9 @@ def _is_stopped(program: Operations, part: Component) -> bool:
 
 
 def _around(parts: Parts) -> tuple[set[int], set[int]]:
-    """Return the operations that read no results of loops, and those behind all loops.
+    """Return the operations before all loops, and those behind all loops.
 
-    Neither has one of those that are between loops.
+    An operation between two loops is in neither set.
     """
     program = parts.program
     order, reads = [x.operations for x in components(program)], direct_reads(program)

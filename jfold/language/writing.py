@@ -148,8 +148,8 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
     """Return a value as a sequence, with a list for each leaf of an item.
 
-    Lists of the items of a tuple or an object are written; in the source an object that
-    is no sequence raises `TypeError`.
+    For a tuple or an object this writes source that makes the lists. It raises
+    `TypeError` when it runs on an object that is no sequence.
     """
     if isinstance(value, s.Items | s.Endless):
         return value

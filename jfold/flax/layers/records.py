@@ -95,7 +95,7 @@ class _Encoder:
     )
 
     def block(self, description: object, path: str) -> Block:
-        """Return the block of a part of the description at a path."""
+        """Return the block for a part of the description; `path` names it in errors."""
         if isinstance(description, Mapping):
             return self._of_schema(description, path)
         return self._of_annotation(description, path)
