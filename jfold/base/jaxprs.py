@@ -92,7 +92,7 @@ def run(
 
 
 def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
-    """Return the results of one equation, by a rule if its primitive has one."""
+    """Return the results of one equation, by its primitive's rule if there is one."""
     name = equation.primitive.name
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
@@ -133,7 +133,7 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.ClosedJaxpr:
-    """Return the jaxpr of `evaluate`, with `jit`s inlined and equations by rules."""
+    """Return a jaxpr with `jit`s inlined and equations replaced by `rules`."""
     specs = map(spec, open_jaxpr(closed)[0].invars)
     return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, rules))(*specs)
 

@@ -122,7 +122,7 @@ class Recent(Generic[T]):
         return result
 
     def _drop(self) -> None:
-        """Drop results as the class says; ages are counted in calls of `get`."""
+        """Drop results unused for `LONG` calls of `get`, except the `MANY` newest."""
         by_age = sorted(self._last_use.items(), key=operator.itemgetter(1))
         for key, last_use in by_age[:-MANY]:
             if self._clock - last_use > LONG:

@@ -38,10 +38,10 @@ class Runner:
     params: Any
 
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
-        """Run `count` rows; return outputs, and a text for an index outside an array.
+        """Return outputs [count, *shape] of `count` rows, and an index error or `None`.
 
-        Inputs and outputs are arrays, each [count, *shape]. The text is `None` if all
-        indices are within their arrays.
+        Inputs have the same first axis. The error is the first line of the text of an
+        index outside an array.
         """
         error, outputs = self._forward(self.params, *map(_filled_up, inputs))
         text: str | None = error.get()

@@ -210,7 +210,7 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
-    """Return the state, with cotangents of many uses summed for values of a level."""
+    """Sum the cotangents of a level's values that have many uses; return the state."""
     edges, residuals = state.carry
     edges = sum_uses(reads.execution, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))

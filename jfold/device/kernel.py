@@ -159,7 +159,7 @@ class Kernel(Memoized):
 
     @property
     def rules(self) -> Rules:
-        """The rules, by primitive, that run equations reproducibly; maybe none."""
+        """The rules by primitive that `reproducible` needs; {} without it."""
         return fixed_order.RULES if self.reproducible else {}
 
     # Arguments of the jaxprs here and in the reverse are flat: trained weights, other
@@ -309,9 +309,9 @@ class Kernel(Memoized):
         )
 
     def shares(self, rows: int) -> bool:
-        """Return whether tiles of `rows` rows read transposes made before the loops.
+        """Return whether tiles of `rows` rows read weights transposed before the loops.
 
-        A function of whole tiles may differ with the number of rows, so it shares none.
+        A function of whole tiles may depend on the number of rows, so it reads none.
         """
         return xla.shares_transposes(rows) and not self.takes_tiles
 
@@ -344,7 +344,7 @@ class Kernel(Memoized):
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
 
     def row_specs(self, rows: int) -> Specs:
-        """Return the specs of weights, inputs and the mask of real rows, a list."""
+        """Return the list of specs of weights, inputs and the mask of real rows."""
         real = self.spec((rows,), np.dtype(bool))
         return [*self.weight_specs, *self.inputs(rows), real]
 

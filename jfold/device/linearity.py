@@ -17,7 +17,7 @@ from jfold.base import jaxprs
 
 
 class Form(enum.Enum):
-    """The dependence of a value on some arguments of a jaxpr, those in question."""
+    """The dependence of a value on those arguments of a jaxpr that vary."""
 
     ZERO = enum.auto()
     FIXED = enum.auto()  # independent of those arguments

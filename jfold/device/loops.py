@@ -76,7 +76,7 @@ ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """A pass over a batch, with what both strategies share.
+    """A forward or reverse pass over a batch, the base of both strategies of loops.
 
     Attributes:
       down: whether it is the reverse pass.
@@ -179,7 +179,7 @@ class CountedLoops(_Pass):
         return [take(buffer, rows) for rows in places]
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
-        """Return the rows of a tile [rows, ...], read by a kernel of its own."""
+        """Return the rows of a tile [rows, ...], read by a separate kernel."""
         return xla.isolated_slice(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:

@@ -130,12 +130,12 @@ def tie_batching(values: Tree, arguments: Arrays) -> Tree:
 
 
 def isolated_slice(buffer: Array, first: Array | int, rows: int) -> Array:
-    """Return successive rows [rows, ...] of a buffer [size, ...], in a kernel apart.
+    """Return successive rows [rows, ...] of a buffer [size, ...], in a separate kernel.
 
-    For a CPU XLA fuses a slice whose place is not known into every kernel that reads
-    it, none of which is then vectorised: an LSTM's step of 32 rows, H = 128, took 94 us
+    For a CPU XLA fuses a slice at an index unknown to it into every kernel that reads
+    it, and then vectorises none of them: an LSTM's step of 32 rows, H = 128, took 94 us
     with such a slice among the summands of its gates, and 34 without. XLA fuses nothing
-    with a choice, which takes 1 us or so.
+    with a conditional, which takes about 1 us.
 
     Args:
       first: a row index; XLA does not know that it is never negative.
@@ -230,10 +230,10 @@ def is_read_before(
 
 
 def shares_transposes(rows: int) -> bool:
-    """Return whether tiles of so many rows read matrices transposed before the loops.
+    """Return whether tiles of `rows` rows read matrices transposed before the loops.
 
     A product that sums over the last axis of a matrix, as the reverse of `x @ W` does,
-    makes XLA turn the matrix round each time. With 32 x 32 leaves at H = 128 such a
+    makes XLA transpose the matrix each time. With 32 x 32 leaves at H = 128 such a
     product of 8 rows took 143 us and of 32 rows 131; with a transpose made before the
     loops, 29 and 80. For 64 rows or more it is the same or slower.
     """
