@@ -177,7 +177,7 @@ def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[P
 
 
 def _check_shared(old: Numbers, new: Numbers) -> None:
-    """Raise ValueError if a constant of the program has become several of one type."""
+    """Raise ValueError if a shared constant has become several of one type."""
     now: dict[tuple[int, int], int] = {}
     for i, j in zip(old['shared'], new['shared'], strict=True):
         if now.setdefault((i, new['constants'][j]), j) != j:

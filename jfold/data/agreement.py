@@ -70,7 +70,8 @@ class Channel:
         """Return the largest `number` that any of the processes passed.
 
         Raises:
-          RuntimeError: see `need`.
+          RuntimeError: another process sent an error, sent nothing for `PATIENCE`
+            seconds, or has no more batches.
         """
         messages = self._gather({'number': number})
         return max(int(message['number']) for message in messages)
@@ -84,7 +85,8 @@ class Channel:
         """Tell other processes that this one has no more batches; wait for all of them.
 
         Raises:
-          RuntimeError: another has more; or see `need`.
+          RuntimeError: another process has more batches, sent an error, or sent nothing
+            for `PATIENCE` seconds.
         """
         self._gather({'ended': True})
 

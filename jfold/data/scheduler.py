@@ -206,5 +206,5 @@ def _encoded(program: Program) -> tuple[Any, ...]:
 
 
 def _decoded(records: tuple[Any, ...]) -> Program:
-    """Return the program in records of `_encoded`; its layers cannot be called."""
+    """Return the program in records of `_encoded`, its layers not callable."""
     return lower_typed(*decode(*records))

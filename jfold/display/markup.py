@@ -152,7 +152,7 @@ def table(
 
 
 def folded(title: object, *body: object, opened: bool = False) -> Markup:
-    """Return a fold with a title, closed unless `opened`."""
+    """Return a collapsible section with a title, closed unless `opened`."""
     state = 'open' if opened else None
     return element('details', element('summary', title), *body, open=state)
 

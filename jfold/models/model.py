@@ -316,7 +316,7 @@ class Model(Stays, Displayed):
 
     @api_boundary
     def reserve(self, capacity: Capacity) -> Capacity:
-        """Reserve a capacity: from now on batches that fit have schedules of its shape.
+        """Reserve a capacity: later batches that fit get schedules of its shape.
 
         Batches that do not fit get another program, with a warning; those that fit keep
         theirs. Nothing is compiled here; `precompile` also reserves.

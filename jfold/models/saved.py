@@ -128,7 +128,7 @@ def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def _check_platforms(platforms: object) -> None:
-    """Raise TypeError unless a list, ValueError for platforms on which nothing runs."""
+    """Raise TypeError unless it is a list of names, ValueError for an unknown one."""
     if platforms is None:
         return
     known = ('cpu', 'cuda', 'rocm', 'tpu')
@@ -368,7 +368,7 @@ def _read_content(
 
 
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
-    """Raise UnknownFormatError for another format, or other kinds of blocks."""
+    """Raise UnknownFormatError if the format or the set of block classes differs."""
     with reading(path):
         number, _ = saved['format'], _versions_text(saved['versions'])
     if number != FORMAT:  # of which nothing else is known

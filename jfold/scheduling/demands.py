@@ -97,7 +97,7 @@ def node_counts(program: Operations, demanded: Demands) -> Array:
 
 
 def fits(program: Operations, demanded: Demands) -> bool:
-    """Return whether the columns of demands are as many as those of a program."""
+    """Return whether demands have as many columns as a program needs."""
     # What runs outside of loops has more columns than what runs inside.
     highest = 2 + len(program.types)  # levels, fans and stages
     highest += len(slots(program)) + 1 if has_slots(program) else 0

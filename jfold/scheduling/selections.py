@@ -49,8 +49,8 @@ class Column(NamedTuple):
     """A column of a table that holds numbers of values or of rows.
 
     Attributes:
-      space: what its numbers refer to: below the number of types, values of that type;
-        else rows of the table of that number.
+      space: the meaning of its numbers. Below the number of types they number values of
+        the type `space`; above, rows of the table `space`.
       table: the number of the table: constants per type, operations, results.
       number: the number of the column in the table.
     """
@@ -78,7 +78,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Return `Columns` of columns sorted by space; spaces are 0 to `count - 1`."""
+    """Return the `Columns` of columns sorted by space, for spaces 0 to `count - 1`."""
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))

@@ -29,7 +29,7 @@ STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
 def check_options(
     max_programs: object, residuals: object, strategy: object, reproducible: object
 ) -> None:
-    """Raise ValueError or TypeError unless these are options of `jf.compile`."""
+    """Raise TypeError or ValueError if an option of `jf.compile` is invalid."""
     if max_programs is not None:
         check_at_least('max_programs', max_programs, 1)
     for name, value, choices in (

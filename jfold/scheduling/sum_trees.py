@@ -96,7 +96,7 @@ class RowUses(NamedTuple):
 
 
 def resolve_edges(edges: Array, totals: Array) -> Array:
-    """Return a copy of edge rows [..., n] where `~row` is replaced by `totals[row]`."""
+    """Return a copy of edge rows [..., n], `~row` replaced by `totals[row]`."""
     result = edges.copy()
     waiting = edges < 0
     result[waiting] = totals[~edges[waiting]]

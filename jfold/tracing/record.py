@@ -42,7 +42,7 @@ class Source(Memoized):
 
     @functools.cached_property
     def record(self) -> Callable[[Sequence[Any]], Any]:
-        """The compiled function: takes examples, returns `Tapes`.
+        """The compiled function from examples to `Tapes`.
 
         In deep form it is a generator, to be run by `deep.run`.
         """

@@ -365,7 +365,7 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """The entries of all tapes of row numbers, one tape after another.
+    """The recorded row numbers of all tapes, one tape after another.
 
     Attributes:
       raw: [entries] int64, row numbers as they were recorded.
