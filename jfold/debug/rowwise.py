@@ -40,8 +40,8 @@ class Runner:
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
         """Return outputs [count, *shape] of `count` rows, and an index error or `None`.
 
-        Inputs have the same first axis. The error is the first line of the text of an
-        index outside an array.
+        Inputs have the same first axis. The error is the first line of a message about
+        an index outside an array.
         """
         error, outputs = self._forward(self.params, *map(_filled_up, inputs))
         text: str | None = error.get()
