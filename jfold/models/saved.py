@@ -31,6 +31,7 @@ from jfold.files.encoding import PLAIN, Encoder, decode, tags
 from jfold.files.formats import UnknownFormatError, check_path, note_missing, reading
 from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import portable
+from jfold.language.typed import TypedExpression
 from jfold.lower import lower_typed
 from jfold.models.loaded import LoadedModel, make_step
 from jfold.models.model import Model
@@ -396,7 +397,10 @@ def _versions_text(versions: Mapping[str, Any]) -> str:
 def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> Program:
     """Return a program; the inverse of `_write_program`."""
     named = {x.removeprefix(POOL): array for x, array in arrays.items()}
-    return lower_typed(*decode(document['root'], document['records'], named))
+    found = decode(document['root'], document['records'], named)
+    if type(found) is not tuple or not isinstance(found[0], TypedExpression):
+        raise TypeError(f'expected an expression, got {type(found).__name__}')
+    return lower_typed(*found)
 
 
 def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:

@@ -322,6 +322,14 @@ def test_a_file_that_says_nonsense(changes: Any, path: Path, tmp_path: Path) -> 
         jf.load(changed(path, tmp_path, **changes))
 
 
+def test_a_file_without_an_expression(path: Path, tmp_path: Path) -> None:
+    """What it names in place of one is not asked for its items."""
+    for records in [['name', 'sys', 'stdin']], [['tuple', 1, True, True]]:
+        program = {'classes': tags(), 'records': records, 'root': [0]}
+        with pytest.raises(jf.DamagedError, match='expected an expression, got '):
+            jf.load(changed(path, tmp_path, program=program))
+
+
 @pytest.mark.parametrize('shape', [None, (3, 5), (2,)])
 def test_parameters_of_other_layers(shape: Any, path: Path, tmp_path: Path) -> None:
     """An array that is missing, or of another shape, under a right checksum."""
