@@ -122,7 +122,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     return Layer(
         name,
         calling(rngs) if rngs else keyless,
-        functools.partial(_draw, init, specs) if init and has_params else None,
+        functools.partial(_draw, init, specs) if has_params else None,
         params if has_params else None,
         function.batched,
         rngs=rngs,
@@ -165,7 +165,7 @@ def _layer_call(
     return call
 
 
-def _draw(init: Init, specs: Sequence[Specs], key: jax.Array) -> object:
+def _draw(init: Any, specs: Sequence[Specs], key: jax.Array) -> object:
     return jax.tree.map(lambda x: strong(jnp.asarray(x)), init(key, *specs))
 
 

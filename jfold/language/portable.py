@@ -40,7 +40,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-# The attributes that are kept of a layer, and of the use of a block.
+# The attributes that are left out of a layer; those kept of one, and of a use.
 CODE = 'call', 'init', 'evaluating', 'owner'
 LAYER = tuple(x.name for x in fields(Layer) if x.name not in CODE)
 USE = (*(x.name for x in fields(TypedUse)), 'path')
