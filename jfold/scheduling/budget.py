@@ -125,11 +125,13 @@ class Budget:
         """
         need = without_unused(self.program, need)
         chain = self.chains.get(_batches(need)) or Chain()
-        spec = chain.holding(need) or self._grow(chain, need, headroom())
+        spec = chain.holding(need) or self._grow(chain, need, headroom)
         chain.late.append(need)
         return spec
 
-    def _grow(self, chain: Chain, need: Capacity, more: Headroom) -> Spec:
+    def _grow(
+        self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
+    ) -> Spec:
         """Add and return a spec with room for a batch and others like the last.
 
         Raises:
@@ -143,6 +145,8 @@ class Budget:
         # of the last batches is not outgrown by each of them in turn.
         late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
+        # Meanwhile other threads may outgrow `old`, too: all grow alike, to one spec.
+        more = headroom()
         new = grow(old, most, more, self._sizes, stage)
         spec = self._append(need, new, chain)
         chain.outgrown += old is not None

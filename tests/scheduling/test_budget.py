@@ -17,6 +17,7 @@ from compilations import compilations
 from meshes import over_devices
 
 import jfold as jf
+from jfold.data.scheduler import Scheduler
 
 
 def model_of_trees(max_programs: int = 8) -> jf.Model:
@@ -146,6 +147,21 @@ def test_no_room_in_the_budget() -> None:
         with pytest.raises(jf.ProgramBudgetError, match=r'rows.1. from 5 to 6'):
             refused()
     assert model.schedule([chain(5)]).capacity == room
+
+
+def test_what_two_threads_outgrow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither grows what the other has made."""
+    model, headroom = model_of_trees(), Scheduler._headroom
+    model.schedule([1])
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        model.schedule([chain(300)])  # as another thread does
+        return headroom(*arguments)
+
+    monkeypatch.setattr(Scheduler, '_headroom', meanwhile)
+    model.schedule([chain(300)])
+    assert model.programs == 2
 
 
 def test_a_stream_keeps_within_the_budget() -> None:
