@@ -141,11 +141,11 @@ def predictions(
         # while the results of this one are read.
         started = ((batch, run_batch(batch.schedule)) for batch in iterator)
         end: Any = None
-        pairs = itertools.pairwise(itertools.chain(started, [end]))
-        first = [*itertools.islice(pairs, 1)]  # compiles, before the bar begins to wait
+        done = (pair for pair, _ in itertools.pairwise(itertools.chain(started, [end])))
+        first = [*itertools.islice(done, 1)]  # compiles, before the bar begins to wait
         known = total if total >= 0 else None
         with progress_bar('predict', known, progress) as update:
-            for (batch, results), _ in itertools.chain(first, pairs):
+            for batch, results in itertools.chain(first, done):
                 parts.append(_real_rows(batch, results, model.scheduler.program))
                 update(batch.count)
     return run(_concatenated(parts or [_no_results(model.scheduler.program)]))

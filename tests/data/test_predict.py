@@ -7,6 +7,7 @@ import contextlib
 import io
 import sys
 import time
+import weakref
 from typing import Any
 
 import jax
@@ -222,6 +223,23 @@ def test_the_bar_waits_for_the_first_program(monkeypatch: Any) -> None:
     model.predict({}, [1, 2, 3], batch_size=1)
     rest = ['update', 'apply', 'update', 'update']
     assert events == ['apply', 'apply', 'predict', *rest]
+
+
+def test_few_results_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the first batch, of the last that was read, and of two on their way."""
+    made: list[weakref.ref[Any]] = []
+    held: list[int] = []
+
+    def apply(*args: Any, **options: Any) -> Any:
+        result = type(model).apply(model, *args, **options)
+        made.append(weakref.ref(result))
+        held.append(sum(each() is not None for each in made))
+        return result
+
+    model = jf.compile(jf.Scalar())
+    monkeypatch.setattr(model, 'apply', apply)
+    model.predict({}, range(9), batch_size=1)
+    assert max(held) <= 4
 
 
 # ---- means ---------------------------------------------------------------------------
