@@ -249,9 +249,8 @@ def _pick_rows(value: Any, rows: Array) -> Steps[Any]:
         items = _pick_rows(value.values, ranges(begins, counts))
         return Ragged((yield items), counts)
     if is_leaf(value):
-        return (value if isinstance(value, jax.core.Tracer) else np.asarray(value))[
-            rows
-        ]
+        array = value if isinstance(value, jax.core.Tracer) else np.asarray(value)
+        return array[rows]
     parts, structure = flatten_once(value)
     leaves = yield in_turn(_pick_rows(part, rows) for part in parts)
     return jax.tree.unflatten(structure, leaves)

@@ -141,8 +141,8 @@ class Execution:
         sums are reproducible or the number of steps is fixed.
         """
         # Sums in a fixed order are to be the same whatever the capacity.
-        always, region = strategy_of(self.spec).fixed, self.layout.region
-        always |= self.spec.reproducible
+        always = strategy_of(self.spec).fixed or self.spec.reproducible
+        region = self.layout.region
         return {
             o: Policy(x, None, always or region[o] * hoisted_bytes(x) <= ROOM)
             for o, x in self.kernels.items()
