@@ -38,8 +38,10 @@ def key_name(key: object) -> object:
 
     An entry of an unknown class gives its text.
     """
-    names = (name for name in ('key', 'idx', 'name') if hasattr(key, name))
-    return getattr(key, next(names, ''), str(key))
+    for name in 'key', 'idx', 'name':
+        if hasattr(key, name):
+            return getattr(key, name)
+    return str(key)
 
 
 @dataclass(frozen=True)

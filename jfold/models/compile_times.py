@@ -89,8 +89,9 @@ def _listen(
         _thread.end_line()
         seconds = _thread.seconds.pop(name)
         if applying := _applying(name):
-            name, of = applying
-            LOG.info(f'{name} was compiled in {seconds:.2f} s{of and f": {of}"}')
+            name, names = applying
+            which = f': {names}' if names else ''
+            LOG.info(f'{name} was compiled in {seconds:.2f} s{which}')
 
 
 def _begin(event: str, value: float, **options: str | int) -> None:
@@ -99,8 +100,9 @@ def _begin(event: str, value: float, **options: str | int) -> None:
     JAX calls this at the begin of each of its events, with the time.
     """
     if event == COMPILED and (applying := _applying(_name(options))):
-        name, of = applying
-        _thread.end_line = start_line(f'compiling {name}{of and f" ({of})"}')
+        name, names = applying
+        which = f' ({names})' if names else ''
+        _thread.end_line = start_line(f'compiling {name}{which}')
 
 
 def _name(options: dict[str, str | int]) -> str:
