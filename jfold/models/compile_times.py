@@ -97,9 +97,11 @@ def _listen(
 def _begin(event: str, value: float, **options: str | int) -> None:
     """Start a line if what is compiled from now on applies a model.
 
-    JAX calls this at the begin of each of its events, with the time.
+    JAX calls this at the begin of each of its events, with the time. A logger without
+    warnings shows no line.
     """
-    if event == COMPILED and (applying := _applying(_name(options))):
+    is_shown = event == COMPILED and LOG.isEnabledFor(logging.WARNING)
+    if is_shown and (applying := _applying(_name(options))):
         name, names = applying
         which = f' ({names})' if names else ''
         _thread.end_line = start_line(f'compiling {name}{which}')

@@ -21,10 +21,22 @@ from jfold.data import progress
 from jfold.models import compile_times
 
 
-@pytest.mark.parametrize('shell', [None, 'a notebook'])
-@pytest.mark.parametrize('terminal', [True, False])
+@pytest.mark.parametrize(
+    ('shell', 'terminal', 'level', 'seen'),
+    [
+        (None, True, logging.WARNING, True),
+        ('a notebook', False, logging.WARNING, True),
+        (None, False, logging.WARNING, False),
+        ('a notebook', True, logging.ERROR, False),
+    ],
+)
 def test_a_line_while_a_step_compiles(
-    shell: str | None, terminal: bool, monkeypatch: pytest.MonkeyPatch
+    shell: str | None,
+    terminal: bool,
+    level: int,
+    seen: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Shows on a terminal and in a notebook, and is erased; others compile without."""
 
@@ -43,7 +55,8 @@ def test_a_line_while_a_step_compiles(
         if event == compile_times.COMPILED and fun_name == 'jit(step)':
             wait(lambda text: text.count('compiling') > 1)
 
-    seen, stream = bool(terminal or shell), Stream()
+    stream = Stream()
+    caplog.set_level(level, logger='jfold')
     python = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, 'IPython', python)
     monkeypatch.setattr(sys, 'stderr', stream)
