@@ -19,7 +19,7 @@ Users = dict[b.Block, list[b.Block]]
 
 
 def users(root: b.Block) -> Users:
-    """Return, by block of an expression, the blocks that hold it, once per use."""
+    """Return the blocks that contain each block of an expression, once per use."""
     # Blocks compare by identity: one that is used in many places is visited once.
     result: Users = {root: []}
     waiting = [root]
@@ -34,7 +34,7 @@ def users(root: b.Block) -> Users:
 
 
 def _inside(block: b.Block) -> Iterable[b.Block]:
-    """Return the blocks directly inside a block; of a reference, its target if set."""
+    """Return the direct inner blocks of a block; a reference has its target."""
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
@@ -44,7 +44,7 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
 
 
 def observing(users: Users) -> set[b.Block]:
-    """Return the blocks with a `Metric` inside, of which each use collects rows."""
+    """Return the blocks that are or contain a `Metric`, at any depth."""
     result: set[b.Block] = set()
     waiting: list[b.Block] = [x for x in users if isinstance(x, b.Metric)]
     while waiting:
@@ -56,7 +56,7 @@ def observing(users: Users) -> set[b.Block]:
 
 
 def constants(users: Users) -> set[b.Block]:
-    """Return the blocks that take no input, for which a `Record` reads no field.
+    """Return the blocks that take no input, such as `Zeros([3]) >> Function(f)`.
 
     A block takes no input if no part of it that reads its input takes one. A
     declaration that refers to itself takes an input.
@@ -76,7 +76,7 @@ def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
 
 
 def _reads_nothing(block: b.Block) -> bool:
-    """Return whether a block without readers of its input takes none."""
+    """Return whether a block without inner readers takes no input, as `Zeros`."""
     if isinstance(block, Composition):
         return 0 not in block.wiring.read
     return isinstance(block, b.FromTensor | b.Zeros | b.Void)

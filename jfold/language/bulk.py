@@ -26,7 +26,7 @@ IN_LISTS = (
 
 
 def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether a block may be written for the lists of all items at once.
+    """Return whether a block can record all items of a list by one `extend`.
 
     Args:
       node: the use of the block on an item.
@@ -52,7 +52,7 @@ def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
 
 
 def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[TypedUse]:
-    """Yield each use inside `nodes` once, the bodies of called functions apart.
+    """Yield each use in the trees of `nodes` once; do not enter called functions.
 
     A use that is met again is appended to `repeated`.
     """
@@ -69,7 +69,7 @@ def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[Ty
 
 
 def _is_simple(node: TypedUse, w: Lines) -> bool:
-    """Return whether a block may be written for lists, apart from blocks inside."""
+    """Return whether a block, inner blocks aside, can be recorded for whole lists."""
     if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
     if any(isinstance(x, SequenceType) for x in (node.input, node.output)):
@@ -85,14 +85,14 @@ def _is_simple(node: TypedUse, w: Lines) -> bool:
 
 
 def _computing(node: TypedUse, w: Lines) -> int | None:
-    """Return the number of the operation that a use applies; `None` if it has none."""
+    """Return the number of the operation that a use runs; `None` if it runs none."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)
 
 
 def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
-    """Yield a key per table that a block, its inner blocks apart, appends rows to."""
+    """Yield a key for each table that a block itself, not its inner blocks, fills."""
     block = node.block
     if isinstance(block, b.Reference):
         yield block
@@ -108,7 +108,7 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
 
 
 def map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
-    """Write a block for all items of a sequence at once; return the results."""
+    """Write the code of a block for all items at once; return the result lists."""
     before = w.count, w.tail, dict(w.known)
     w.region, w.count, w.tail = Region(), sequence.n, False
     items = w.part(part, sequence.items)

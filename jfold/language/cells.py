@@ -49,7 +49,7 @@ def _result_blocks(block: b.Block) -> Iterator[b.Block]:
 
 
 def _result_parts(block: b.Block) -> list[b.Block]:
-    """Return the inner blocks of which one gives the value of `block`; [] if none."""
+    """Return the inner blocks whose value `block` may return unchanged; or []."""
     if isinstance(block, b.Pipe):
         return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]
     if isinstance(block, b.OneOf):

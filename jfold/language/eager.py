@@ -40,7 +40,7 @@ Keys = Callable[[str, int], Any]
 
 
 def typed_expression(block: b.Block) -> TypedExpression:
-    """Return the typed expression of a block, memoized for this `jax_enable_x64`.
+    """Return a block's typed expression, memoized per value of `jax_enable_x64`.
 
     Raises:
       TypeError: the types of the blocks do not fit.
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def with_structs(type_: Type, value: object) -> Any:
-    """Return a walk's value as users see it: with the dicts and structs of `type_`."""
+    """Return a value with its tuples turned into dicts and structs, by `type_`."""
     return run(_closed(type_, value))
 
 
@@ -107,7 +107,7 @@ def _closed(type_: Type, value: Any) -> Steps[Any]:
 
 @dataclass(eq=False)
 class Arrays:
-    """The `Tensors` of the eager twin: each tensor is an array [*shape].
+    """An implementation of `Tensors` whose tensors are NumPy or JAX arrays [*shape].
 
     Attributes:
       params: parameters by layer name.
@@ -202,7 +202,7 @@ class Arrays:
         return result
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Append `x`, as users see it, to the values of the metric `name`."""
+        """Append `x`, its dicts and structs restored, to the metric `name`."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
 
 
@@ -212,7 +212,7 @@ def strongly_typed(x: jax.Array) -> jax.Array:
 
 
 def _is_exact(before: Array, after: Array) -> bool:
-    """Return whether a conversion changed no number, but for rounding floats."""
+    """Return whether a dtype conversion kept all numbers, up to rounding of floats."""
     kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
     if all(kinds):
         complex_lost = before.dtype.kind == 'c' and after.dtype.kind != 'c'

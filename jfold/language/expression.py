@@ -30,7 +30,7 @@ from jfold.types import TensorType, Type
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A lowered expression, kept to explain errors and to record deep data.
+    """A lowered expression, kept to explain errors and to record deeply nested data.
 
     Attributes:
       typing: the uses of blocks.
@@ -47,13 +47,13 @@ class Expression:
     sites: Any = None
 
     def deep(self) -> Source:
-        """Return the source with yielded calls, for data deeper than Python's stack."""
+        """Return source that yields its calls, for data deeper than Python's stack."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)
         return generation.source(text)
 
     @uncollected()
     def explain(self, example: object) -> InputError | None:
-        """Return the error of an example, as of example 0; `None` if it fits."""
+        """Return the error of an example, numbered 0; `None` if it fits."""
         paths = Paths()
         try:
             try:
@@ -68,7 +68,7 @@ class Expression:
 
 
 class Paths:
-    """The tensors of a walk, each known only by the path of its data.
+    """An implementation of `Tensors` that knows only each tensor's path in the example.
 
     Paths are enough to find what is wrong with an example. Objects are converted to
     tensors at the end, all of a type at once, which takes a tenth of the time.
@@ -80,7 +80,7 @@ class Paths:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return an object's path; `check_leaves` converts the object."""
+        """Return the path of an object, which `check_leaves` converts later."""
         self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
 
@@ -104,11 +104,11 @@ class Paths:
             raise misfits[min(misfits)]
 
     def constant(self, node: TypedUse, value: object) -> Any:
-        """Return a tensor made of no data."""
+        """Return a tensor without a path, as a constant reads no data."""
         return PathOnly(None)
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return a layer's outputs, all with the innermost path around its inputs."""
+        """Return a layer's outputs, each with the common path prefix of all inputs."""
         return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
@@ -122,7 +122,7 @@ class Paths:
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Return the reduced value, with the innermost path around all items."""
+        """Return the reduced value, with the common path prefix of all items."""
         return in_tuples(item, itertools.repeat(PathOnly(path_of(items))))
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:

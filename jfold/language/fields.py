@@ -34,7 +34,7 @@ class RecordType(TupleType):
         vars(self).update(names=names, _head=(*self._head, names))
 
     def around(self, parts: Iterable[Type]) -> RecordType:
-        """Return the type of other items with the same names."""
+        """Return a record type of these item types with the same names."""
         return RecordType(parts, self.names)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -56,12 +56,12 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
 
 
 def names_of(type_: Type) -> Names:
-    """Return the names of a tuple's items, per item; () if there are none."""
+    """Return the set of names of each item of a tuple type; () without names."""
     return type_.names if isinstance(type_, RecordType) else ()
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return `one` with the names of both; `None` if the same names differ in order.
+    """Return `one` with the names of both; `None` if the orders of names conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     """
@@ -102,7 +102,7 @@ def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
-    """Return the index of the item that each argument takes; `None` to keep the order.
+    """Return the item index of each argument, matched by name; `None` if in order.
 
     Items go by name if the parameters of the function have the names of all items.
 
@@ -129,7 +129,7 @@ def argument_order(node: object, block: Block, type_: Type) -> Order | None:
 
 
 def _are_in_place(parameters: Sequence[str], names: Names) -> bool:
-    """Return whether parameters with names of fields are at the indices of those."""
+    """Return whether each parameter named after a field has the index of that field."""
     return all(
         place == k
         for k, name in enumerate(parameters)

@@ -48,7 +48,7 @@ class Called:
 
 
 def called(fn: object) -> Called | None:
-    """Return a Flax module, or a method of one, as a `Called`; `None` for others.
+    """Return the `Called` of a Flax module or method; `None` for other callables.
 
     Raises:
       TypeError: a Linen module holds an NNX one, or an NNX module has state.
@@ -123,12 +123,12 @@ def _is_instance(fn: object, library: str, name: str = 'Module') -> bool:
 
 
 def _evaluates(keys: Keys) -> bool:
-    """Return whether a key is `None`: nothing may be drawn (`deterministic=True`)."""
+    """Return whether draws are forbidden (evaluation mode), as some key is `None`."""
     return any(key is None for key in keys.values())
 
 
 class UnexpectedDrawError(TypeError):
-    """The error of a module that draws in spite of `deterministic=True`."""
+    """The error of a module that draws a key in spite of `deterministic=True`."""
 
     def __init__(self, got: str) -> None:
         super().__init__(
@@ -138,7 +138,7 @@ class UnexpectedDrawError(TypeError):
 
 
 def _state_error(names: Iterable[str]) -> TypeError:
-    """Return the error for a module with state of these kinds, as 'batch_stats'."""
+    """Return the error for a module with mutable state, such as 'batch_stats'."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
         f'{sorted(set(names))}: what calls write, such as the means of a batch, has no '
@@ -291,7 +291,7 @@ def _from_nnx(module: Module, method: str) -> Called:
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """Return an array of a stream as a call begins: a key, or count 0.
+    """Return a random-state array of NNX before a call: a key or count 0.
 
     Args:
       x: the array in the module: a key, kept if `key` is `None`, or a count of draws.
@@ -308,7 +308,7 @@ def _variables(state: ArrayTree) -> list[Any]:
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Return, per array in the streams of a module, the name of its stream."""
+    """Return the name of the stream of each random-state array of a module."""
     nnx = sys.modules['flax.nnx']
     # NNX tags a fallback stream 'default'; the Dropout that holds it names the stream
     # that was meant, as its `rng_collection`.

@@ -35,7 +35,7 @@ Origin: TypeAlias = 'int | np.ndarray[Any, Any] | None'
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """The origins of the outputs of a function.
+    """The origin of each output of a function: an input, a constant or computed.
 
     Inputs and outputs are leaves: tensors in the order of the flattened types, inputs
     with random keys first.
@@ -61,7 +61,7 @@ class Forwarding:
 def forwarding_of(
     layer: Layer, traces: Traces, arguments: tuple[Type, ...], result: Type
 ) -> Forwarding:
-    """Return the origins of the outputs of a layer at arguments of these types.
+    """Return which outputs of a layer are inputs, constants or computed.
 
     Args:
       traces: the layer's jaxprs: one, or of a batched function one per number of rows.
@@ -82,7 +82,7 @@ def forwarding_of(
     outputs = tuple(_outputs(traces, weights, inputs, results))
 
     def read(depends: list[set[int]]) -> tuple[int, ...]:
-        """Return the inputs that computed outputs depend on, without parameters."""
+        """Return the indices of inputs that computed outputs read, parameters apart."""
         pairs = zip(depends, outputs, strict=True)
         places = set().union(*(x for x, origin in pairs if origin is None))
         return tuple(i for i in range(len(inputs)) if i + weights in places)
@@ -94,7 +94,7 @@ def forwarding_of(
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield the origin of each output.
+    """Yield the origin of each output: an input's index, a constant or `None`.
 
     Args:
       weights: the number of arrays of parameters, the first arguments of a jaxpr.
@@ -114,7 +114,7 @@ def _outputs(
 
 
 def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
-    """Return per output the indices of arguments that it depends on in any trace.
+    """Return for each output the indices of arguments it depends on in any trace.
 
     Args:
       pulled: whether only those count that a gradient may flow back to.
@@ -126,7 +126,7 @@ def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
 def computed_layer(
     layer: Layer, arguments: tuple[Type, ...], origins: Forwarding
 ) -> Layer:
-    """Return a layer with the computed outputs alone, of the inputs that these read."""
+    """Return a layer that maps the inputs read to the computed outputs alone."""
     inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 
     def call(params: ArrayTree, *read: jax.Array) -> tuple[jax.Array, ...]:

@@ -52,11 +52,11 @@ def apply_fusion(
     uses: Sequence[Use],
     grouped: Set[int],
 ) -> OperationChoice:
-    """Return the operations after fusion, without those that nothing applies.
+    """Return the operations after fusion, without those that are never applied.
 
     Args:
       feeds_of: what `choose_feeds` returns; empty for no fusion.
-      operations, uses, grouped: see there.
+      operations, uses, grouped: as for `choose_feeds`.
     """
     inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
@@ -78,7 +78,7 @@ def apply_fusion(
 def choose_feeds(
     program: Operations, applications: Sequence[Use], grouped: Set[int]
 ) -> Joined:
-    """Return per operation that others are fused into the origin of each input.
+    """Choose the producers to fuse; return the input origins of each reader.
 
     Args:
       program: the program whose operations are applied.
@@ -127,7 +127,7 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
-    """Return the one operation that reads all results of `o`, and its inputs' origins.
+    """Return the only operation that reads operation `o`, and its inputs' origins.
 
     `None` unless each use of `o` is read by exactly one use of the reader, and each use
     of the reader reads one of `o`.
@@ -156,7 +156,7 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
 
 def _fused(o: int, operations: Sequence[Operation], fuse: Joined) -> Operation:
-    """Return an operation with all producers that are fused into it, recursively."""
+    """Return operation `o` with its producers fused into it, recursively."""
     if o not in fuse:
         return operations[o]
     # The producers, in the order in which inputs name them.
@@ -211,7 +211,7 @@ def _composed(
 
 
 def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:
-    """Return (name, parameters) of a layer; of a fused layer, of each of its parts."""
+    """Return (name, parameters) pairs, of a layer or of the parts of a fused one."""
     if layer.parts or layer.params is None:
         return dict(layer.params or {}).items()
     return [(layer.name, layer.params)]
@@ -220,7 +220,7 @@ def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:
 def _call_of(
     before: Sequence[Operation], last: Operation, feeds: Sequence[Feed], evaluates: bool
 ) -> Callable[..., Any]:
-    """Return the function (params, *inputs) of composed operations; see `_composed`.
+    """Return the function (params, *inputs) that runs `before` and then `last`.
 
     Args:
       evaluates: whether layers that draw random numbers run in the form that draws

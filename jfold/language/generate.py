@@ -34,10 +34,10 @@ MOST_ROUNDS = 64
 
 
 class Generator(Round):
-    """A round of writing a source that writes blocks, in place or as functions."""
+    """A round of source generation, which writes blocks inline or as functions."""
 
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
+        """Write the code of a block into `w`; return its value, or `RETURNED`."""
         return write(node.block, node, value, w)
 
     # ---- functions
@@ -45,7 +45,7 @@ class Generator(Round):
     def call(
         self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write into `w` a call of the function that runs a block; return its value.
+        """Write a call of the function that evaluates a block; return its result.
 
         The function is written before the first call with this `key`. `RETURNED` takes
         the place of the value if the line returns the result of the call.
@@ -104,7 +104,7 @@ class Generator(Round):
         return w.columns(s.listed(self._result(key, node.output)), result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return a template of what the function `key` returns, from the facts."""
+        """Return the template of the result of function `key`, from the facts."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
@@ -137,7 +137,7 @@ class Generator(Round):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write the look-up of an argument's key in a memo; return the entry's text."""
+        """Write the look-up of an argument's key in a memo; return the entry's code."""
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
         w.variables |= {'key', 'made'}
@@ -168,7 +168,7 @@ class Generator(Round):
     # ---- the text
 
     def write(self) -> str:
-        """Write `record`, and all functions that it calls; return the source."""
+        """Return the source: `record` and all functions that it calls."""
         w = Lines(self, 'record')
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
@@ -188,7 +188,7 @@ class Generator(Round):
         return '\n'.join([*constants, '', *lines, ''])
 
     def _constants(self) -> Iterator[tuple[str, str]]:
-        """Yield lines that define constants, each with the name that calls for it."""
+        """Yield (name, line): the line is needed if the source uses the name."""
         yield 'record', '# A value is a number: its level, who makes it, its row there.'
         yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
@@ -221,7 +221,7 @@ class Generator(Round):
         yield f'{INDENT}return ends, {tapes}'
 
     def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write a row of a result into `w`, and rows for items of its sequences.
+        """Write code that records a row of result `r`, and rows of sequence items.
 
         Args:
           r: the number of the result.
@@ -241,7 +241,7 @@ class Generator(Round):
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write into `w` one row of result `r`: an entry per tensor in `leaves`."""
+        """Write code that records one row of result `r`: an entry per leaf."""
         key = 'result', r
         if r not in self.result_rows:
             self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
@@ -259,23 +259,23 @@ class Generator(Round):
                 w.add(tape, text)
 
     def label(self, r: int, text: str, w: Lines) -> None:
-        """Write an append of `text` to the labels of metric result `r` into `w`."""
+        """Write code that appends `text` to the labels of metric result `r`."""
         if r not in self.labels:
             name = f'{self.results[r].kind.name}_labels'
             self.labels[r] = self.tape(name, 'labels')
         w.add(self.labels[r], text)
 
     def source(self, text: str) -> Source:
-        """Return the source, with the layout of its tapes, as the recorder needs it."""
+        """Return the recorder's `Source`: the text and the layout of its tapes."""
         return Source(text, self.names.values, self._layout(), self.where)
 
     def _layout(self) -> Recording:
-        """Return the layout of the tapes: which holds which operand of what."""
+        """Return the layout: the tape of each operand of operations and results."""
         tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
         end_index = {id(tape): k for k, tape in enumerate(self.counters())}
 
         def place(rows: Rows | None) -> Place | None:
-            """Return where rows are on tapes; `None` if nothing appends such rows."""
+            """Return the tapes that hold `rows`; `None` if nothing appends them."""
             if rows is None or rows.counter is None:
                 return None
             columns = []
@@ -320,7 +320,7 @@ class Generator(Round):
 
 
 def of(name: str, text: str) -> str:
-    """Return a name for a result: `f_of_x`, or `f` if `x` is no short name."""
+    """Return a variable name such as `f_of_x`; `f` alone if `text` is no short name."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
 
 
@@ -330,7 +330,7 @@ def of(name: str, text: str) -> str:
 def generate_source(
     tables: Tables, chosen: OperationChoice, deep: bool = False
 ) -> tuple[Generator, str]:
-    """Write the source in rounds, up to a fixed point.
+    """Generate the source in rounds until the facts reach a fixed point.
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.

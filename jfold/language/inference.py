@@ -57,7 +57,7 @@ _PASSING = b.Identity, b.Pipe, b.GetItem
 
 @dataclass(eq=False)
 class Inference:
-    """The state of one inference.
+    """The state of one type inference.
 
     A type variable stands for one *value*. So uses of a block whose input has the same
     variable are one use, typed and later computed once, but for blocks in `observing`.
@@ -105,11 +105,11 @@ class Inference:
     cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Type one use of a block, and the uses inside; return the outer one."""
+        """Infer the types of a block's use and of its inner uses; return the use."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
-        """Return the block, or a reference to it if there are very many uses.
+        """Return the block, or a reference to it once there are very many uses.
 
         A reference is typed and lowered once for all uses that follow. Without
         references
@@ -134,7 +134,7 @@ class Inference:
         return self.outlined_blocks[key]
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Type one use of a block in place, never as a reference; return the use."""
+        """Infer the types of one use in place, not as a reference; return it."""
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
             input_ = self.types.alias(input_)
@@ -163,7 +163,7 @@ class Inference:
     def part(
         self, node: TypedUse, block: b.Block, input_: Type, label: str
     ) -> Steps[TypedUse]:
-        """Type a block inside `node`, at the path `label` within; return its use."""
+        """Infer the types of a block inside `node`, at step `label`; return its use."""
         where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
@@ -176,7 +176,7 @@ class Inference:
         verb: str,
         hint: str,
     ) -> Steps[TypedUse | None]:
-        """Type the block that makes a default; return its use, or `None` without one.
+        """Infer the type of a default's block; return its use, `None` without block.
 
         `TypeError` is raised if the block gives another type than `type_`; without a
         block, if `type_` has no zero, once it is known.
@@ -199,7 +199,7 @@ class Inference:
         return None
 
     def item(self, node: TypedUse, place: int, item: Type) -> TypeVariable:
-        """Return the variable of item `place` of the tuple that `node` takes."""
+        """Return the type variable of item `place` of the input tuple of `node`."""
         if isinstance(item, TypeVariable):
             return item
         # Fields that read the same place of the same tuple read one value.
@@ -209,7 +209,7 @@ class Inference:
         return self.items[key]
 
     def carries(self, loop: TypedUse, type_: Type) -> TypeVariable:
-        """Return a variable for a loop's state: in each iteration it is a new value."""
+        """Return a type variable for a loop's state, a new value in each iteration."""
         variable = self.types.alias(type_)
         self.carried[variable] = loop
         return variable
@@ -227,14 +227,14 @@ class Inference:
             fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Call a constraint, at once and in each `settle` until it returns `True`."""
+        """Call a constraint now and in each `settle` until it returns `True`."""
         if not constraint():
             self.waiting.append((node, constraint))
 
     def when_head(
         self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with the outermost part of a type, once that is no variable.
+        """Call `then` with a type as soon as its outermost part is known.
 
         Args:
           of: the type; by default the input of `node`.
@@ -250,7 +250,7 @@ class Inference:
         self.when(node, constraint)
 
     def objects(self, node: TypedUse, hint: str = '') -> None:
-        """Require an input of Python objects; raise `TypeError` when it is another.
+        """Require that `node` takes Python objects; raise `TypeError` if it does not.
 
         If nothing determines the input, it becomes one object (`apply_default`).
         """
@@ -286,7 +286,7 @@ class Inference:
         return False
 
     def settle(self) -> None:
-        """Call waiting constraints, and then defaults, until nothing changes."""
+        """Retry waiting constraints, then apply defaults, until nothing changes."""
         while self.waiting:
             # Constraints that are added meanwhile are called in the next round.
             tried, self.waiting = self.waiting, []
@@ -317,7 +317,7 @@ class Inference:
             node.output = self.types.plain(node.output)
 
     def _check_names(self, node: TypedUse) -> None:
-        """Raise `TypeError` if names of fields, known late, change a node's order."""
+        """Raise `TypeError` if field names found late would reorder the arguments."""
         input_ = self.types.resolve(node.input)
         if argument_order(node, node.block, input_) != node.order:
             expected = 'parameters in the order of the fields, for a declared type has'
@@ -325,14 +325,14 @@ class Inference:
 
 
 def _hint(block: b.Block) -> str:
-    """Return a hint where types can be declared, if they do not follow."""
+    """Return a hint on how to declare a type that cannot be inferred."""
     if isinstance(block, b.RNN) and block.initial_state is None:
         return 'say that of the state, by `initial_state`, such as `Zeros([16])`'
     return 'say them, by `output_type=` of `ForwardDeclaration` or `recursive`'
 
 
 def begin(root: b.Block, infers_input: bool = False) -> Inference:
-    """Return the state before anything of an expression is typed."""
+    """Return the initial state of the inference of an expression."""
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
     kinds = b.Reference, b.Share  # typed once anyway
@@ -390,7 +390,7 @@ def infer(root: b.Block) -> TypedExpression:
 
 
 def _mark_draws(state: Inference) -> None:
-    """Set `draws` of nodes with random draws inside, at any depth or by a reference."""
+    """Set `draws` on nodes that draw random numbers, at any depth or by reference."""
     users_of: dict[TypedUse, list[TypedUse]] = {}
     for node in state.nodes:
         target = None
@@ -408,7 +408,7 @@ def _mark_draws(state: Inference) -> None:
 
 
 def _collected_of(input_: Type) -> tuple[Type, bool]:
-    """Return the type that a metric collects, and whether a label is beside it."""
+    """Return the type that a metric collects, and whether its input has a label."""
     if isinstance(input_, TupleType) and len(input_) == 2:
         value, label = input_
         if label.of_objects and any(leaf_types(label)):
@@ -417,7 +417,7 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
-    """Note the type a metric collects; raise `TypeError` for a bad or second one."""
+    """Record the type of a metric; raise `TypeError` if it is bad or changes."""
     assert isinstance(node.block, b.Metric)
     collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))

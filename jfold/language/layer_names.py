@@ -59,7 +59,7 @@ TUPLES = (
 
 
 def layer_key(function: Function) -> Hashable:
-    """Return a key that is equal for two `Function` blocks that are one layer.
+    """Return a hashable key, equal for `Function` blocks that are the same layer.
 
     Options have to be equal, and callables the same objects, or equal `External` ones.
     """
@@ -93,7 +93,7 @@ def adapt(function: Function) -> Called:
 
 
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
-    """Return the layer of a function; its parameters follow from inputs of these types.
+    """Return the layer of a function, with parameter specs for these argument types.
 
     Raises:
       TypeError: `init` does not take these inputs, a batched Flax module draws, or the
@@ -133,7 +133,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
 
 
 def _combines(fn: Callable[..., Any]) -> str:
-    """Return the name in `COMBINE` of a known function; '' for any other."""
+    """Return the name in `COMBINE` of a function such as `jnp.add`; '' for others."""
     return next((name for known, name in COMBINING if fn is known), '')
 
 
@@ -173,7 +173,7 @@ def _draw(init: Any, specs: Sequence[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """Return a type as `ShapeDtypeStruct`s, in its tuples and structs.
+    """Return `ShapeDtypeStruct`s, nested in tuples and structs as in the type.
 
     Args:
       rows: the length of a leading axis that each shape gets; `None` for no such axis.
@@ -184,7 +184,7 @@ def to_spec(type_: Type, rows: int | None = None) -> Specs:
 
 
 def to_type(value: object, rows: int | None = None) -> Type:
-    """Return the type of arrays in tuples, lists and structs; inverts `to_spec`.
+    """Return the type of nested arrays or specs; the inverse of `to_spec`.
 
     Args:
       rows: the length of a leading axis, which is left out; `None` for no such axis.
@@ -252,7 +252,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class Ranking:
-    """A base class of functions on the host that know an order of layers.
+    """A base class of host functions that fix the order in which layers are numbered.
 
     Attributes:
       ranks: by `layer_key` of a function, its place among those of its name.
@@ -264,7 +264,7 @@ class Ranking:
 def with_unique_names(
     layers: Mapping[Layer, Function], ranks: Mapping[Hashable, int]
 ) -> dict[Layer, Layer]:
-    """Return each layer with its final name: later ones of a name get a number.
+    """Return a renamed copy of each layer; a second `dense` becomes `dense_1`.
 
     Layers of one owner, as methods of one module, share a name and parameters. Those
     without parameters are numbered last, since nothing is stored under their names.
@@ -306,7 +306,7 @@ def with_unique_names(
 
 
 def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
-    """Return a renamed layer with the parameters of its group, all of one owner."""
+    """Return a renamed layer with the parameters of all layers in its group."""
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 
@@ -318,7 +318,7 @@ def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
 
 
 def _merge(one: Any, other: Any) -> object:
-    """Return the union of two trees of parameters; of what both have, that of `one`."""
+    """Return the union of two parameter trees; `one` wins where both have a leaf."""
     trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
     if trees[0] == trees[1]:  # always so for NNX
         return one

@@ -40,7 +40,7 @@ EMPTY_LIST = 'sequence', EMPTY
 
 @memoized
 def lazy_functions(root: b.Block) -> list[Lazy]:
-    """Return the lazy functions of an expression, in the order of their places."""
+    """Return the lazy functions of an expression, in the order of traversal."""
     return [block for block in users(root) if isinstance(block, Lazy)]
 
 
@@ -82,7 +82,7 @@ def learned_reader(
     history: tuple[tuple[Lazy, Any], ...],
     signature: tuple[str, ...],
 ) -> Reader:
-    """Return the reader of a lazy function whose registry is learned from data.
+    """Return the `Reader` of a lazy function, rebuilt by a replay of `history`.
 
     Args:
       signature: that of the registry elsewhere, with which this one must agree.
@@ -108,7 +108,7 @@ def learned_reader(
 
 @dataclass(eq=False)
 class Recorded:
-    """An expression with lazy functions, and what examples have shown of them.
+    """An expression with lazy functions, and the calls that they made on examples.
 
     Attributes:
       root: the expression, as it was written.
@@ -126,7 +126,7 @@ class Recorded:
     history: list[tuple[Lazy, Any]] = field(default_factory=list)
 
     def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
-        """Run the lazy functions on examples, to meet the kinds of their calls.
+        """Run the lazy functions on examples, to record the kinds of their calls.
 
         Args:
           skip_errors: leaves out examples on which they raise an error.
@@ -177,7 +177,7 @@ class Recorded:
                     self.history.append((lazy, data))
 
     def expression(self) -> b.Block:
-        """Return the expression without lazy functions, for the calls met so far.
+        """Return the expression with blocks in place of its lazy functions.
 
         Raises:
           TypeError: no example reaches a function.
@@ -200,7 +200,7 @@ class Recorded:
 
 
 def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
-    """Return what examples show of lazy functions; `None` for an expression without.
+    """Run the lazy functions of `root` on `like`; return `None` if there are none.
 
     Raises:
       TypeError: `like` is missing, or given where there is no lazy function.
@@ -221,7 +221,7 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
 
 
 class _Readers:
-    """The blocks that read nodes, for the entries of a registry."""
+    """A factory of the blocks that read nodes, one for each entry of a registry."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _Readers:
         return self.choices[key]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return the entry with the type of another one, but for empty lists."""
+        """Return the case whose type equals an entry's, up to empty lists."""
         entries = self.registry.entries
         for other in cases:
             if fits(entries[number].type, entries[other].type):
@@ -277,7 +277,7 @@ class _Readers:
         )
 
     def lazy(self, lazy: Lazy) -> b.Block:
-        """Return the block in place of a lazy function."""
+        """Return the block that replaces a lazy function."""
         registry = self.registry
         value = self.choice(registry.results[lazy])
         if registry.metrics:
@@ -348,7 +348,7 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
 
 
 def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
-    """Return a copy of an expression with other blocks in place of lazy functions."""
+    """Return a copy of an expression with each lazy function replaced."""
     known: dict[int, Any] = {}
     replace = functools.cache(replace)
 

@@ -24,7 +24,7 @@ NUMBERS = *SCALARS, np.generic, np.ndarray, jax.Array
 
 
 class Recording:
-    """The recording of the calls of a lazy function on one example.
+    """A recording of a lazy function's calls on one example.
 
     Attributes:
       registry: the entries of calls.
@@ -41,7 +41,7 @@ class Recording:
         self.memo: dict[Any, tuple[Any, ...]] = {}
 
     def run(self, lazy: Lazy, example: object) -> Node:
-        """Return the node of the result of a lazy function on an example.
+        """Run a lazy function on an example; return the node of its result.
 
         Raises:
           TypeError: the result is not made of values.
@@ -72,7 +72,7 @@ class Recording:
     # ---- what lazy functions call
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of a block on values and data, recorded, not computed."""
+        """Record a call of a block, without computing it; return its `Value`."""
         nodes: Sequence[Node]
         try:
             # Most calls have one or two arguments, which take no list here.
@@ -95,7 +95,7 @@ class Recording:
         return Value((number, *nodes), self) if is_own else self._foreign(arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of a call with any arguments, or for the first time."""
+        """Record a call that the table of known calls lacks, or one on plain data."""
         of_values = self.registry.of_values
         if not isinstance(block, b.Function) and block not in of_values:
             try:
@@ -119,7 +119,7 @@ class Recording:
         return self._opened((entry.number, *nodes), entry)
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of a lazy function that runs once for the same objects."""
+        """Return a lazy function's result, memoized by identity of the arguments."""
         owner = getattr(function, '__self__', None)
         key = (getattr(function, '__func__', function), id(owner), *map(id, arguments))
         if key in self.memo:
@@ -160,7 +160,7 @@ class Recording:
         return values[0]
 
     def constant(self, value: object, dtype: object) -> Any:
-        """Return the value of a number or an array of the data."""
+        """Return a number or an array of the data as a recorded value."""
         number = self.registry.numbers.get((value.__class__, dtype))
         node = self._constant(value, dtype) if number is None else (number, value)
         return Value(node, self)
@@ -190,7 +190,7 @@ class Recording:
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
-        """Collect a value for a metric, with `(label,)` or `()` beside it."""
+        """Record a value for the metric `name`; `label` is `(label,)` or `()`."""
         node = self.node(value)
         self.registry.metric(name, bool(label), node[0])
         self.observed.append(((name, bool(label)), node, *label))
@@ -198,7 +198,7 @@ class Recording:
     # ---- values and nodes
 
     def node(self, x: Any, takes_data: bool = False) -> Node:
-        """Return the node of an argument: a value, a constant, or parts of these.
+        """Return the node of an argument: a value, a constant or a container of these.
 
         Args:
           takes_data: whether what holds no values is an object of the data.
@@ -257,7 +257,7 @@ class Recording:
 
 
 def _holds_values(x: object) -> bool:
-    """Return whether there is a value in nested tuples, lists, dicts and structs."""
+    """Return whether nested tuples, lists, dicts and structs contain a `Value`."""
     waiting = [x]
     seen: dict[int, object] = {}  # data may contain themselves
     while waiting:

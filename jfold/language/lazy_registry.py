@@ -52,7 +52,7 @@ class NewCall(Exception):
 
 @dataclass(eq=False)
 class Entry:
-    """A kind of call.
+    """A kind of recorded call: a block at certain types of arguments.
 
     Attributes:
       number: its place among all entries, and the first item of its nodes.
@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def is_row(self) -> bool:
-        """A result with a row of its own, which several readers share.
+        """Return whether a result is recorded as one row, shared by all its readers.
 
         Numbers have a row for each reader, which takes less time than to share one.
         """
@@ -85,7 +85,7 @@ class Entry:
 
 @dataclass(eq=False)
 class Registry:
-    """The entries that recordings have met, by all that tells them apart.
+    """The entries of all kinds of calls that recordings have met.
 
     Attributes:
       entries: by number.
@@ -131,7 +131,7 @@ class Registry:
             raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
-        """Add the entries of the parts of a result with parts."""
+        """Add an entry for each part of a result that is a tuple or struct."""
         for k, part in enumerate(entry.type if isinstance(entry.type, Product) else ()):
             key = entry.type.form.keys[k] if isinstance(entry.type, StructType) else k
             item = self.entry(
@@ -141,7 +141,7 @@ class Registry:
             entry.items.append(item.number)
 
     def tensor(self, type_: TensorType) -> Entry:
-        """Return the entry of numbers and arrays of the data."""
+        """Return the entry of numbers and arrays of type `type_` in the data."""
         entry = self.known.get(('tensor', type_))
         if entry is not None:
             return entry
@@ -149,11 +149,11 @@ class Registry:
         return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
 
     def data(self) -> Entry:
-        """Return the entry of objects of the data."""
+        """Return the entry of plain Python objects in the data."""
         return self.entry(('data',), 'data', ObjectType(), lambda _: b.GetItem(1))
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
-        """Return the entry of a tuple, dict or dataclass of parts."""
+        """Return the entry of a tuple or struct whose parts are of these entries."""
         known = self.known.get(('parts', form, *numbers))
         if known is not None:
             return known
@@ -163,7 +163,7 @@ class Registry:
         return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)
 
     def _of(self, type_: Nested) -> Entry:
-        """Return the entry of tuples, dicts, dataclasses or lists of a type."""
+        """Return the entry of a container type: a tuple, struct or list."""
         if isinstance(type_, SequenceType):
             entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
         else:
@@ -174,7 +174,7 @@ class Registry:
         return entry
 
     def _joined(self, type_: Type) -> int:
-        """Return the number of the entry of a type that two examples have together.
+        """Return the entry number of a type merged from types with empty lists.
 
         Each has empty lists where the other may have items.
         """
@@ -186,7 +186,7 @@ class Registry:
         return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
-        """Return the entry of a list of items of one type.
+        """Return the entry of a list whose items are of these entries.
 
         Raises:
           TypeError: the items are of several types.
@@ -213,7 +213,7 @@ class Registry:
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
-        """Return the entry of a block called on arguments that these entries made.
+        """Return the entry of a call of `block` on arguments of these entries.
 
         Raises:
           TypeError: the block does not take arguments of these types.
@@ -254,7 +254,7 @@ class Registry:
         return entry
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
-        """Return an entry of the block whose types differ in empty lists alone."""
+        """Return an entry of `block` at argument types that differ in empty lists."""
         for key, entry in () if all(map(is_known, types)) else [*self.known.items()]:
             if isinstance(key, tuple) and key[0] is block and len(key) == 2:
                 if len(key[1]) == len(types) and all(map(fits, types, key[1])):
@@ -264,7 +264,7 @@ class Registry:
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
     ) -> Entry:
-        """Note the entries of the arguments of a call, found by `key` from now on."""
+        """Note which entries made the arguments of a call; index its entry by `key`."""
         if key not in self.known:
             with self.lock:
                 entry.inputs = entry.inputs or [{} for _ in numbers]
@@ -274,7 +274,7 @@ class Registry:
         return entry
 
     def _note(self, makers: dict[int, None], number: int, reader: str) -> None:
-        """Note that an entry has made a value that is read as those of `makers`.
+        """Add entry `number` to `makers`, the entries whose values one reader reads.
 
         Args:
           reader: the name of what reads it, for the error.
@@ -286,15 +286,15 @@ class Registry:
                 self.version += 1
 
     def signature(self) -> tuple[str, ...]:
-        """Return the types of the entries and what makes their arguments, as text."""
+        """Return a text per entry: its type and the makers of its arguments."""
         return tuple(f'{x.type} of {[*map(list, x.inputs)]}' for x in self.entries)
 
     def __deepcopy__(self, memo: object) -> Registry:
-        """Return a copy that meets new calls on its own."""
+        """Return an independent copy, which may record new calls of its own."""
         return replace(self.snapshot(), closed=self.closed, lock=threading.RLock())
 
     def snapshot(self) -> Registry:
-        """Return a closed copy, which knows what has been met so far."""
+        """Return a closed copy, which rejects new kinds of calls."""
         with self.lock:
             entries = [
                 replace(x, inputs=[{**y} for y in x.inputs]) for x in self.entries
@@ -307,7 +307,7 @@ class Registry:
             return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
-        """Note the entry of the result of a lazy function on an example.
+        """Record the entry of a lazy function's result on an example.
 
         Raises:
           TypeError: results before were of another type.
@@ -315,7 +315,7 @@ class Registry:
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Note the entry of a value of a metric.
+        """Record the entry of a value that a metric collects.
 
         Raises:
           TypeError: it has a list, or values before were of another type.
@@ -349,7 +349,7 @@ class Registry:
 
 
 def _merge_alike(entries: list[Entry]) -> None:
-    """Add what made parts of tuples and lists with empty lists to those with items.
+    """Add the makers of entries with empty lists to the entries that know the items.
 
     These are read by one block, since an empty list is a list of any items.
     """
@@ -372,7 +372,7 @@ class EmptyList(TypeError):
 
 
 def joined(type_: Type, other: Type) -> Type | None:
-    """Return the type that fits both types, whose lists may be empty.
+    """Return the common type of two types, where an empty list fits any list.
 
     It is `None` where they differ in more than empty lists.
     """
@@ -390,12 +390,12 @@ def joined(type_: Type, other: Type) -> Type | None:
 
 
 def fits(type_: Type, other: Type) -> bool:
-    """Return whether two types are equal, but for empty lists in the first."""
+    """Return whether `type_` equals `other` if an empty list equals any list."""
     return joined(type_, other) == other
 
 
 def is_known(type_: Type) -> bool:
-    """Return whether a type has no empty lists, whose items have an unknown type."""
+    """Return whether a type is free of empty lists, whose item type is unknown."""
     if isinstance(type_, Nested):
         return all(map(is_known, type_.parts))
     return not isinstance(type_, VoidType)
@@ -427,7 +427,7 @@ def _product(type_: Product) -> Body:
 
 
 def _applied(block: b.Block, count: int) -> Body:
-    """Return the body of calls of a block on `count` arguments."""
+    """Return a function that builds the block of a call on `count` arguments."""
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:

@@ -36,7 +36,7 @@ RETURNED: s.Symbol = s.Object('return')  # stands for a value after its `return`
 
 
 class Lines:
-    """The lines of one function of the source, and the state of writing them.
+    """A writer of one function of the source, with its lines so far.
 
     Attributes:
       g: the round that the function is written in.
@@ -119,7 +119,7 @@ class Lines:
         self.variables, self.used = before
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
-        """Write assignments of a value to new variables; return the value in these."""
+        """Write assignments of a value to new variables; return the new symbol."""
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
             if isinstance(x, s.Items):
@@ -144,7 +144,7 @@ class Lines:
             self.line(f'{left} = {right}')
 
     def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Return the value; assign it to a variable if it is an object's expression."""
+        """Assign an object to a variable unless it is in one; return the value."""
         if isinstance(value, s.Object) and not value.text.isidentifier():
             name = self.variable(wanted)
             self.line(f'{name} = {value.text}')
@@ -152,7 +152,7 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write the unpacking of an object `text` to variables; return its symbol."""
+        """Write code that unpacks an object into variables; return their symbol."""
         if isinstance(like, tuple):
             names = [
                 self.variable(wanted)
@@ -175,7 +175,7 @@ class Lines:
         return None if like is None else s.renamed(like, iter([text]))
 
     def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write the transposition of list `text` of objects; return a list per leaf."""
+        """Write code that transposes a list of tuples; return a list per leaf."""
         if isinstance(like, tuple):
             names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in names):
@@ -189,7 +189,7 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return the value, its producers joined with those at `key`; see `Round`."""
+        """Return the value with the producers of all values that meet at `key`."""
         return self.g.joined((self.name, key), value)
 
     # ---- loops
@@ -207,7 +207,7 @@ class Lines:
         return s.renamed(sequence.items, iter(names))  # sequences in it stay packed
 
     def opened(self, value: s.Symbol) -> s.Symbol:
-        """Write the unpacking of packed sequences in an item; return the item."""
+        """Write code that unpacks the sequences inside an item; return the item."""
 
         def leaf(x: s.Leaf) -> s.Symbol:
             return self.unpacked(x.item, x.text) if isinstance(x, s.Nested) else x
@@ -215,7 +215,7 @@ class Lines:
         return s.map_leaves(leaf, value)
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Write appends of a value to lists made at line `at`; return the lists."""
+        """Write code that appends a value to lists made at line `at`; return them."""
         wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
@@ -256,7 +256,7 @@ class Lines:
     def part(
         self, node: TypedUse | None, value: s.Symbol, tail: bool = False
     ) -> s.Symbol:
-        """Write an inner block, unless it is written for its operand; return its value.
+        """Write the code of an inner block, once per operand; return its value.
 
         `RETURNED` takes the place of the value if the lines end in a `return`, which
         they may if the outer block returns the value unchanged (`tail`).
@@ -288,7 +288,7 @@ class Lines:
     # ---- rows
 
     def row(self, rows: Rows, tape: Tape | None) -> str:
-        """Return the text of the index of the next row, or the first of `count`.
+        """Return the expression of the next row's index, or of the first of many.
 
         Args:
           tape: a tape of `rows`, whose length gives the index; `None` if in step.
@@ -315,7 +315,7 @@ class Lines:
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return the text of row number `base + row`; with `count`, of a `range`."""
+        """Return the expression of a row number, or of a `range` of `count`."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
@@ -334,7 +334,7 @@ class Lines:
         below: int | None = None,
         site: object = None,
     ) -> s.Tensor:
-        """Write an append of an object to a tape of constants; return its tensor.
+        """Write code that appends an object to a tape of constants; return its tensor.
 
         Ints must be in `[0, below)`, unless `below` is `None`; `site` is the use of a
         block that reads the object.
@@ -348,7 +348,7 @@ class Lines:
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
     ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return a row number's text with its `step`, or a new variable with `None`."""
+        """Return a row number as (expression, `step`) or (new variable, `None`)."""
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
@@ -362,7 +362,7 @@ class Lines:
         return [self.constants(KeyType(name), none) for name in streams]
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write an application of operation `o` of `Tables.listed`; return its outputs.
+        """Write code that records one row of operation `o`; return its outputs.
 
         One that is fused into its reader writes nothing: the reader records both.
         """
@@ -381,7 +381,7 @@ class Lines:
         return [replace(x, use=(use, k), level=use) for k, x in outputs]
 
     def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write the entries of one application on tapes; return its output tensors."""
+        """Write the entries on tapes of one application; return its output tensors."""
         g = self.g
         o = g.applied(o, inputs)
         rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
@@ -409,7 +409,7 @@ class Lines:
     def entries(
         self, rows: Rows, inputs: Sequence[s.Tensor], name: str, about: str
     ) -> list[tuple[Tape, str]]:
-        """Return (tape, entry text) per input of a row that is not in step."""
+        """Return (tape, expression) for each input of a row that needs an entry."""
         in_step, result = self.is_in_step(rows), []
         for k, tensor in enumerate(inputs):
             if in_step and tensor.step is not None and tensor.step[0] is self.region:
@@ -425,7 +425,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return per output the text of the level and maker bits of its row number."""
+        """Return the expression of a row number's level and maker for each output."""
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]

@@ -23,7 +23,7 @@ OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
 
 class Names:
-    """The names of one source.
+    """The names in one generated source, with the objects that they stand for.
 
     Attributes:
       values: the objects that the source refers to, by name.
@@ -65,7 +65,7 @@ class Names:
         return name
 
     def given(self, wanted: str, value: object) -> str:
-        """Return the name by which the source refers to an object; new on first use.
+        """Return the source's name for an object, reserved on first use.
 
         An object of `builtins` keeps its own name there.
         """
@@ -80,7 +80,7 @@ class Names:
         return self._name_of[id(value)]
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a dict; the same copy for equal dicts of a round."""
+        """Return a copy of a dict; equal dicts share one copy."""
         key = tuple(
             (type(k), k, type(v), v if isinstance(v, Hashable) else id(v))
             for k, v in table.items()

@@ -65,7 +65,7 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return the sequences in a value as pairs (number of the items' result, pairs).
+    """Return a pair per sequence: the number of its items' result, and inner pairs.
 
     The second item of a pair has the pairs of the sequences in those items.
 

@@ -117,7 +117,7 @@ def with_external(
 
 
 def as_asked(layers: Iterable[Layer], params: Any) -> Any:
-    """Return parameters in the pytree containers of the layers, if keys agree.
+    """Convert parameters to the pytree containers of the layers, if their keys agree.
 
     Those of an NNX module come in its own containers, those of a checkpoint in dicts.
     """
@@ -207,7 +207,7 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
 
 
 def _shown(leaf: Any) -> str:
-    """Return the dtype and shape of an array, for errors; of others the `repr`."""
+    """Return the dtype and shape of an array, for errors; else the `repr`."""
     if hasattr(leaf, 'dtype'):
         return f'{leaf.dtype}{list(leaf.shape)}'
     return f'{short_repr(leaf)}, which is no array'

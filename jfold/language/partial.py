@@ -20,12 +20,12 @@ Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
 
 
 class _TimeIsUp(Exception):
-    """An error for an expression that takes too long to read."""
+    """An error that ends a type inference after its time limit."""
 
 
 @dataclass(eq=False)
 class _Hurried(Inference):
-    """An inference that stops at a time; what is unknown then stays unknown.
+    """A type inference with a time limit, which leaves the other types unknown.
 
     Attributes:
       until: the time, by `time.perf_counter`.
@@ -36,7 +36,7 @@ class _Hurried(Inference):
     finished: list[TypedUse] = field(default_factory=list)
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Type one use of a block, or raise `_TimeIsUp`."""
+        """Infer the types of one use of a block, or raise `_TimeIsUp`."""
         if time.perf_counter() > self.until:
             raise _TimeIsUp
         use: TypedUse = yield super().visit_inline(block, input_, where)
@@ -54,7 +54,7 @@ class _Hurried(Inference):
 
 
 def all_types(typing: TypedExpression) -> Types:
-    """Return the types of all blocks in a typed expression, at their first use."""
+    """Return the input and output type of each block, at its first use."""
     waiting: list[TypedUse | None] = [*typing.declarations.values(), typing.root]
     types: Types = {}
     seen = set[TypedUse | None]([None])
@@ -68,7 +68,7 @@ def all_types(typing: TypedExpression) -> Types:
 
 
 def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
-    """Return the types in an expression of objects that follow within a time.
+    """Return the types that can be inferred in an expression within `seconds`.
 
     The rules of all blocks have to be registered (`jfold.lower`).
 
@@ -129,7 +129,7 @@ def result_type(block: b.Block) -> Type | None:
 
 
 def call_type(block: b.Block, arguments: tuple[Type, ...]) -> Type | None:
-    """Return the type of a block's result on arguments of these types, if they tell.
+    """Return the result type of a block on these argument types, or `None`.
 
     Raises:
       TypeError: the block does not take such arguments.

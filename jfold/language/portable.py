@@ -26,7 +26,7 @@ from jfold.program.operations import Layer, Program
 
 
 def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
-    """Return the arguments of `lower_typed` that give the same program.
+    """Return the arguments of `lower_typed` that rebuild the same program.
 
     They are its typed expression, whether operations are fused, and whether they are
     told apart to run outside of loops. The codecs here leave out what layers do.
@@ -78,23 +78,23 @@ class Codec:
 
 
 def codec(make: Callable[..., Any], *names: str) -> Codec:
-    """Return the codec of values that `make` builds from attributes, dotted or not."""
+    """Return the codec that stores attributes, such as 'a' or 'a.b', for `make`."""
     getters = [operator.attrgetter(name) for name in names]
     return Codec(lambda x: [get(x) for get in getters], make)
 
 
 def _fields(type_: type[Any]) -> Codec:
-    """Return the codec of a dataclass whose constructor takes all its fields."""
+    """Return the codec of a dataclass, which stores all its fields."""
     return codec(type_, *(x.name for x in fields(type_)))
 
 
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
-    """Return the codec of values that pickle, too, has `make` build."""
+    """Return the codec that stores the arguments that `__reduce__` returns."""
     return Codec(lambda x: x.__reduce__()[1], make, classes or None)
 
 
 def _keywords(make: Callable[..., Any], *names: str) -> Codec:
-    """Return the codec of values that `make` builds from attributes by their names."""
+    """Return the codec that stores attributes as keyword arguments of `make`."""
     return codec(lambda *values: make(**dict(zip(names, values, strict=True))), *names)
 
 
@@ -188,7 +188,7 @@ CODECS: dict[type, Codec] = {
 
 
 def class_of(value: object) -> type:
-    """Return the class whose codec writes a value, if it has one."""
+    """Return the class of a value under which `CODECS` has its codec, if any."""
     for base in b.Function, b.Record:  # a subclass as its base: its use has the rest
         if isinstance(value, base):
             return base

@@ -39,7 +39,7 @@ def endless_recursion(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
-    """Return the calls that pass on a declaration's own input, by type variables.
+    """Return each declaration's calls that pass on its own input unchanged.
 
     Used where typing fails, before there is a source to look at.
 

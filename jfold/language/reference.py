@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(eq=False)
 class Rows:
-    """The `Tensors` that record the rows of one example, table by table.
+    """An implementation of `Tensors` that records the rows of one example by table.
 
     Attributes:
       stop: a table and a row index; recording that row raises `Misfit`, which ends the

@@ -35,7 +35,7 @@ FEW_SITES = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that a round finds, and the next one starts from.
+    """The facts that a round of source generation passes on to the next one.
 
     Attributes:
       places: by the key of a `Rows`, the number of places that append to it.
@@ -98,7 +98,7 @@ class OperationChoice:
 
 
 class Round:
-    """The state of a round: the facts it starts from, and those it finds.
+    """The state of a round of source generation: old facts and new ones.
 
     Attributes:
       places, joins, levels, inputs, row_makers: facts that it finds, in the order of
@@ -193,7 +193,7 @@ class Round:
         return is_same and are_recurrent(program) == self.loops
 
     def program(self, operations: Sequence[Operation]) -> Operations:
-        """Return what the device runs, with the producers that the facts know of."""
+        """Return the device program of these operations, with the producers known."""
         return Operations(
             types=tuple(self.tables.types),
             layers=self.typing.layers,
@@ -227,7 +227,7 @@ class Round:
         return repr(self.operations[o])
 
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
-        """Note that a place applies `o` to inputs; return its number here.
+        """Record an application of `o` to inputs; return its number in this round.
 
         With `split` or `kinds`, a place may have another operation than `o`.
         """
@@ -251,14 +251,14 @@ class Round:
         return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:
-        """Return the set of producers that has one member, an output of `o`."""
+        """Return the set of producers whose only member is an output of `o`."""
         while len(self.bits) <= o:
             last = self.operations[len(self.bits) - 1]
             self.bits.append(self.bits[-1] + len(last.outputs))
         return 1 << self.bits[o] + output
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
-        """Return the text of an int whose level counts for `o`; '' if none does."""
+        """Return the expression of an int with the level to exceed; '' if none."""
         part = self.part[o]
         known = (bit for bit in results_in(tensor.makers) if bit < len(self.outputs))
         owners = {self.outputs[bit][0] for bit in known}
@@ -299,7 +299,7 @@ class Round:
     # ---- rows and makers
 
     def is_alone(self, key: Hashable) -> bool:
-        """Return whether, by the facts, one place alone appends rows with this key."""
+        """Return whether exactly one place appends rows with this key."""
         return self.facts.places.get(key) == 1
 
     def maker(
@@ -320,7 +320,7 @@ class Round:
         return maker
 
     def rows_of(self, o: int, inputs: int) -> Rows:
-        """Return the `Rows` of an operation, at first made with `inputs` columns."""
+        """Return the `Rows` of an operation, with `inputs` columns on first use."""
         key = 'operation', o
         if key not in self.rows:
             self.rows[key] = Rows(key, columns=[None] * inputs)
@@ -341,7 +341,7 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return the maker and tape of constants that a use `site` of a block reads.
+        """Return the maker and tape of constants that the use `site` reads from data.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
         """
@@ -372,7 +372,7 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return a value with the producers of join `key`, its own added to them.
+        """Add the producers of a value to join `key`; return it with all of them.
 
         Tensors of the value share a level if they do in every value of the join.
         """
@@ -390,7 +390,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return a template with the producers and levels that facts have of a join."""
+        """Return a template with the producers and levels known of join `key`."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -403,7 +403,7 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return a value with `makers`, the facts' producers, and a level per alias."""
+        """Return a value with `makers`, known producers, and a level per alias."""
         before = self.facts.joined.get(key, (0,) * len(makers))
         both = (a | b for a, b in zip(before, makers, strict=True))
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
@@ -447,12 +447,12 @@ class Round:
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Return per level the index of the first that is equal; of `None`, its own."""
+    """Return for each level the index of its first equal; `None` equals nothing."""
     first: dict[Any, int] = {}
     pairs = enumerate(levels)
     return tuple(k if x is None else first.setdefault(x, k) for k, x in pairs)
 
 
 def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return per index the first index with the same element in `a`, and in `b`."""
+    """Return for each index the first index with the same elements in `a` and `b`."""
     return first_of_each(zip(a, b, strict=True))

@@ -221,7 +221,7 @@ def _item_of_parts(
     hint: str,
     count: int = 2,
 ) -> Type:
-    """Return a variable for the item type of the first part of a tuple.
+    """Return a type variable for the items of the first part of a tuple.
 
     The second part has to be an object, all others sequences.
 
@@ -349,7 +349,7 @@ def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> li
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
-    """Write a list of `n` times each leaf of a value; return these as `Items.items`."""
+    """Write code that repeats each leaf of a value `n` times; return the lists."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         name = w.variable('repeated')

@@ -39,7 +39,7 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
-    """Return the type of an operand picked by numbers; void for `None`."""
+    """Return the type of an operand: a number is an index into `types`."""
     if isinstance(numbers, tuple):
         return TupleType(_type_of(number, types) for number in numbers)
     return VoidType() if numbers is None else types[numbers]

@@ -199,7 +199,7 @@ def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return the head line of each case, and the key for an error.
+    """Return the `if` or `elif` line of each case, and the key for an error.
 
     A head is an `if`, `elif` or `else`. Lines that compute the key are written to `w`.
     The key is an expression, or '' if the cases are exhaustive, so that none fails.

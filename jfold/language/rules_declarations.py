@@ -174,7 +174,7 @@ def _objects_in(x: object) -> list[Located]:
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return the key of `x`; raise `Misfit` if it cannot be computed or hashed."""
+    """Return the memo key of `x`; raise `Misfit` if it cannot be computed or hashed."""
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')

@@ -50,7 +50,7 @@ OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 @output_type.register
 def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
-    """Return a variable for the output type, bound once the input type is known.
+    """Return a type variable for the output, bound once the input type is known.
 
     The function is traced then. Raise TypeError if it cannot run on such inputs.
     """
@@ -168,7 +168,7 @@ def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
 
 
 def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write the application of a layer, if it computes any output; return outputs.
+    """Write the application of a layer, if it computes anything; return its outputs.
 
     An output that is an input or a constant is the symbol of that.
     """

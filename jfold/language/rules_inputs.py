@@ -205,7 +205,7 @@ def _(block: b.Void, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return the text of an expected key: a table's first ones, or a hashable value."""
+    """Return the phrase of an error that tells which keys were expected."""
     if not hashable:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))

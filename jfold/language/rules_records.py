@@ -89,7 +89,7 @@ def _(block: b.Pipe, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _flat_parts(node: TypedUse) -> list[TypedUse | None]:
-    """Return the parts of a pipe, with those of a pipe at its beginning inlined."""
+    """Return a pipe's parts, flattened: `a, b, c` for `(a >> b) >> c`."""
     # `a >> b >> c` is a pipe of a pipe and `c`. A shared pipe is memoized as a whole.
     parts = [*node.parts]
     while (first := parts[0]) is not None and isinstance(first.block, b.Pipe):
@@ -397,7 +397,7 @@ def _takes_no_input(part: Any) -> bool:
 
 
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
-    """Write `a, b = x` and the blocks on these items; return their values."""
+    """Write `a, b = x` and blocks on a and b; return their values."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:
@@ -420,7 +420,7 @@ def _ordinal(k: int) -> str:
 
 
 def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
-    """Write the reading of field `key` into a variable; return this.
+    """Write code that reads field `key` into a variable; return the variable.
 
     Args:
       x: an object, or a list of objects if `w.count` is set.

@@ -41,7 +41,7 @@ class Fill(enum.Enum):
 
 
 def _filled_by(block: b.Reduce) -> Fill | None:
-    """Return the padding of a reduction by groups; `None` if it goes by pairs."""
+    """Return the padding of short groups; `None` if a reduction goes by pairs."""
     if not (block.associative and isinstance(block.combine, b.Function)):
         return None
     fn = block.combine.fn
@@ -52,7 +52,7 @@ def _filled_by(block: b.Reduce) -> Fill | None:
 
 
 def _is_by_groups(node: TypedUse) -> bool:
-    """Return whether a use of `Reduce` combines items by groups, and not by pairs."""
+    """Return whether a `Reduce` combines groups of up to eight items, not pairs."""
     combine = node.parts[0]
     assert combine is not None
     # A group would have one random key for all its steps.
@@ -124,7 +124,7 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 def _reduced_group(
     group: list[Any], combine: TypedUse, node: TypedUse, state: Walk
 ) -> object:
-    """Return a group reduced by one operation; an only item is itself the result.
+    """Return a group reduced by one operation; a single item is returned unchanged.
 
     For maximum and minimum its last item is repeated up to the size of an operation.
     """
@@ -137,7 +137,7 @@ def _reduced_group(
 
 
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
-    """Write a loop that combines pairs of neighbours; return the value that is left."""
+    """Write a loop that combines neighbours in pairs; return the last value left."""
     combine = node.parts[0]
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
@@ -255,7 +255,7 @@ def _write_function(
 def _group_lines(
     name: str, o: int, size: int, items: list[Any], fill: str, w: Lines
 ) -> list[str]:
-    """Return lines that record `items` as one group, and return its row numbers.
+    """Return code that records `items` as one group and returns its row numbers.
 
     Args:
       fill: the text of the item that pads a short group; '' if none is short.
@@ -291,7 +291,7 @@ def _group_lines(
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """Return `<level of the highest entry> + ` as text; '' if no level counts."""
+    """Return the code `<level of the highest entry> + `; '' if no level counts."""
     g = w.g
     if not g.is_recurrent(o):
         return ''

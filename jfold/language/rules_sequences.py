@@ -58,7 +58,7 @@ def unify_items(
     broadcast: bool = False,
     of: Type | None = None,
 ) -> None:
-    """Unify `item` with the type of the items of the input, once that is known.
+    """Unify `item` with the item type of the input, once that is known.
 
     Args:
       broadcast: whether a broadcast, an endless sequence, is accepted.
@@ -90,7 +90,7 @@ def unify_items(
 
 
 def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
-    """Return a variable for a sequence of `item`, which is endless if the input is."""
+    """Return a type variable for a sequence of `item`, endless if the input is."""
     output = state.types.fresh()
 
     def link(head: Type) -> None:

@@ -16,7 +16,7 @@ KEYWORD = Parameter.KEYWORD_ONLY
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
-    """Return the parameters of a function; `None` if it tells none, as some in C."""
+    """Return a function's parameters; `None` if it has no signature, as some in C."""
     try:
         return [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
@@ -36,12 +36,12 @@ def _takes_any_number(fn: Callable[..., Any]) -> bool:
 
 
 def _is_setting(parameter: Parameter) -> bool:
-    """Return whether a parameter has a default but `None`, an optional input's."""
+    """Return whether a parameter has a default other than `None`."""
     return not any(parameter.default is x for x in (Parameter.empty, None))
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the parameters whose default, not `None`, `count` inputs would replace."""
+    """Return the parameters with non-`None` defaults that `count` inputs would fill."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
@@ -53,7 +53,7 @@ def input_names(function: Function) -> list[str]:
 
 
 def keyword_names(function: Function) -> list[str]:
-    """Return the names of the parameters that are keywords alone, without keys."""
+    """Return the names of keyword-only parameters, without random keys."""
     names = [x.name for x in _parameters(function.fn) or () if x.kind is KEYWORD]
     return [name for name in names if name not in function.rngs]
 
@@ -66,7 +66,7 @@ def inputs_of_init(function: Function) -> list[str]:
 
 
 def takes_specs(init: Callable[..., Any]) -> bool:
-    """Return whether an `init` takes specs of the inputs after the key."""
+    """Return whether `init` takes a key and specs of the inputs, not a key alone."""
     inputs = [x for x in _positional(init) if not _is_setting(x)]
     return _takes_any_number(init) or len(inputs) != 1
 
@@ -128,14 +128,14 @@ def _init_binds(init: Callable[..., Any], count: int, error: Exception) -> bool:
 
 
 def _takes_shape(init: Callable[..., Any]) -> bool:
-    """Return whether `init` has the parameters of `jax.nn.initializers`."""
+    """Return whether `init` takes (key, shape, dtype), as in `jax.nn.initializers`."""
     return [x.name for x in _positional(init)[1:3]] == ['shape', 'dtype']
 
 
 def _binds(
     fn: Callable[..., Any], count: int, error: Exception, keys: Iterable[str] = ()
 ) -> bool:
-    """Return whether a function takes `count` arguments; by the error if unsure.
+    """Return whether a function takes `count` inputs; in doubt, judge by `error`.
 
     If the signature tells, the error is ignored: it may come from a call inside.
     """
@@ -156,6 +156,6 @@ def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> b
 
 
 def _lacks_init(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether a Python function takes one argument more: its parameters."""
+    """Return whether a Python function takes one more argument, such as parameters."""
     plain = inspect.isfunction(inspect.unwrap(fn)) and not _takes_any_number(fn)
     return plain and _can_bind(fn, count + 1)

@@ -35,7 +35,7 @@ from jfold.types import (
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """A Python object; `kind` is its class, or `None` if the class is not known."""
+    """The symbol of a Python object; `kind` is its class, `None` if unknown."""
 
     text: str = ''
     kind: type | None = None
@@ -43,7 +43,7 @@ class Object:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor, in the source the number of its row; or a list of numbers.
+    """The symbol of a tensor: a row number in the source, or several.
 
     Attributes:
       name: the text of the number, or of the list.
@@ -64,7 +64,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The text, for a reader that is no operation; the reader is noted in `use`."""
+        """The expression, for a reader that is no operation; `use` notes the reader."""
         if self.use is not None:
             self.use[0].readers.add(None)
         return self.name
@@ -72,7 +72,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A sequence of length `n`; each leaf of `items` is a list of that length."""
+    """The symbol of a sequence of length `n`: a list per leaf of an item."""
 
     items: Symbol
     n: str = ''
@@ -80,7 +80,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """A leaf of `Items` whose items are sequences: a list of packed sequences."""
+    """The symbol of a list of packed sequences; a leaf of `Items`."""
 
     text: str
     item: Items  # a template
@@ -88,7 +88,7 @@ class Nested:
 
 @dataclass(frozen=True, eq=False)
 class Endless:
-    """A value repeated without end, as by `Broadcast`."""
+    """The symbol of a value repeated without end, as by `Broadcast`."""
 
     item: Symbol
 
@@ -100,7 +100,7 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """Return the template of any value of a type; `number` numbers tensor types."""
+    """Return the template of all values of a type; `number` numbers tensor types."""
     if isinstance(type_, TensorType):
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):
@@ -158,7 +158,7 @@ def map_leaves(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
 
 
 def texts(value: Symbol) -> Iterator[str]:
-    """Yield the texts of all leaves and lengths of a value, left to right."""
+    """Yield the expressions of all leaves and lengths of a value, left to right."""
     for part in parts(value):
         if isinstance(part, Items):
             yield part.n
@@ -168,7 +168,7 @@ def texts(value: Symbol) -> Iterator[str]:
 
 
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """Return a value with other texts, one per leaf, and a sequence's length `n`.
+    """Return a value with new expressions, one per leaf, and a new length `n`.
 
     Of tensors the type and the producers are kept, but not `step`, `use` and `level`.
     """
@@ -197,7 +197,7 @@ def blank(value: Symbol) -> Any:
 
 
 def template_of(value: Symbol) -> Symbol:
-    """Return the template of a value, with classes of objects and levels of tensors."""
+    """Return the template of a value, with object classes and tensor levels."""
 
     def leaf(value: Leaf) -> Symbol:
         if isinstance(value, Tensor):
@@ -208,19 +208,19 @@ def template_of(value: Symbol) -> Symbol:
 
 
 def listed(item: Symbol) -> Symbol:
-    """Return the template of lists of values, one per leaf, given that of one value."""
+    """Return the template of lists, one per leaf, given the template of an item."""
     return map_parts(lambda x: Nested('', x) if isinstance(x, Items) else x, item)
 
 
 def in_list(part: Leaf | Items, name: str) -> Symbol:
-    """Return the symbol of a list `name` of values like a part of one."""
+    """Return the symbol of the list `name` whose items are like `part`."""
     if isinstance(part, Items):
         return Nested(name, blank(part))
     return renamed(part, iter([name]))
 
 
 def one_of_lists(items: Symbol) -> Symbol:
-    """Return the template of one item, given a value that is lists of items."""
+    """Return the template of an item, given one list per leaf; inverts `listed`."""
     return map_parts(lambda x: x.item if isinstance(x, Nested) else x, items)
 
 
@@ -228,7 +228,7 @@ def one_of_lists(items: Symbol) -> Symbol:
 
 
 def makers(value: Symbol) -> Iterator[ProducerSet]:
-    """Yield the producers of each tensor in a value, and in its nested sequences."""
+    """Yield the producers of each tensor in a value, sequences included."""
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf.makers
@@ -237,7 +237,7 @@ def makers(value: Symbol) -> Iterator[ProducerSet]:
 
 
 def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
-    """Return a value with other producers, in the order in which `makers` yields."""
+    """Return a value with other producers, in the order of `makers`."""
 
     def leaf(value: Leaf) -> Leaf:
         if isinstance(value, Tensor):
@@ -250,12 +250,12 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """Yield the level token of each tensor in a value, without those in sequences."""
+    """Yield the level token of each tensor in a value, sequences excluded."""
     return (part.level for part in parts(value) if isinstance(part, Tensor))
 
 
 def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
-    """Return a value with other level tokens, in the order in which `levels` yields."""
+    """Return a value with other level tokens, in the order of `levels`."""
 
     def leveled(part: Leaf | Items) -> Symbol:
         return replace(part, level=next(others)) if isinstance(part, Tensor) else part
@@ -267,7 +267,7 @@ def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
 
 
 def packed(value: Symbol) -> str:
-    """Return an expression of one Python object for a value."""
+    """Return the expression that packs a value into one Python object."""
     if value is None:
         return 'None'
     if isinstance(value, tuple):
@@ -278,7 +278,7 @@ def packed(value: Symbol) -> str:
 
 
 def in_parentheses(texts: list[str]) -> str:
-    """Return the expression of a tuple of these items."""
+    """Return the expression of a Python tuple of these items."""
     return f'({", ".join(texts)}{"," if len(texts) == 1 else ""})'
 
 

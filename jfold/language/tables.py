@@ -18,7 +18,7 @@ from jfold.types import KeyType, TensorType, TupleType, Type, tensors
 
 @dataclass(eq=False)
 class Tables:
-    """The numbers of types, operations and constants, in order of first use.
+    """A numbering of types, operations and constants, in order of first use.
 
     Attributes:
       types, operations: numbers by type, and by operation.
@@ -60,7 +60,7 @@ class Tables:
         is_straight: bool = False,
         stops: frozenset[int] = frozenset(),
     ) -> int:
-        """Return the number of a layer applied at certain types, new on first use.
+        """Return the number of the operation of a layer at these types.
 
         Args:
           inputs: the type of the operand; the keys that the layer draws with come
@@ -82,7 +82,7 @@ class Tables:
         return self.operations[operation]
 
     def computing(self, node: TypedUse) -> int:
-        """Return the number of the operation that a use of a function applies.
+        """Return the number of the operation that a use of a function runs.
 
         The operation has no outputs that are forwarded inputs or constants.
         """
@@ -101,7 +101,7 @@ class Tables:
         return self.operation(combine.layer, items, item, from_left=size > 2)
 
     def _computing(self, node: TypedUse) -> int:
-        """Return the operation of a use: of the layer, or of its computed outputs."""
+        """Return the number of a use's operation, for its computed outputs alone."""
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         inputs, outputs = (
@@ -132,7 +132,7 @@ class Tables:
         return self.known[key]
 
     def zeros(self, type_: TensorType) -> int:
-        """Return the number of the constant of zeros of a tensor type."""
+        """Return the number of the zero constant of a tensor type."""
         if type_ in self.known:
             return self.known[type_]
         return self.constant(type_, np.zeros(type_.shape, type_.dtype))

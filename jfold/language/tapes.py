@@ -21,7 +21,7 @@ from jfold.language import symbols as s
 
 @dataclass(eq=False)
 class Tape:
-    """A list of the source.
+    """A list in the source, to which each row appends its entries.
 
     Attributes:
       name: its variable.
@@ -63,7 +63,7 @@ class Maker:
 
 @dataclass(eq=False)
 class Rows:
-    """A table of rows, of an operation, of constants or of a result.
+    """A table whose rows belong to an operation, to constants or to a result.
 
     Attributes:
       key: the same in every round.
@@ -78,7 +78,7 @@ class Rows:
 
 @dataclass(eq=False)
 class Region:
-    """Straight-line code of the source, whose rows may be in step (`lines`).
+    """A piece of straight-line source code, whose rows may share one index.
 
     Attributes:
       row: the variable with the index of its rows; '' before there is one.

@@ -21,7 +21,7 @@ from jfold.types import TupleType, Type
 
 @dataclass(eq=False, repr=False)
 class TypedUse:
-    """The use of a block, with types, or all its uses on one value.
+    """The use of a block, with its types, or all uses on one value.
 
     Attributes:
       where: the path to its first use, as `Pipe[1].Record['left']`.
@@ -72,7 +72,7 @@ class TypedUse:
 
 @dataclass(frozen=True, eq=False)
 class TypedExpression:
-    """A typed expression, which prints with an indented line for each use of a block.
+    """An expression with types, which prints as an indented line for each use.
 
     Attributes:
       root: the use of the outermost block.
@@ -88,12 +88,12 @@ class TypedExpression:
 
     @functools.cached_property
     def results(self) -> tuple[tuple[Kind, Type], ...]:
-        """Per result (a table of returned rows), its kind and the type of a row."""
+        """The kind and row type of each result, a table of returned rows."""
         return rows_of(self.root.output, self.metrics)
 
     @functools.cached_property
     def metric_numbers(self) -> dict[str | None, int]:
-        """By the name of each metric, the index of its result in `results`."""
+        """The index in `results` of each metric, by name."""
         return {kind.name: r for r, (kind, _) in enumerate(self.results)}
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ ITSELF = (
 
 
 class Mismatch(Exception):
-    """Two types cannot be made equal; the message is a hint, or empty."""
+    """An error: two types cannot be made equal; the message is a hint, or empty."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Unifier:
         return variable
 
     def head(self, type_: Type) -> Type:
-        """Return the type that a bound variable stands for; any other type itself.
+        """Return the type that a variable is bound to; any other type itself.
 
         Variables inside the result are not replaced. If a chain of variables ends in
         one that is not bound, that one is returned.
@@ -64,7 +64,7 @@ class Unifier:
         return self.bound.get(last, last)
 
     def _last(self, type_: Type) -> Type:
-        """Return the last variable of a chain of bound ones; any other type itself."""
+        """Return the last variable in a chain of bound ones; any other type itself."""
         last = type_
         while isinstance(then := self.bound.get(last), TypeVariable):
             last = then
@@ -147,7 +147,7 @@ class Unifier:
                 self.bound[last] = tuple_type
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
-        """Return whether a variable is in a type, which binding would make infinite."""
+        """Return whether a type contains a variable: binding would make it infinite."""
         # By id, since types are graphs: a part may stand in many places.
         waiting = [self.resolve(type_)]
         seen: set[int] = set()

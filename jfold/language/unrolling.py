@@ -61,7 +61,7 @@ Unrolled: TypeAlias = tuple[Generator, str, OperationChoice, frozenset[int]]
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
 ) -> Unrolled | None:
-    """Return a program of which as much as can be runs outside of loops.
+    """Return a program that runs as much as possible outside of loops.
 
     `None` if nothing does: if there are more than `MOST` uses, or if no segment sum is
     before or behind all loops.
@@ -100,7 +100,7 @@ def unroll_rounds(
 def _split(
     tables: Tables, chosen: OperationChoice, levelled: Iterable[int]
 ) -> tuple[Generator, OperationChoice]:
-    """Return the last round with an operation for each use, and the choice behind it.
+    """Generate source with an operation for each use; return its round and choice.
 
     Args:
       levelled: the operations whose uses may be recurrent.
@@ -113,7 +113,7 @@ def _split(
 def _unrolled(
     g: Generator, parts: Parts, text: str, chosen: OperationChoice
 ) -> Unrolled | None:
-    """Return a program with what runs outside of loops; `None` if nothing does."""
+    """Return the program and its operations outside of loops; `None` if none."""
     applied = parts.applied
     return (g, text, chosen, applied) if applied or not g.operations else None
 
@@ -123,7 +123,7 @@ def _unrolled(
 
 @dataclass(frozen=True)
 class Parts:
-    """The recurrent operations of a program.
+    """The recurrent operations of a program: segment sums, and those in loops.
 
     Attributes:
       program: the program.
@@ -137,7 +137,7 @@ class Parts:
 
     @property
     def sums_are_in_a_row(self) -> bool:
-        """A program whose segment sums have operations with neighbouring numbers."""
+        """Return whether the operations of each segment sum are numbered in a row."""
         parts = (part.operations for part in components(self.program))
         sums = [part for part in parts if self.sums.issuperset(part)]
         return all(part[-1] - part[0] + 1 == len(part) for part in sums)
@@ -174,7 +174,7 @@ def _parts_of(g: Generator) -> Parts:
 
 
 def _is_segment_sum(program: Operations, part: Component) -> bool:
-    """Return whether a component is sums of numbers, or extrema without a gradient.
+    """Return whether a component adds numbers, or takes extrema without gradient.
 
     The gradient of an extremum goes to all items that have it, by the tree in which
     they are compared: so it is taken level by level, unless nothing asks for it.
@@ -192,7 +192,7 @@ def _is_segment_sum(program: Operations, part: Component) -> bool:
 
 
 def _is_stopped(program: Operations, part: Component) -> bool:
-    """Return whether no gradient flows back to a component's one type of results."""
+    """Return whether no gradient flows back to the results of a component."""
     (t,) = program.operations[part.operations[0]].outputs
     if not program.types[t].differentiable:
         return True
@@ -233,7 +233,7 @@ def _around(parts: Parts) -> tuple[set[int], set[int]]:
 def _staged_operations(
     split: Generator, parts: Parts, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
-    """Return per place the number of its operation, and the operations by component.
+    """Return the operation number of each place, and the operations by component.
 
     Uses of one operation on one stage get the same new operation.
 
@@ -264,7 +264,7 @@ def _staged_operations(
     to = [1 << first[numbers[place]] + k for place, k in output_places(apart)]
 
     def translated(makers: ProducerSet) -> ProducerSet:
-        """Return producers as outputs of the new operations."""
+        """Return producers, renumbered as outputs of the new operations."""
         return union(to[bit] for bit in results_in(makers))
 
     # A new operation may read what any of its uses may read.
@@ -281,7 +281,7 @@ def _staged_operations(
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
-    """Return per use the length of the longest chain before it in its component.
+    """Return the stage of each use: its depth among the uses of its component.
 
     Args:
       split: the program with an operation for each use.

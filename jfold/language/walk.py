@@ -124,7 +124,7 @@ class Tensors(Protocol):
         """Return the tensor of type `type_` of a length `n`."""
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Return 2 to 8 items of type `item`, reduced by the layer of `combine`."""
+        """Reduce 2 to 8 items of type `item` by the layer of `combine`."""
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Collect `x` for the metric `name`: a value, or a pair of value and label."""
@@ -202,7 +202,7 @@ class Walk:
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
     def anew(self, node: TypedUse | None, x: object) -> Call:
-        """Return the call of a block on one of many inputs, with an empty memo."""
+        """Return a block's call with an empty memo, as for each item of `Map`."""
         node, x, _ = self.part(node, x)
         return node, x, {}
 
@@ -326,7 +326,7 @@ def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
 
 
 def plain(value: object) -> Any:
-    """Return a value with each `Located` object, at any depth, without its path."""
+    """Return a value with every `Located` object unwrapped, at any depth."""
     return run(_plain(value))
 
 
@@ -341,7 +341,7 @@ def _plain(value: object) -> Steps[Any]:
 
 
 def zero_of(type_: Type, node: TypedUse, state: Walk) -> Any:
-    """Return tensors of zeros in tuples as a type has them; sequences are `[]`."""
+    """Return zero tensors, nested in tuples as in a type; sequences are `[]`."""
     if isinstance(type_, Product):
         return tuple(zero_of(item, node, state) for item in type_)
     if isinstance(type_, SequenceType):
@@ -361,7 +361,7 @@ def tensor_leaves(x: object) -> Iterator[Any]:
 
 
 def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
-    """Return the next tensors of an iterator, nested as in a type; void is `None`."""
+    """Return tensors from an iterator, nested as in a type; void becomes `None`."""
     if isinstance(type_, Product):
         return tuple(in_tuples(part, tensors) for part in type_)
     return None if isinstance(type_, VoidType) else next(tensors)

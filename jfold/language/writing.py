@@ -28,17 +28,17 @@ READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 @functools.singledispatch
 def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write a block into `w`; return its value, or `RETURNED` after a `return`."""
+    """Write the code of a block into `w`; return its value, or `RETURNED`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def reads_no_items(fn: object) -> bool:
-    """Return whether a function takes no items out of an iterator it is given."""
+    """Return whether a function consumes no items of an iterator it is given."""
     return any(fn is x for x in READS_NO_ITEMS)
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return the text of an argument for a user's function `fn`.
+    """Return the expression of an argument for a user's function `fn`.
 
     In the source it raises `TypeError` for an iterator, which `fn` could use up.
     """
@@ -48,7 +48,7 @@ def argument_text(fn: object, text: str) -> str:
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
-    """Return a value made of objects as one; with `w.count`, as a list of objects."""
+    """Return a value packed into one object; with `w.count`, a list of objects."""
     if isinstance(value, s.Object):
         return value
     if w.count is None:
@@ -71,7 +71,7 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 
 
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
-    """Write a look-up in a table; return the entry.
+    """Write code that looks a key up in a dict; return the entry.
 
     Args:
       table: the name of a dict in the source.
@@ -87,19 +87,19 @@ def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def listed(text: str, w: Lines) -> s.Object:
-    """Write an assignment of a list, given as a text, to a variable; return that."""
+    """Write `values = <text>`, with a new variable; return the variable."""
     name = w.variable('values')
     w.line(f'{name} = {text}')
     return s.Object(name)
 
 
 def literal(value: object, w: Lines) -> str:
-    """Return the text of a plain value; of others, the name that source gives them."""
+    """Return the literal of a plain value; of others, a name in the source."""
     return repr(value) if type(value) in PLAIN else w.g.given('default', value)
 
 
 def number(value: SupportsIndex) -> str:
-    """Return the text of an int; raise `TypeError` if a file held something else."""
+    """Return an int as text, or raise `TypeError` for a value of another class."""
     return str(operator.index(value))
 
 
@@ -109,7 +109,7 @@ def braced(text: str) -> str:
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """Write the look-up of an item of a sequence; return it, sequences inside packed.
+    """Write code that indexes a sequence; return the item, inner sequences packed.
 
     Args:
       index: its text; the source raises `IndexError` if it is out of range.
@@ -122,7 +122,7 @@ def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
 def for_each_leaf(
     value: s.Symbol, wanted: str, text: Callable[[s.Leaf], str], w: Lines
 ) -> s.Symbol:
-    """Write an assignment of `text` of each leaf to a variable; return these."""
+    """Write `variable = text(leaf)` for each leaf; return the value in variables."""
     names = []
     for leaf in s.leaves(value):
         names.append(w.variable(wanted))
@@ -131,14 +131,14 @@ def for_each_leaf(
 
 
 def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
-    """Write a slice of a sequence; return the sequence that is left."""
+    """Write code that slices a sequence; return the slice."""
     parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
     text = ':'.join('' if x is None else number(x) for x in parts)
     return cut(value, text, w)
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write all lists of a sequence with subscript `text`; return it, of length `n`."""
+    """Write subscripts `[text]` of all lists of a sequence; return the new sequence."""
     items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text
@@ -169,7 +169,7 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
 
 
 def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
-    """Return a value that has items, but not endlessly many, as a sequence."""
+    """Return a value as a sequence that is not endless."""
     result = sequence(value, w)
     assert isinstance(result, s.Items)
     return result
@@ -178,7 +178,7 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write a list per leaf: the `text` of that leaf in each of several values.
+    """Write a list per leaf: the `text` of that leaf in each value of `parts`.
 
     Returns:
       The lists, in the structure of the values.
@@ -200,7 +200,7 @@ def side_by_side(
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
-    """Return a sequence, its length assigned to a variable if it is an expression."""
+    """Return a sequence, its length an int or a variable; write the assignment."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
     name = w.variable('n')
@@ -209,7 +209,7 @@ def counted(value: s.Items, w: Lines) -> s.Items:
 
 
 class Branches:
-    """A choice of cases that is being written.
+    """A writer of the cases of one `if`, `elif`, `else` chain.
 
     Each case assigns to the same variables, or returns if the function returns the
     choice. The caller writes the lines `if ...:` and `else:` before each case.
@@ -220,7 +220,7 @@ class Branches:
         self.like = None if returns else variables(w.g.template(node.output), w)
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
-        """Write a case, a block applied to `value`; `None` stands for zeros."""
+        """Write the code of a case: a block applied to `value`, or zeros for `None`."""
         with self.case() as values:
             if case is None:
                 values.append(zeros_written(self.node.output, self.w))
@@ -229,7 +229,7 @@ class Branches:
 
     @contextlib.contextmanager
     def case(self) -> Iterator[list[s.Symbol]]:
-        """Write a case: the lines written inside, and the value added to the list."""
+        """Open a case: the caller writes its lines, then adds its value to the list."""
         w, values = self.w, list[s.Symbol]()
         before = w.tail
         with w.case():
@@ -255,7 +255,7 @@ class Branches:
 
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """Return a value like a template in new variables; nothing is written."""
+    """Return a template's value in new variables, without writing code."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         if isinstance(x, s.Items):
