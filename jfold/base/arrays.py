@@ -105,7 +105,7 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the index of the axis of rows, or `None` if there is none.
+    """Return the axis of length 2 in `two` and 3 in `three`, or `None`.
 
     Args:
       two, three: the specs of one array, traced at two and at three rows.

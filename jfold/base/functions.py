@@ -52,7 +52,7 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def take_item(key: object) -> Callable[[Any], Any]:
-    """Return the function from `x` to `x[key]`, cached so that its uses are one layer.
+    """Return the function `x -> x[key]`, cached so that its uses are one layer.
 
     Raises:
       TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.
@@ -62,7 +62,7 @@ def take_item(key: object) -> Callable[[Any], Any]:
 
 @functools.cache
 def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Return the function of `take_item`, given the key as `frozen` returns it."""
+    """Return the function `x -> x[key]` for a key in the form of `frozen`."""
     key = _thawed(parts)
 
     def item(x: Any) -> Any:
@@ -72,7 +72,7 @@ def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def frozen(key: object) -> tuple[Any, ...]:
-    """Return a key as a hashable tuple, its class first: `True` equals 1."""
+    """Return a key as a hashable tuple, its class first, as `True` equals 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
     return (tuple, *map(frozen, key)) if isinstance(key, tuple) else (type(key), key)

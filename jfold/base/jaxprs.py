@@ -57,7 +57,7 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return an environment of constants and arguments; if not `strict`, of the first.
+    """Return the environment of a jaxpr before its first equation.
 
     Raise ValueError if `strict` and the number of arguments differs.
     """
@@ -163,7 +163,7 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr without repeats: common subexpressions of `_SIZELESS` run once."""
+    """Return a jaxpr without common subexpressions of primitives in `_SIZELESS`."""
     jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
@@ -219,7 +219,7 @@ def depends(closed: core.ClosedJaxpr, pulled: bool = False) -> list[set[int]]:
 
 
 def passed(closed: core.ClosedJaxpr) -> list[int | None]:
-    """Return, for each output, the index of the argument passed on as it, or `None`.
+    """Return, for each output, the index of the argument that it equals, or `None`.
 
     An output is `None` if it is computed or constant. Nested `jit`s are looked into.
     """
@@ -263,7 +263,7 @@ def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:
-    """Return whether each equation of a jaxpr runs once, with JAX's own reverse.
+    """Return whether a jaxpr is straight-line code with JAX's own derivatives.
 
     It is false with loops, branches, checkpoints, `custom_vjp` rules or effects.
     """
@@ -291,7 +291,7 @@ def _is_jaxpr(value: object) -> bool:
 def reachable(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """Return the equations that make or depend on `sources`, and variables reached.
+    """Return the equations that make or depend on `sources`, and their variables.
 
     The variables are `sources` and all results of these equations.
     """

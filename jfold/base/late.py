@@ -15,11 +15,11 @@ _loaders: list[Callable[[str], Any]] = []
 
 
 def bind_late(load: Callable[[str], Any]) -> None:
-    """Set the function that imports another one, by its name."""
+    """Set the function `load(name)` that imports the functions of `late`."""
     _loaders[:] = [functools.cache(load)]
 
 
 def late(name: str) -> Callable[..., Any]:
-    """Return the function of this name; `import jfold` has said where it is."""
+    """Return the function `name` of jfold, imported at its first use."""
     function: Callable[..., Any] = _loaders[0](name)
     return function

@@ -16,7 +16,7 @@ LONG = 64  # the number of look-ups without use after which it drops others
 
 
 class Memoized:
-    """A base class whose instances hold the memo of `memoized` functions of them.
+    """A base class whose instances store the memos of `memoized` functions.
 
     The memo is freed with the instance, and is not pickled. A cache at module level
     would keep programs alive, with their functions and data, that nobody uses any more.
@@ -30,7 +30,7 @@ _CACHE = '_kept'
 
 
 class Stays:
-    """A base class of objects that can be copied; pickling raises TypeError.
+    """A base class of objects that can be copied, but not pickled.
 
     They hold what was compiled for this process.
     """

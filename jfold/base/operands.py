@@ -29,7 +29,7 @@ QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 
 
 def _left(fn: Operator) -> Operator:
-    """Return the method of an operator with the wire on its left, as `__add__`."""
+    """Return the method for `wire + x` or another operator, such as `__add__`."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -39,7 +39,7 @@ def _left(fn: Operator) -> Operator:
 
 
 def _right(fn: Operator) -> Operator:
-    """Return the method of an operator with the wire on its right, as `__radd__`."""
+    """Return the method for `x + wire` or another operator, such as `__radd__`."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -219,7 +219,7 @@ def open_scope(block: object, sources: tuple[object, ...]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """The source `block[key]`: one item of the result of a block, by key or index."""
+    """A source `block[key]`: one item of a block's result, by key or index."""
 
     block: Any
     key: Any
@@ -252,7 +252,7 @@ def map_sources(source: object, fn: Callable[[Any], Any]) -> Any:
 
 
 def pack_sources(sources: tuple[Any, ...]) -> Any:
-    """Return the only source itself, several as a tuple, or `None` without sources."""
+    """Return a single source itself, several as a tuple, none as `None`."""
     return sources[0] if len(sources) == 1 else sources or None
 
 
@@ -285,7 +285,7 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
 
 
 def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return the source of a question about parameter `name`, for the error, or ''.
+    """Return the text of a type query in bytecode, as `x is None`, or ''.
 
     Args:
       before: the instruction before the parameter is loaded.

@@ -57,7 +57,7 @@ class Form:
         return tuple(parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index from 0 of the part that `value[key]` is, or `None`.
+        """Return the index from 0 of the part `value[key]`, or `None`.
 
         `None` means that `key` is no int (bools are none), or is out of range.
 
@@ -130,7 +130,7 @@ class StructForm(Form):
         return jax.tree.unflatten(self.structure, parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index of the part whose key equals `key` in value and class.
+        """Return the index of the part whose key has the value and class of `key`.
 
         Return `None` if there is none.
         """
