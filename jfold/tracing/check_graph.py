@@ -90,7 +90,7 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield ranges (first, end) of examples with at most `BLOCK` nodes, or of one."""
+    """Yield (first, end) of ranges of examples with at most `BLOCK` nodes, or one."""
     nodes = np.zeros(graph.examples + 1, np.int64)  # before each example, in all tables
     for table in graph.operations:
         nodes += table.first
@@ -195,7 +195,7 @@ class _Values(Memoized):
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
-    """Return the values of a graph that is part of one with `before` examples more."""
+    """Return the values of a graph that was cut out after `before` examples."""
     tables, types = graph.constants + graph.operations, len(graph.constants)
     begins, counts = number_values(operations, graph.examples, tables)
     first = tuple(map(first_of, counts))
@@ -252,7 +252,7 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """Return the indices [rows] among all values of type `t` of the values read.
+    """Return the index [rows] of each value read among all values of type `t`.
 
     Args:
       column: [rows] of `table`, the value numbers within the example of each row.

@@ -218,7 +218,7 @@ def _wider_advice(array: Array, target: np.dtype[Any]) -> str:
 
 
 def _survived(array: Array, result: Array) -> Array:
-    """Return which numbers of `array` the cast `result` still holds, as bools.
+    """Return a mask of the numbers that the cast of `array` to `result` kept.
 
     Casting back must give equal numbers; from floats to floats, only overflow is loss.
     """

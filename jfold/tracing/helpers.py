@@ -149,7 +149,7 @@ def grouped(
 
 
 def made_with_rest(results: list[Any], values: Sequence[Any]) -> list[Any]:
-    """Append the last of an odd number of `values`, which no pair has, to `results`.
+    """Append the unpaired last item of an odd number of `values` to `results`.
 
     Return `results`, which holds what was made of the pairs of `values`.
     """

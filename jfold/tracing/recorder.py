@@ -49,7 +49,7 @@ ENTRY = (1 << ROW) - 1  # their mask
 
 @dataclass(frozen=True)
 class Column:
-    """The place on tapes of an operation's input, or of a result's tensor.
+    """The tapes of one input of an operation, or of one tensor of a result.
 
     Attributes:
       tape: the index of the tape with its row numbers; -1 if it is in step.
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Place:
-    """The place on tapes of the rows of an operation or a result.
+    """The tapes of the rows of an operation or a result.
 
     Attributes:
       end: the end of the tape whose length counts the rows.
@@ -166,7 +166,7 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return the attribute `parts`: by maker, (part, end or `None`)."""
+        """Return for each maker its part in `value_parts`, and the end of its tape."""
         p, r = self.program, self.recording
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
         result: dict[int, tuple[int, int | None]] = {}
@@ -199,7 +199,7 @@ class Reader:
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """Return the graph of a number of examples; see `graph_of`."""
+        """Return the graph of a number of examples from `ends` and tapes."""
         p, r, e = self.program, self.recording, examples
         firsts = np.zeros((r.ends, e + 1), np.int64)  # lengths before each example
         if e:
@@ -228,7 +228,7 @@ class Reader:
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Return per type the table of examples' constants, and offsets by end.
+        """Return the table of examples' constants of each type, and offsets by end.
 
         Where several tapes hold constants of a type, an example's constants stand tape
         by tape in the table. The offsets [examples] of the end of such a tape count the
@@ -388,7 +388,7 @@ class _Entries:
     def columns(
         self, place: Place, entries: Array, rows: int, steps: bool = True
     ) -> list[Any]:
-        """Return per column at a place its entries [rows].
+        """Return the entries [rows] of each column at a place.
 
         Args:
           entries: `self.numbers` or `self.raw`.
