@@ -210,7 +210,7 @@ class Value(Operand):
         return self.recording.call(function_of(fn), operands)
 
     def count(self) -> int | None:
-        """Return `None`: the items of a value cannot be asked for."""
+        """Return `None`, as a value does not tell its number of items."""
         return None
 
     @api_boundary
