@@ -95,7 +95,7 @@ def _listen(
 
 
 def _begin(event: str, value: float, **options: str | int) -> None:
-    """Start a line if what is compiled from now on applies a model.
+    """Start a progress line if the function being compiled applies a model.
 
     JAX calls this at the begin of each of its events, with the time. A logger without
     warnings shows no line.

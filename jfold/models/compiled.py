@@ -74,7 +74,7 @@ class CompiledStep:
         specs = iter(self.specs)
 
         def adopted(x: Any) -> Any:
-            """Return a leaf; JAX refuses more schedules than there were."""
+            """Return a leaf; a schedule of an equal model gets the next spec."""
             if not _is_schedule(x) or (spec := next(specs, None)) is None:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
@@ -118,7 +118,7 @@ class _Recipe:
     holders: tuple[int | str, ...]
 
     def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
-        """Return the step compiled for `specs`, one for each schedule it is given."""
+        """Return the step compiled for `specs`, one per schedule in its arguments."""
         specs = iter(specs)
         leaves = [abstract(next(specs)) if _is_capacity(x) else x for x in self.leaves]
         args, options = jax.tree.unflatten(self.tree, leaves)
@@ -149,7 +149,7 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """Compile a step; see `Model.precompile`, also for errors.
+    """Compile a step ahead of time, for the capacities among its arguments.
 
     Args:
       adopt: reserves a capacity in the model and returns its spec.

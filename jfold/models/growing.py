@@ -29,7 +29,7 @@ def growing(
     batches: Iterable[object],
     record: Callable[[], T],
 ) -> T:
-    """Return `record()`; if it meets calls that the program lacks, again after growth.
+    """Return `record()`; retry it with a larger program if it meets new calls.
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
@@ -96,7 +96,7 @@ def adopted(
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return parameters without those of layers that the program met later.
+    """Return parameters without those of layers that were added later.
 
     Args:
       layers, newest: the layers of the program, and of the one that it has become.
