@@ -223,7 +223,7 @@ class KeyType(TensorType):
 
 
 class Product(Nested):
-    """A base class of tuples and structs: their values hold one value of each item."""
+    """A base class of tuple and struct types, whose values hold a value per item."""
 
     items: tuple[Type, ...]
     form: Form = TUPLE
