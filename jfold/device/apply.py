@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The execution of what takes no turns: plain JAX, without loops.
+"""The execution of operations outside of loops, as plain JAX.
 
 Each operation runs a single time, on all rows that there is room for, after those that
 it reads. There is no shared buffer. An input that reads all results of an operation, in
@@ -84,7 +84,7 @@ def apply_all(
       weights: by operation, list of arrays, each [*shape].
       indices: [size] int32, the index array.
       constants: by type [rows, *shape].
-      in_loops: runs what takes turns, between what is before and behind it.
+      in_loops: runs the loops, between the components before and behind them.
     """
     state = State(execution, Batch(execution.layout, indices, constants))
     order = phases(execution.program)
@@ -111,7 +111,7 @@ def _apply_component(state: State, c: int, weights: ByOperation) -> None:
 
 
 def _entering(state: State, number: int) -> Array:
-    """Return the rows [rows, *shape] of an output that loops read."""
+    """Return the rows [rows, *shape] of output `number`, which loops read."""
     execution = state.execution
     o, k = output_places(execution.program)[number]
     t, rows = execution.operations[o].outputs[k], execution.layout.region[o]
@@ -123,9 +123,9 @@ def _entering(state: State, number: int) -> Array:
 
 
 def _checked(execution: Execution, tensors: Arrays) -> Arrays:
-    """Return the tensors; their reverse raises if a function has no gradient.
+    """Return tensors unchanged; their reverse raises if a function has no gradient.
 
-    The error has a note with the name of the layer, which JAX's own error lacks.
+    The error has a note with the name of the layer.
     """
     kernels = execution.kernels.values()
     if all(jaxprs.is_straight(kernel.forward(2)) for kernel in kernels):
@@ -134,9 +134,9 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 
 
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
-    """Return result tensor `number`; its reverse checks, and passes the cotangent on.
+    """Return a tensor unchanged; its reverse raises if a function has no gradient.
 
-    It raises if an operation that the tensor depends on has no gradient.
+    Checked are the operations that tensor `number` depends on.
     """
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
@@ -179,7 +179,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return the extent of a table: an operation, or a result behind all operations."""
+    """Return the `Extent` of a table (operation or result): its rows and real rows."""
     layout, count = state.execution.layout, _count(state, table, reads)
     rows = [*layout.region, *layout.results][table]
     anything = _allows_any_finite(state, table, reads)
@@ -189,8 +189,8 @@ def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
 def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
     """Return the number [] of real rows of a table, an operation or a result.
 
-    Values read in place and their readers share one such scalar: XLA would compile
-    equal code again for each scalar that it reads.
+    Values read in place and their readers share one scalar, since XLA would compile
+    equal code again for each.
     """
     batch, first = state.batch, len(state.execution.operations)
     parts = in_place_parts(reads)

@@ -88,9 +88,9 @@ def backward(
     saved: Saved,
     cotangents: MaybeZeros,
 ) -> tuple[dict[int, list[Array | None]], dict[int, Array | None]]:
-    """Return the gradients of weights, and of what was computed before the loops.
+    """Return the gradients of weights, and of outputs computed before the loops.
 
-    By operation, and by number of an output; `None` if known to be zero.
+    Two dicts: by operation, and by number of the output; `None` if known to be zero.
 
     Args:
       pullbacks: by operation, the reverse of those through which cotangents flow.
@@ -134,7 +134,7 @@ def backward(
 
 
 def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
-    """Return the cotangents [rows, *shape] of what was computed before the loops.
+    """Return the cotangents [rows, *shape] of outputs computed before the loops.
 
     They are by number of the output; `None` if known to be zero.
     """
@@ -170,7 +170,7 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Return the number of writes to buffers of cotangents that the loop also reads.
+    """Return how many writes a level makes to edge buffers that it also reads.
 
     One tile of each of the operations, all of one component, is counted.
     """
@@ -187,10 +187,10 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """Run the reverse of a tile, maybe with rows that earlier tiles have finished.
+    """Run the reverse of a tile, also of its rows that earlier tiles have reversed.
 
-    Such rows are of this level, or past its end. They read the same edges and residuals
-    as before, so the same numbers are written to the same places.
+    Such rows, of this level or past its end, read the same edges and residuals as
+    before, so the same numbers are written to the same places.
 
     Args:
       several: whether edge buffers are written more than once in a level.
@@ -280,7 +280,7 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Buffers:
-    """Write the cotangents of a tile's inputs; return all edges.
+    """Write the cotangents of a tile's inputs to edge buffers; return the buffers.
 
     Each goes to its edge row, the place where one use of a value leaves its cotangent.
 
@@ -385,10 +385,10 @@ def _read_stashes(
 
 
 def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
-    """Return the state, and gradients of trained weights from all rows of an operation.
+    """Compute weight gradients over all rows of an operation; return state, gradients.
 
-    They come from stashes, or from both halves of the reverse, run here: then nothing
-    is stored in between, and results that nobody uses are dead code to XLA.
+    Gradients come from stashes, or from both halves of the reverse, run here: then
+    nothing is stored in between, and results that nobody uses are dead code to XLA.
     """
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
@@ -471,7 +471,7 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
 
 
 def _types(reads: Reads) -> set[int]:
-    """Return the numbers of the types of values that have cotangents."""
+    """Return the numbers of the tensor types that have cotangents."""
     execution = reads.execution
     outputs = [t for x in execution.operations for t in x.outputs]
     entering = phases(execution.program).entering & execution.trainable

@@ -50,11 +50,11 @@ class Batch:
 
     @property
     def empty(self) -> Array:
-        """The `n`, [] int32, where up to 1/n of a wide tile may be empty."""
+        """The number n, [] int32: up to 1/n of a wide tile may be empty."""
         return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
-        """Return first row and end of an operation on a level, two scalars [] int32."""
+        """Return first row and end of an operation's rows on a level, [] int32 each."""
         component = self.layout.component[operation]
         columns = self.layout.tables[component][1]
         first = level * columns + self.layout.column[operation]

@@ -32,7 +32,7 @@ Saved: TypeAlias = dict[int, Arrays]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Residuals:
-    """The rows of each operation that are stored for later.
+    """The buffers of residuals and stashes of each operation.
 
     Attributes:
       saved: by operation, list of arrays [size, ...] that the forward pass stores for
@@ -47,12 +47,12 @@ class Residuals:
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
-    """Return the values of a type [size, *shape], maybe constants alone."""
+    """Return the values of a type [size, *shape]: its buffer, or only constants."""
     return values[t] if t in values else jnp.asarray(batch.constants[t])
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Return zeros like `spec`, with a few rows more; see `xla.extra_rows`."""
+    """Return zeros like `spec`, with spare rows so that XLA merges no two buffers."""
     rows, *shape = spec.shape
     return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
@@ -84,7 +84,7 @@ def take(buffer: Array, rows: Array) -> Array:
 def scattered(
     combine: Callable[..., Array], buffer: Array, rows: Array, at: Array
 ) -> Array:
-    """Combine rows [count, ...] with those of a buffer [size, ...], one by one.
+    """Scatter rows [count, ...] into a buffer [size, ...], combined with its rows.
 
     Args:
       combine: `lax.scatter_add`, `lax.scatter_max` or `lax.scatter_min`.
@@ -109,7 +109,7 @@ def write(buffer: Array, rows: Array, first: Number) -> Array:
 
 
 def interleave(rows: Arrays) -> Array:
-    """Return the rows of n arrays, each [count, ...], in turns: [n * count, ...]."""
+    """Interleave the rows of n arrays, each [count, ...], to [n * count, ...]."""
     if len(rows) == 1:
         return rows[0]
     count, *shape = rows[0].shape

@@ -47,7 +47,7 @@ def hoist_from_checkpoints(
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """Run a checkpoint, after all of its equations that depend on no rows.
+    """Run a checkpoint; those of its equations that depend on no rows run first.
 
     Args:
       operands: list of arrays, each [*shape].

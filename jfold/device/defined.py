@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check for functions that are plainly defined everywhere.
+"""A check that functions and their derivatives are finite on finite arguments.
 
-Such a function and its derivative are finite wherever the arguments are finite, but for
-overflow. On spare (padding) rows a cotangent of zero is enough then: nothing of those
-rows gets into any gradient.
+Overflow does not count; other such functions may fail the check. On spare (padding)
+rows a cotangent of zero is enough then: nothing of those rows gets into any gradient.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _DEFINED = jaxprs.MOVES | frozenset(
 
 
 def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
-    """Return whether a jaxpr is a function that is plainly defined everywhere.
+    """Return whether a jaxpr and its derivative are surely finite on finite arguments.
 
     Args:
       own_rules: whether to check derivatives that a user gives by `custom_jvp`, too;
@@ -37,7 +36,7 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
-    """Return whether one equation is plainly defined everywhere."""
+    """Return whether an equation is surely finite on finite operands."""
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
@@ -71,7 +70,7 @@ def _is_finite(constant: object) -> bool:
 
 
 def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
-    """Return the jaxpr of an equation with its tangents.
+    """Return the jaxpr of the `jvp` of an equation in its float operands.
 
     It maps operands and tangents of the float operands to results and their tangents.
     """

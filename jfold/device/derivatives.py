@@ -190,7 +190,7 @@ Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 def differentiable(
     function: Callable[[Arrays], Any], derived: Callable[[Arrays, MaybeZeros], Derived]
 ) -> Callable[[Arrays], Any]:
-    """Return a function of arrays, each [*shape], to a pytree, with its own derivative.
+    """Return `function` with a derivative of its own, which serves both modes.
 
     Args:
       derived: maps arguments and their tangents to results, reverse and operands of the

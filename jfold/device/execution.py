@@ -53,7 +53,7 @@ T = TypeVar('T')
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """A way to run a program: all that is needed but the arrays.
+    """The static data that running a program needs: kernels, layout and tensors.
 
     Attributes:
       spec: the program, with capacities and options.
@@ -77,7 +77,7 @@ class Execution:
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The execution of what runs in loops, which returns what is read from them."""
+        """The execution of the loops, whose tensors are the values read outside."""
         applied = self.program.applied
         if not applied:
             return self
@@ -104,7 +104,7 @@ class Execution:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """The operations of the program, with those whose capacity is zero."""
+        """All operations of the program, also those whose capacity is zero."""
         return self.program.operations
 
     def shift(self, o: int) -> int:
@@ -150,7 +150,7 @@ class Execution:
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
-        """The policies, by operation, if all results have a cotangent.
+        """The policy of what each operation stores, if all results have a cotangent.
 
         A function without a gradient stores nothing: taking its gradient raises later.
         """
@@ -242,7 +242,7 @@ class Execution:
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """Return, by operation that cotangents reach, its reverse and where it runs.
+        """Return the `Pullback` of each operation that cotangents reach, by its number.
 
         Args:
           used: which of the returned tensors have a cotangent.
@@ -285,9 +285,9 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Return whether cotangents of early inputs are written to edge rows.
+        """Return whether cotangents of `reverse.early_inputs` are written to edge rows.
 
-        They are not for sums, whose inputs all have the cotangent of the output.
+        Sums write none, since all inputs have the cotangent of the output.
         """
         is_sum = self.reverse.kernel.operation.is_sum
         return bool(self.reverse.early_inputs) and not is_sum
@@ -299,9 +299,9 @@ class Pullback:
 
     @property
     def defers(self) -> bool:
-        """Return whether the reverse is cut: the loops store stashes for the late half.
+        """Return whether gradients of weights are taken after the loops, from stashes.
 
-        The late half gives gradients of weights and cotangents of late inputs.
+        So are cotangents of late inputs, which no loop waits for.
         """
         waits = self.to_weights or bool(self.reverse.late_inputs)
         return waits and self.is_recurrent and self.stores

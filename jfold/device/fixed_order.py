@@ -162,7 +162,7 @@ def _adds_rows(equation: core.JaxprEqn) -> bool:
 
 
 def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
-    """Return row indices [rows] from 0 on; `count` for rows that a scatter drops.
+    """Return row indices [rows], clipped, or `count` for rows that a scatter drops.
 
     Args:
       mode: clips indices into the table, or drops those outside.

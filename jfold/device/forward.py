@@ -147,7 +147,7 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Buffers:
-    """Return the values, with the outputs of a tile written, after its inputs are read.
+    """Return value buffers with a tile's outputs, written after its inputs are read.
 
     Args:
       gathered: numbers of the inputs that were read.
@@ -220,7 +220,7 @@ def _new_values(
     entering: Mapping[int, Array],
     extra: Iterator[int],
 ) -> Buffers:
-    """Return value buffers by type: constants, what was computed before, then zeros."""
+    """Return value buffers by type: constants, outputs of earlier components, zeros."""
     program, inside = execution.program, in_buffers(execution.program)
     values = {}
     for t in sorted({t for o in inside for t in program.operations[o].outputs}):
@@ -261,7 +261,7 @@ def _new_hoisted(
 
 
 def _buffer(execution: Execution, o: int, row: Spec) -> Spec:
-    """Return the spec of a buffer for residuals of an operation, from that of one."""
+    """Return the spec of a buffer of residuals, each like `row`, of an operation."""
     return buffer_spec(execution.layout.region[o] + execution.shift(o), row)
 
 

@@ -81,11 +81,11 @@ def hoisted_bytes(kernel: Kernel) -> int:
 def inputs_read(
     kernel: Kernel, known: tuple[int, ...], wanted: tuple[int, ...] = ()
 ) -> frozenset[int]:
-    """Return the numbers of the inputs that outputs, or products, are computed from.
+    """Return the numbers of the inputs that outputs or `wanted` products depend on.
 
     Args:
       known: numbers of products that are computed before.
-      wanted: numbers of the products, if not of the outputs.
+      wanted: numbers of products; if empty, outputs are meant.
     """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     read = _variables_read(kernel, known, wanted)
@@ -103,7 +103,7 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
 def _variables_read(
     kernel: Kernel, known: Sequence[int], wanted: Sequence[int]
 ) -> set[core.Var]:
-    """Return the variables that are read for outputs or products, as `inputs_read`."""
+    """Return the variables that outputs, or `wanted` products, are computed from."""
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     products = kernel.products(2)
     atoms = [products[k] for k in wanted] or jaxpr.outvars

@@ -148,18 +148,18 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def row_axes(self) -> dict[int, int]:
-        """The axis of rows of each product that has one, by number of the product."""
+        """The row axis of each product that has one, by number of the product."""
         pairs = zip(self.products(2), self.products(3), strict=True)
         axes = [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
         return {k: axis for k, axis in enumerate(axes) if axis is not None}
 
     def product_row(self, number: int) -> Spec:
-        """Return the spec of one row of a product, by number of the product."""
+        """Return the spec of one row of product `number`."""
         return one_row(jaxprs.spec(self.products(2)[number]), self.row_axes[number])
 
     @property
     def rules(self) -> Rules:
-        """The rules by primitive that `reproducible` needs; {} without it."""
+        """The rules by primitive that fix the order of sums, if `reproducible`."""
         return fixed_order.RULES if self.reproducible else {}
 
     # Arguments of the jaxprs here and in the reverse are flat: trained weights, other
@@ -194,7 +194,7 @@ class Kernel(Memoized):
         return self.operation.layer.batched and self._of_tile(2).has_linear_rules
 
     def staged(self, rows: int) -> Hoisted:
-        """Return the layer's function in two stages, weights and the rest.
+        """Return the layer's function in two stages: to weights, then to outputs.
 
         It is a function of a tile of `rows` rows if `takes_tiles`, else of one row.
         """
@@ -288,7 +288,7 @@ class Kernel(Memoized):
 
     @memoized
     def is_defined(self, rows: int) -> bool:
-        """Return whether the operation on `rows` rows is plainly defined everywhere."""
+        """Return whether the operation is surely finite on finite inputs."""
         return is_defined(self.forward(rows))
 
     # ---- transposed matrices that narrow tiles share
@@ -318,7 +318,7 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Return, by variable of a jaxpr, the transposes that it need not compute.
+        """Return the values of a jaxpr's transposes that are known, by variable.
 
         Args:
           closed: the jaxpr of a tile of `rows` rows, forward or reverse.
@@ -331,7 +331,7 @@ class Kernel(Memoized):
     # ---- specs
 
     def all_real(self, rows: int) -> jax.Array:
-        """Return a mask [rows] bool that says that all rows are real."""
+        """Return a mask [rows] bool of ones: all rows are real."""
         return cast_varying(jnp.ones(rows, bool), self.varying)
 
     def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
@@ -352,7 +352,7 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def depends(self) -> list[set[int]]:
-        """The numbers of the arguments of the jaxpr that each output depends on."""
+        """The jaxpr arguments, by number, that each output depends on."""
         return jaxprs.depends(self.forward(2))
 
     @functools.cached_property

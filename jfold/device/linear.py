@@ -69,7 +69,7 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Return tangents of outputs of types that have them, each [*shape]."""
+        """Return the tangents of outputs that have one, each [*shape]."""
 
         # A function of arguments with tangents alone: for others JAX would use zeros.
         def of_moving(moving: Arrays) -> Arrays:
@@ -162,7 +162,7 @@ def tangents_of(
     tangents: MaybeZeros,
     outputs: Arrays,
 ) -> MaybeZeros:
-    """Return the tangents of a function's outputs, differentiable in both modes.
+    """Return the tangents of `outputs`, differentiable in both modes.
 
     Args:
       known: the arguments, each [*shape].
@@ -187,7 +187,7 @@ def tangents_of(
 
 
 def maybe_zero(tangent: Any) -> Array | None:
-    """Return a tangent or cotangent [*shape], `None` if JAX writes it as a zero."""
+    """Return a tangent or cotangent [*shape]; `None` for a symbolic zero of JAX."""
     zero = tangent is None or isinstance(tangent, SymbolicZero | ad.Zero)
     return None if zero or tangent.dtype == jax.dtypes.float0 else tangent
 
@@ -199,7 +199,7 @@ def scatter_list(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
 
 
 def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """Return the values at the places that are true."""
+    """Return the values at the true places."""
     return [x for x, here in zip(values, places, strict=True) if here]
 
 

@@ -52,7 +52,7 @@ _CALLS = frozenset(
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
-    """Return whether all results of a jaxpr are plainly linear in its last arguments.
+    """Return whether a jaxpr is known to be linear in its last arguments.
 
     Args:
       fixed: number of the first arguments, which are held fixed.
@@ -96,7 +96,7 @@ def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
 
 
 def _sum(operands: Forms, places: Sequence[int]) -> Form:
-    """Return the `Form` of a function that is linear in some operands together.
+    """Return the `Form` of an equation linear in some operands jointly, as `add`.
 
     Args:
       operands: the forms of all operands.
@@ -115,7 +115,7 @@ def _sum(operands: Forms, places: Sequence[int]) -> Form:
 
 
 def _product(operands: Forms) -> Form:
-    """Return the `Form` of a function that is linear in each operand by itself."""
+    """Return the `Form` of an equation linear in each operand alone, as `mul`."""
     if Form.ZERO in operands:
         return Form.ZERO
     others = [form for form in operands if form is not Form.FIXED]

@@ -156,7 +156,7 @@ class CountedLoops(_Pass):
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """Run the chunks that have nodes; return carry and sums of gradients."""
+        """Run the chunks that have real rows; return carry and sums of gradients."""
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(row: Array, carry: Summed[Carry]) -> tuple[Array, Summed[Carry]]:
@@ -172,7 +172,7 @@ class CountedLoops(_Pass):
         return done
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Return rows of a buffer [size, *shape], for each of `places` [n, *shape].
+        """Return the rows [n, *shape] of a buffer at each index array in `places`.
 
         A CPU reads them where they are needed.
         """
@@ -183,7 +183,7 @@ class CountedLoops(_Pass):
         return xla.isolated_slice(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Return rows, each [rows, *shape], as they are: a CPU copies nothing."""
+        """Return `rows` unchanged: a CPU copies nothing."""
         return rows
 
 
@@ -251,7 +251,7 @@ class FixedLoops(_Pass):
         return _repeated(-(-room // rows), step, carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Return rows of a buffer [size, *shape], for each of `places` [n, *shape]."""
+        """Return the rows [n, *shape] of a buffer at each index array in `places`."""
         return xla.gathered(buffer, places)
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
@@ -262,7 +262,7 @@ class FixedLoops(_Pass):
         return slice_rows(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Return rows, each [rows, *shape], read before what depends on them."""
+        """Return `rows` unchanged, gathered before what depends on them."""
         return xla.materialized(rows)
 
 

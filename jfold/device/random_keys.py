@@ -157,10 +157,10 @@ def with_keys(
 def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
-    """Return keys [n, 2] uint32, from their places.
+    """Derive keys [n, 2] uint32 from a seed, example identities, and numbers of keys.
 
     Args:
-      places: [n, 2], row of the example, and number of the key in the example.
+      places: [n, 2], row of the example, and number of the key in it.
       seed: [2] uint32, of the stream.
       ids: [examples] uint32, or `None` for row indices.
       before: [] number of examples in the shards before this one.

@@ -81,7 +81,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """The rows of an operation or a result, real ones first.
+    """The numbers of rows and of real rows of an operation or a result.
 
     Attributes:
       rows: number of rows.
@@ -142,7 +142,7 @@ class Read:
 
 
 def reads_of(execution: Execution, table: int) -> list[Read]:
-    """Return how the inputs of an operation, or the tensors of a result, are read."""
+    """Return a `Read` for each input of an operation, or each tensor of a result."""
     program, sections = execution.program, execution.layout.sections
     producers = sources(program)
     columns = zip(
@@ -204,7 +204,7 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
-    """Return all constants of a type, or all of an output, [rows, *shape]."""
+    """Return the rows [rows, *shape] of a slot that is read in place."""
     program = state.execution.program
     assert read.slot.part is not None
     t, table, k = value_parts(program)[read.slot.part]
@@ -223,7 +223,7 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
 def combined(
     state: State, summands: Array, section: Section, rows: int, combines: str
 ) -> Array:
-    """Return sums, or extrema without a gradient, [rows, *shape] of [n, *shape].
+    """Return segment sums, or extrema without a gradient, [rows, *shape].
 
     Args:
       section: of the index array, [n] numbers: the row of the sum that each summand
@@ -245,7 +245,7 @@ def combined(
 
 
 def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) -> Array:
-    """Return the largest or smallest [rows, *shape] of items [n, *shape].
+    """Return segment maxima or minima [rows, *shape] of items [n, *shape].
 
     Args:
       to: [n] the row that each item belongs to; rows without items are zero.
@@ -343,7 +343,7 @@ def _parts(
 
 
 def _among(parts: Iterable[Produced], rows: Array) -> Array:
-    """Return indices [n] into the concatenation of `parts`, for rows [n] of a type."""
+    """Map row numbers [n] of a type to row indices into the concatenated `parts`."""
     first, *others = parts
     shift, before = -first.first, len(first.rows)
     # Where a batch reads nothing at all, all rows are 0, and may be before `first`.

@@ -42,7 +42,7 @@ def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A decision on the products of an operation that are stored.
+    """The choice of an operation's products that the forward pass stores.
 
     Attributes:
       kernel: the kernel of the operation.

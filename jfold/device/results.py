@@ -55,14 +55,14 @@ def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
 
 
 def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
-    """Return what is read from loops, in the order of `Phases.leaving`."""
+    """Return the tensors that are read from loops, in the order of `Phases.leaving`."""
     return _tensors(spec, phases(spec.program).leaving)
 
 
 def _tensors(
     spec: Spec, wanted: Mapping[Place, ProducerSet]
 ) -> tuple[ResultTensor, ...]:
-    """Return what is read at places; `wanted` has the producers."""
+    """Return the tensor that is read at each place, given its possible producers."""
     program, places = spec.program, layout(spec)
     behind = phases(program).outputs_behind
     return tuple(

@@ -81,7 +81,7 @@ class Split:
         return variable in jaxprs.read_by(self.late, self.late_outputs)
 
     def is_read_before(self, index: int, variable: core.Var) -> bool:
-        """Return whether all that reads an argument runs before a variable.
+        """Return whether an argument's last reader runs before a variable is computed.
 
         Then the variable, of the early half, may be stored in the place of argument
         `index`.

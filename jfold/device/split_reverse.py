@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitReverse(Memoized):
-    """The split form of a reverse.
+    """The reverse of a kernel in two halves, one in loops and one after.
 
     Attributes:
       hoists: whether it can take products that are hoisted from the loop.
@@ -92,7 +92,7 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The outputs whose cotangents are read for the cotangent of each input.
+        """The outputs whose cotangents each input's cotangent depends on.
 
         By number of the input; outputs are numbered among those that have a cotangent.
         """

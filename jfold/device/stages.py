@@ -67,7 +67,7 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Return the values of the frontier, each [*shape].
+        """Run the early stage; return the values of the frontier, each [*shape].
 
         The reverse runs only for results that have a cotangent. JAX's own would run
         rules on zeros for the others, and refuse loops without a reverse.
@@ -116,7 +116,7 @@ class Hoisted:
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """Return the outputs, each [*shape].
+        """Run the late stage; return the outputs, each [*shape].
 
         Args:
           frontier: values of the variables of the frontier, each [*shape].
@@ -151,7 +151,7 @@ class Hoisted:
 
     @property
     def has_linear_rules(self) -> bool:
-        """Return whether reverse rules of the late stage are plainly linear.
+        """Return whether reverse rules of the late stage are known to be linear.
 
         A rule that is linear in the cotangents may run on many rows at once.
         """
@@ -247,7 +247,7 @@ def _has_own_reverse(equation: core.JaxprEqn) -> bool:
 
 
 def _is_linear(equation: core.JaxprEqn) -> bool:
-    """Return whether an equation's reverse is plainly linear in the cotangents."""
+    """Return whether an equation's reverse is known to be linear in the cotangents."""
     operands, results = (
         [jaxprs.spec(v) for v in atoms] for atoms in (equation.invars, equation.outvars)
     )

@@ -42,7 +42,7 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 def sum_uses(
     execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
 ) -> Buffers:
-    """Return the cotangent buffers, with sums over uses of the values of a level.
+    """Return edge buffers with the sums over uses of a level's values.
 
     Args:
       c: number of the component.

@@ -32,7 +32,7 @@ Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
 
 @dataclass(frozen=True, eq=False)
 class WholeReverse:
-    """The reverse as the pytree that `jax.vjp` returns; see `SplitReverse`.
+    """The reverse of a kernel in one piece, the pytree that `jax.vjp` returns.
 
     Under `jax.checkpoint`, its leaves are weights and inputs, which are at hand in the
     reverse pass, and products, which are stored. There are no stashes.
@@ -74,17 +74,11 @@ class WholeReverse:
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Return cotangents of inputs, each [rows, *shape], and no stashes.
-
-        The whole reverse runs; what belongs to weights is dead code.
-        """
+        """Return cotangents of inputs, each [rows, *shape], and no stashes."""
         return self._pulled(rows)[1], []
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Return gradients of weights, each [*shape], and no cotangents.
-
-        The whole reverse runs; what belongs to inputs alone is dead code.
-        """
+        """Return gradients of weights, each [*shape], and no cotangents."""
         return self._pulled(rows)[0], []
 
     def _pulled(self, rows: Rows) -> tuple[Arrays, Arrays]:

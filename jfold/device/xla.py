@@ -100,7 +100,7 @@ def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
 
 
 def materialized(rows: Arrays) -> Arrays:
-    """Return rows, each [rows, *shape], which XLA then reads from their buffer once.
+    """Return `rows`, each [rows, *shape], unchanged, but gathered only once by XLA.
 
     For a GPU it gathers rows again wherever that saves a kernel, and so beside the
     writes to the same buffer, which it then copies as a whole if there are several:
@@ -113,7 +113,7 @@ def materialized(rows: Arrays) -> Arrays:
 
 
 def tie_batching(values: Tree, arguments: Arrays) -> Tree:
-    """Return values, a pytree, that vary wherever an argument does, in `jax.vmap`.
+    """Return a pytree unchanged, but batched by `jax.vmap` wherever an argument is.
 
     JAX batches the outputs of a `jax.custom_jvp` if they depend on mapped values, and
     those of its rule if the tangents depend on mapped values. Where an output depends
@@ -149,7 +149,7 @@ def isolated_slice(buffer: Array, first: Array | int, rows: int) -> Array:
 
 
 def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
-    """Return rows of a buffer [size, *shape], for each of `places` [n, *shape].
+    """Return the rows [n, *shape] of a buffer at each index array in `places`.
 
     A TPU starts three kernels for each gather, so it gathers all rows at once. For a
     GPU XLA makes one kernel of several gathers that are apart; if they are one gather,
@@ -198,7 +198,7 @@ def is_read_before(
     equations: Sequence[core.JaxprEqn],
     outputs: Sequence[Atom],
 ) -> bool:
-    """Return whether all that reads an argument runs before a variable.
+    """Return whether an argument's last reader runs before a variable is computed.
 
     Then the variable may be written in the argument's place. Results of simple
     equations on the argument may only go into others that the variable depends on, for
@@ -241,11 +241,11 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """Return the results of transposes that depend on first arguments alone.
+    """Return the results of transposes that depend on the first arguments alone.
 
     Args:
       closed: a jaxpr.
-      fixed: number of those arguments.
+      fixed: number of the first arguments.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
@@ -269,7 +269,7 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Return, by variable, the transposes that a jaxpr need not compute.
+    """Return the values of a jaxpr's transposes that are known, by variable.
 
     Args:
       fixed: number of the first arguments, on which alone they depend.
@@ -301,7 +301,7 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Return a jaxpr rewritten by `row_rules`.
+    """Rewrite a jaxpr so that products have rows first and table rows are gathered.
 
     Args:
       fixed: number of the first arguments, which have no rows.
@@ -313,7 +313,7 @@ def rows_first(
 
 
 def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
-    """Return rules that write products rows first, and gather rows of tables.
+    """Return rewrite rules: products have rows first, rows of tables are gathered.
 
     A product is rewritten if one operand is a matrix without rows.
 
