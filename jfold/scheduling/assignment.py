@@ -32,14 +32,14 @@ class ShardAssignment:
     examples: tuple[Array, ...]
 
     def parts(self, selection: Selection) -> list[Selection]:
-        """Return a list of selections: the examples of each shard in `examples`."""
+        """Return, for each shard in `examples`, the selection of its examples."""
         if self.shards is None:
             return [selection]
         return [selection.pick(examples) for examples in self.examples]
 
     @property
     def own(self) -> tuple[int, ...]:
-        """The indices in `examples` of the shards that this process has devices of."""
+        """The indices in `examples` of the shards on devices of this process."""
         if self.shards is None or len(self.examples) < self.shards.count:
             return tuple(range(len(self.examples)))
         return self.shards.own

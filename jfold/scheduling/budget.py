@@ -68,7 +68,7 @@ class Chain:
 
 @dataclass(eq=False)
 class Budget:
-    """The specs of a model's schedules, which grows as batches need more room.
+    """The set of specs of a model's schedules, which grows as batches need room.
 
     `program`, `residuals`, `strategy` and `reproducible` are those of every spec.
 
@@ -118,7 +118,7 @@ class Budget:
 
         Args:
           need: the least capacity that holds the batch.
-          headroom: returns `more` of `grow`; called only if a new spec is made.
+          headroom: returns the spare room of a new spec; called only for one.
 
         Raises:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
@@ -132,7 +132,7 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
     ) -> Spec:
-        """Add and return a spec with room for a batch and others like the last.
+        """Add a spec with room for a batch and ones like the last; return it.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -250,7 +250,7 @@ class Budget:
         return spec
 
     def _latest(self, need: Capacity) -> str:
-        """Return a phrase: the number of the newest program, and its batches' size."""
+        """Return a phrase such as 'program 2, for batches of 32 examples'."""
         return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
 
     def named(self, number: int) -> str:

@@ -29,7 +29,7 @@ from jfold.scheduling.sum_trees import (
 
 
 def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
-    """Write the consumers of all values of a type into the index array.
+    """Write the consumers (edge rows to sum) of a type's values into the index array.
 
     They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
     need go to the sections `sums[t]` and `steps[t]`.
@@ -50,7 +50,7 @@ def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
 
 
 def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
-    """Write the sums of a type into the index array, and return the uses left.
+    """Write sums over uses of a type into the index array; return the uses left.
 
     A sum counts as one use in place of those that it adds up.
     """
@@ -142,7 +142,10 @@ def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
 
 
 def _row_steps(batch: Batch, t: int) -> Array:
-    """Return the last step of each computed row's level, over all components [rows]."""
+    """Return the step at which the level of each computed row ends [rows].
+
+    Steps are counted through all components.
+    """
     places, computed = batch.places, batch.spec.capacity.constants[t]
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
     # A level may take several steps. The reverse pass comes first to the last of them.
@@ -160,7 +163,7 @@ def _row_steps(batch: Batch, t: int) -> Array:
 
 
 def _last_steps(batch: Batch, c: int, o: int) -> Array:
-    """Return the last step, in component `c`, of each row of operation `o` [nodes]."""
+    """Return, for each row of operation `o` [nodes], the last step of its level."""
     if c in batch.last_steps:
         counts = batch.counts[o]
         steps: Array = batch.last_steps[c][: len(counts)].repeat(counts)

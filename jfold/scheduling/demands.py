@@ -71,7 +71,7 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Return, by field of `ADDED`, how much more other batches may need by chance.
+    """Return the room that other batches may need by chance, by field of `ADDED`.
 
     A tuple of ints for each field: six standard deviations of a sum over `count`
     examples. Empty if fewer than `FEW` examples are given.
@@ -97,7 +97,7 @@ def node_counts(program: Operations, demanded: Demands) -> Array:
 
 
 def fits(program: Operations, demanded: Demands) -> bool:
-    """Return whether demands have as many columns as a program needs."""
+    """Return whether demands have as many columns as the program needs."""
     # What runs outside of loops has more columns than what runs inside.
     highest = 2 + len(program.types)  # levels, fans and stages
     highest += len(slots(program)) + 1 if has_slots(program) else 0
@@ -107,14 +107,14 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return the bounds [fields + 1] of the fields of `ADDED` in `Demands.added`."""
+    """Return the bounds [fields + 1] of each field's columns in `Demands.added`."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Return numbers, one per column of `Demands.added`, as a tuple per field."""
+    """Split numbers, one per column of `Demands.added`, into a tuple per field."""
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 

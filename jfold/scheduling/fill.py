@@ -98,10 +98,9 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return component, number and index of first row of one-step operations, all [n].
+    """Return component, number and index of tiles of one-step operations, each [n].
 
-    The index is that in the index array, of the first row of the operation's tiles;
-    the end of the tiles comes next.
+    The index is that of the tiles' first row in the index array; their end comes next.
     """
     places = layout(spec)
     triples = [
@@ -115,7 +114,7 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
 
 
 def _write_owners(batch: Batch) -> None:
-    """Write the example of each row of results that have a section `owners`."""
+    """Write the example of each row, for results with a section `owners`."""
     sections, tables = batch.places.sections.owners, batch.selection.behind
     for r, section in enumerate(sections, tables - len(sections)):
         if section.shape != (0,):
@@ -154,7 +153,7 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return the first row in the value buffer of each part of `parts_of` [parts, 1].
+    """Return the first row of each part in its type's value buffer [parts, 1].
 
     A part is the program's constants of a type, the examples' constants of a type, or
     an output of an operation.
@@ -199,7 +198,7 @@ def _value_rows(batch: Batch) -> Array:
 
 
 class _Target(NamedTuple):
-    """The section into which the rows of a column of reads are written.
+    """The index section that a column of reads is written to, and in which form.
 
     Attributes:
       section: the section of the index array.
@@ -241,7 +240,7 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return the columns that schedules of a spec contain, and where they go."""
+    """Return the columns of reads in schedules of a spec, and where each is written."""
     pairs = itertools.chain(_in_graph(spec), _of_slots(spec))
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
@@ -254,7 +253,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield columns and targets of reads in loops; of results too if all is there."""
+    """Yield columns and targets of inputs in loops; without slots, of results too."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
@@ -272,11 +271,10 @@ def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield columns and targets outside of loops: of indexed slots, and of summands.
+    """Yield columns and targets of reads outside of loops: indices and summands.
 
-    A slot is an input of an operation or a tensor of a result. A slot that is read in
-    place has no column. Where values are added up, one column has the summands, another
-    the row that each is added to.
+    An input or result tensor that is read in place has no column. Where values are
+    added up, one column has the summands, another the row that each is added to.
     """
     program, sections = spec.program, layout(spec).sections
     types, operations = len(program.types), len(program.operations)
@@ -316,10 +314,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write the rows that are read; with loops also the consumers of values.
-
-    The consumers of a value are the edge rows that its cotangent sums.
-    """
+    """Write the index of each row that is read; with loops, consumers of values too."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection

@@ -75,7 +75,7 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running_components(spec: Spec) -> tuple[Component, ...]:
-    """Return the components, without operations of which the capacity has no rows."""
+    """Return the components, without operations for which the capacity has no rows."""
     # So an operation that no batch has used so far costs nothing.
     rows = spec.capacity.rows
     return tuple(

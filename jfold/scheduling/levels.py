@@ -50,7 +50,7 @@ class Batch:
 
 @memoized
 def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
-    """Return pairs of number and component, of those that may take several steps."""
+    """Return number and component of each component that may take several steps."""
     pairs = zip(running_components(spec), layout(spec).tables, strict=True)
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 

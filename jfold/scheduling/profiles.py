@@ -80,7 +80,7 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _by_example(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Return the level and the number of rows, both [n], of each example's levels.
+    """Return the levels of each example and their numbers of rows, both [n].
 
     Sorted by level, then by example; only of levels on which an example has rows.
 

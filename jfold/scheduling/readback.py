@@ -70,7 +70,7 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
 
 
 def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
-    """Return the rows of the value buffer that a table's column reads."""
+    """Return the rows of the value buffer that one row of a table's column reads."""
     program, sections, indices = part.spec.program, part.sections, _indices(part)
     mode = column_modes(part.spec, table, a + 1)[a]
     read = (sections.inputs + sections.results)[table][a].of(indices)
@@ -88,7 +88,7 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
 
 def _maker(part: Schedule, t: int, row: int) -> Node:
-    """Return the node that makes a row of a value buffer, or data."""
+    """Return the node or data whose value is in a row of a value buffer."""
     places, operations = layout(part.spec), part.spec.program.operations
     if row >= part.spec.capacity.constants[t]:
         for o, bases in enumerate(places.value_base):

@@ -157,7 +157,7 @@ class Sections:
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the section of what is read from loops at a place."""
+    """Return the index section of a place that reads from loops."""
     table, column = place
     if column == SUMMANDS:
         return sections.summands[component_of(program)[table]]
@@ -236,14 +236,14 @@ def allocate_sections(
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
-    """Return the columns of tuples of `count` items, a tuple for each."""
+    """Transpose tuples of `count` items: return a tuple for each item."""
     return tuple(zip(*rows, strict=True)) or ((),) * count
 
 
 def summed_at_once(spec: Spec, c: int) -> bool:
-    """Return whether component `c` is segment sums, which are added up at once.
+    """Return whether component `c` is a segment sum, which is added up at once.
 
-    So are those that are recurrent, and yet run outside of loops.
+    These are the components that are recurrent, and yet run outside of loops.
     """
     sums = segment_sums(spec.program)
     return sums.issuperset(components(spec.program)[c].operations)
@@ -265,7 +265,7 @@ def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
 def _slots(
     allocator: Allocator, spec: Spec, table: int, count: int, rows: int
 ) -> tuple[Slots, Slots]:
-    """Allocate what a table reads, and where it is added: see `Sections.input_sums`.
+    """Allocate sections for a table's inputs, and for the rows they are added to.
 
     Args:
       table: the number of the operation, or behind all operations that of the result.

@@ -78,7 +78,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Return the `Columns` of columns sorted by space, for spaces 0 to `count - 1`."""
+    """Return `Columns` of columns that are sorted by space, from 0 to `count - 1`."""
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))
@@ -98,7 +98,7 @@ def value_columns(program: Operations) -> Columns:
 
 @memoized
 def loop_columns(program: Operations) -> Columns:
-    """Return the columns of reads in loops, and of reads of results of loops."""
+    """Return the columns of reads in loops, and of reads of values from loops."""
     types, operations = len(program.types), len(program.operations)
     leaving, parts = {*phases(program).leaving}, components(program)
     summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
@@ -145,7 +145,7 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of the values of an example, type by type.
+    """The parts (producers) of an example's values, type by type.
 
     The parts of a type are the program's constants if there are any, the example's own
     constants, and each output of an operation.
@@ -166,7 +166,7 @@ class Parts:
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
-        """Return numbers [parts, examples] in the order of merged values [cells].
+        """Reorder numbers [parts, examples] as merged values are ordered [cells].
 
         The order is type by type, in a type example by example, then part by part.
         """
@@ -193,7 +193,7 @@ def parts_of(program: Operations) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """The numbers of merged values.
+    """The numbering of merged values: the size and first number of each cell.
 
     Attributes:
       parts: the parts of each example's values.
@@ -310,7 +310,7 @@ class Selection(Memoized):
 
     @cached_property
     def _begin(self) -> Array:
-        """The first row in the graph of each example, in each table [tables, n]."""
+        """The first row of each example in each table of the graph [tables, n]."""
         first, examples = self.graph.first, self.examples
         return first[:, :-1] if examples is None else first.take(examples, 1)
 
@@ -345,7 +345,7 @@ class Selection(Memoized):
 
     @memoized
     def owners(self, table: int) -> Array:
-        """Return the index in this selection of each row's example [rows]."""
+        """Return each row's example, as an index in this selection [rows]."""
         return np.arange(len(self)).repeat(self.counts[table])
 
     # ---- merged ----------------------------------------------------------------------
@@ -362,7 +362,7 @@ class Selection(Memoized):
 
     @property
     def behind(self) -> int:
-        """The number of tables of a program's graph, without tables of summands."""
+        """The number of tables of the graph, without tables of summands."""
         program = self.program
         return len(program.types) + len(program.operations) + len(program.results)
 

@@ -63,10 +63,10 @@ class Slot:
 
 @memoized
 def sums_need_rows(program: Operations) -> bool:
-    """Return whether segment sums have rows whatever the data.
+    """Return whether segment sums need rows of their own, whatever the data.
 
-    They have them where loops read them, where a slot may read sums and extrema, and
-    where one of these reads others.
+    They do where loops read them, where a slot may read sums and extrema, and where one
+    of these reads others.
     """
     sums, first = segment_sums(program), first_results(program)
     kinds = {first[o]: program.operations[o].combines for o in sums}
@@ -121,7 +121,7 @@ def _slots(program: Operations) -> Iterator[Slot]:
 def _only_part(
     program: Operations, t: int, producers: ProducerSet, elsewhere: ProducerSet
 ) -> int | None:
-    """Return `Slot.part` of a slot of type `t`, or `None`.
+    """Return the one producer that a slot may read in place, or `None`.
 
     Args:
       producers: the outputs of operations that the slot may read, as bits; if none, it
@@ -172,7 +172,7 @@ def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
 
 
 def sums_have_rows(spec: Spec) -> bool:
-    """Return whether sums have rows in buffers, and no slot adds up summands."""
+    """Return whether segment sums have rows in buffers, so that no slot adds up."""
     return ReadMode.SUMMED not in read_modes(spec)
 
 

@@ -135,7 +135,7 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """The upper bounds of `other.numbers` in `holds`, in the same order.
+        """The upper bounds that `holds` compares with `other.numbers`.
 
         Infinite for `summands` if sums have rows, since slots then add up nothing.
         """
@@ -145,7 +145,7 @@ class Capacity:
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Yield pairs of a name, as `rows[2]`, and a number; no profiles or shards."""
+        """Yield pairs such as ('rows[2]', 70), without profiles and shards."""
         for name in (x.name for x in fields(self)):
             value = getattr(self, name)
             if name in ('profiles', 'shards'):

@@ -34,7 +34,7 @@ HALVINGS = 5  # widths that are tried for a segment: its widest level, halved re
 
 
 def run_length_encode(levels: Array) -> Profile:
-    """Return the profile of rows per level [levels, operations].
+    """Run-length encode rows per level [levels, operations] as a profile.
 
     Equal neighbouring levels are one segment.
     """
@@ -48,7 +48,7 @@ def run_length_encode(levels: Array) -> Profile:
 
 
 def by_level(counts: Sequence[Array]) -> Array:
-    """Return the rows of each level [levels, operations].
+    """Stack the operations' rows per level into one array [levels, operations].
 
     Args:
       counts: an array per operation [levels or fewer]; missing levels have no rows.
@@ -60,7 +60,7 @@ def by_level(counts: Sequence[Array]) -> Array:
 
 
 def steps(profile: Profile, operations: int) -> Array:
-    """Return the rows of each step of a profile [steps, operations].
+    """Expand a profile into the rows of each step [steps, operations].
 
     Args:
       operations: their number, which an empty profile does not tell.
@@ -169,7 +169,7 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
 
 
 def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Return neighbouring levels joined to at most `BLOCKS` blocks.
+    """Join neighbouring levels into at most `BLOCKS` blocks.
 
     Returns:
       The number of levels in each block [blocks], and the most rows of a level in it

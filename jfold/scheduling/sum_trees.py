@@ -71,7 +71,7 @@ def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
 
 
 def _sum_counts(counts: Array) -> Array:
-    """Return the number of sums [n] over numbers of uses [n], `SUM_ARITY` uses each."""
+    """Return how many sums of `SUM_ARITY` uses each hold `counts` [n] uses."""
     return -(-counts // SUM_ARITY)
 
 
@@ -122,7 +122,7 @@ def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SumTree:
-    """Sums over the uses of values that have more uses than may be left.
+    """The sums over uses of values that have too many uses for one gather.
 
     Attributes:
       table: [sums, SUM_ARITY] int32, the edge rows that each sum adds up.
@@ -183,7 +183,7 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Return uses in groups, each of uses of one value.
+    """Split uses into groups of up to `SUM_ARITY`, each of uses of one value.
 
     Returns:
       The edge rows of each group [groups, SUM_ARITY], filled up with `zero`; the row of

@@ -33,7 +33,7 @@ Modes: TypeAlias = tuple[ReadMode, ...]
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Return the needs of all examples of a graph for its slots.
+    """Return what each example needs for each slot: summands, indices, rows of sums.
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
@@ -118,7 +118,7 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
 
 
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
-    """Return pairs of leaf and root of sums, of examples whose sums need no rows.
+    """Return (leaf, root) pairs of sum trees, in examples whose sums need no rows.
 
     Constants that are neutral in sums are left out, such as zeros that fill up groups.
     """
@@ -135,7 +135,7 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return pairs of leaf and root of the trees of sums.
+    """Return (leaf, root) pairs of the sum trees of chosen examples.
 
     A root is a sum that no other sum reads.
 
@@ -279,7 +279,7 @@ def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
 
 
 def _table(selection: Selection, slot: Slot) -> int:
-    """Return the number in the graph of the table that has a slot's column."""
+    """Return the number of the graph's table that has a slot's column."""
     return len(selection.program.types) + slot.table
 
 

@@ -112,7 +112,7 @@ def _inferred(items: list[Any]) -> TensorType:
 
 
 def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that JAX, as configured, makes of another."""
+    """Return the dtype that JAX makes of another, such as int32 of int64."""
     kept: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
     return kept
 
@@ -173,7 +173,7 @@ def _are_lists(items: list[Any]) -> bool:
 def _find_result(
     spec: Spec, parts: Sequence[Array], results: list[int], lengths: Array
 ) -> int:
-    """Return the number of the first result with such numbers of items.
+    """Return the number of the first result whose sequences have the given lengths.
 
     Args:
       results: the numbers of results with items of sequences, to choose from.

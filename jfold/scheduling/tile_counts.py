@@ -19,7 +19,7 @@ Part = TypeVar('Part', int, jax.Array)
 
 
 def empty_fraction(cores: int) -> int:
-    """Return the divisor `n`, where up to 1/n of a wide tile may be empty.
+    """Return the number n: up to 1/n of a wide tile may be empty.
 
     On several cores a wide tile that is half full is faster than narrow tiles, which
     do not fill the cores. On one core a row costs the same in both, so a wide tile must
@@ -37,7 +37,7 @@ def reverse_widths(widths: Widths) -> Widths:
 
 
 def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
-    """Return, per width, the most rows that are left to tiles of the next widths.
+    """Return, per width, the most rows that may be left over for narrower tiles.
 
     The last width leaves 0.
 

@@ -81,7 +81,7 @@ class Strategy:
     fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity of a spec: here with zeros for loops and for sums.
+        """Return the capacity that a spec gets: here with zeros for loops and sums.
 
         It is without fields that are not used, and has staircases in place of other
         profiles.
@@ -98,11 +98,11 @@ class Strategy:
         return max(rows, 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return the rows of a buffer that the tiles of an operation reach."""
+        """Return the number of buffer rows that an operation's tiles reach."""
         return rows
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return the number of sums over edge rows that are taken at once.
+        """Return the number of sums over edge rows that one tile computes.
 
         Args:
           rows: the number of rows of sums.
@@ -111,10 +111,10 @@ class Strategy:
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return the numbers of inputs in groups of one type.
+        """Return the numbers of inputs in groups; a group is read and written at once.
 
-        A group is read at once, and its cotangents written at once. On a CPU that would
-        copy them, so here each input is a group.
+        All inputs of a group are of one type. On a CPU that would copy them, so here
+        each input is a group.
         """
         return tuple((a,) for a in range(len(types)))
 
@@ -206,7 +206,7 @@ class Counted(Strategy):
         return max(min(max(in_cache, balanced), rows), 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return the rows, and room for a tile that begins at the last node."""
+        """Return `rows`, plus room for a tile that begins at the last node."""
         return rows + widths[0]
 
     def trips(self, spec: Spec, component: Component) -> Trips:
@@ -243,14 +243,14 @@ class Fixed(Strategy):
         return even_parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return the rows, and room for a tile that begins at the last node."""
+        """Return `rows`, plus room for a tile that begins at the last node."""
         if component.recurrent:
             return rows + max(widths)
         # There is one level, whose tiles begin at multiples of their width.
         return -(-rows // widths[0]) * widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return the number of all sums, or an even part that memory allows."""
+        """Return the number of all sums, or of an even part that fits into memory."""
         # Each round runs all tiles, so few are best. Sums of other rounds keep their
         # values, or get their values again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
@@ -267,7 +267,7 @@ class Fixed(Strategy):
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """Return the step at which the operation with the most tiles ends [levels].
+        """Return the step at which each level ends, with its last tile [levels].
 
         Raises AssertionError if the capacity does not hold the batch.
         """
@@ -307,12 +307,12 @@ class Fixed(Strategy):
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Return the number of even parts that fit into memory, and the rows of each.
+    """Divide rows evenly; return the number of parts and the rows of each.
 
     Args:
       rows: the number of all rows.
       size: the bytes of a row.
-      memory: the bytes of a part, about, at most; a part has one row at least.
+      memory: the most bytes of a part, about; a part has one row at least.
     """
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
