@@ -195,7 +195,7 @@ def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Return the number of each operation's first output, then of outputs in all.
+    """Return each operation's first output, numbered through all, then their total.
 
     Outputs are numbered through all operations; the list has one item more than these.
     """
@@ -205,7 +205,7 @@ def first_results(operations: Operations) -> list[int]:
 
 @memoized
 def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
-    """Return, for each operation, the set of its outputs."""
+    """Return, for each operation, its outputs as a bit set."""
     pairs = itertools.pairwise(first_results(operations))
     return tuple((1 << end) - (1 << first) for first, end in pairs)
 
@@ -221,7 +221,7 @@ def output_places(operations: Operations) -> tuple[tuple[int, int], ...]:
 
 
 def results_in(makers: ProducerSet) -> Iterator[int]:
-    """Yield the numbers in a set of outputs or of operations, in increasing order."""
+    """Yield the numbers in a bit set, in increasing order."""
     while makers:
         lowest = makers & -makers
         yield lowest.bit_length() - 1
@@ -230,7 +230,7 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return the outputs that each operand may be: as stated, else all of its type."""
+    """Return the producers of each operand: as stated, else all outputs of its type."""
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))

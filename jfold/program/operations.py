@@ -96,13 +96,13 @@ class Operation(Memoized):
 
     @property
     def combines(self) -> str:
-        """The reduction of inputs to an output of one type; '' for other operations."""
+        """The name of the reduction, such as 'add', if all types are one; else ''."""
         is_one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
         return self.layer.combines if is_one else ''
 
     @property
     def is_sum(self) -> bool:
-        """An operation that adds up inputs of the type of its one output.
+        """Return whether the operation adds up inputs, all of its output's type.
 
         Then the cotangent of each input is that of the output.
         """
@@ -233,7 +233,7 @@ class Operations(Memoized, Displayed):
         change_value: Callable[[Any], Any],
         change_metric: Callable[[Any], Any],
     ) -> Any:
-        """Return a result of `assemble`, its value and each of its metrics changed."""
+        """Apply functions to the value and to each metric in a result of `assemble`."""
         if not self.metric_results:
             return change_value(output)
         value, metrics = output

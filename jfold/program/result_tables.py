@@ -70,7 +70,7 @@ class Kind:
 
     @property
     def is_packed(self) -> bool:
-        """Return whether rows of all shards are packed, spare ones behind the last.
+        """Return whether the real rows of all shards come first, and spare rows last.
 
         So are items of sequences: a `Ragged` has no spare rows between two shards.
         """
