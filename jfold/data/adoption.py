@@ -128,7 +128,7 @@ def _renumbered(
 
 
 def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Return the new numbers [n] of the values that had the numbers `values` [n].
+    """Renumber values [n] of one type from the old program to the new.
 
     Args:
       example: [n] the example of each.
@@ -150,7 +150,7 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return per type the numbers of the values in each part.
+    """Return, per type, the range of value numbers of each part in each example.
 
     Args:
       constants: per type, the table of the examples' constants.

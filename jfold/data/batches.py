@@ -158,7 +158,7 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return the batches that may need most, and whether these are all of the run.
+    """Return the batches that may need the largest capacity, and whether they are all.
 
     A batch is the places [n] of its examples. Only the first epochs are looked at, as
     many as have `PLANNED` batches.

@@ -239,7 +239,7 @@ class Corpus(Displayed):
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """Return the rows per level of `chosen` [n]; () if no loop depends on them."""
+        """Return the profiles of the `chosen` examples [n]; () if unused by loops."""
         if not self.scheduler.budget.has_profiles:
             return ()
         return profiles(self.program, [self.select(chosen)])
@@ -389,7 +389,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
 
 
 def _names(program: Program, types: int) -> list[str]:
-    """Return the names in a file of tables: of constants, operations, results."""
+    """Return the names of tables in a file: of constants, operations, results."""
     names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}

@@ -89,15 +89,15 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
 
 def without_ids(place: object) -> str:
-    """Return the text of a place in the expression, without addresses in memory."""
+    """Return the text of a place in the expression, without memory addresses."""
     return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield the type of each list of constants in the source, and a use.
+    """Yield the type of each list of constants in the source, and its reader.
 
-    The type is text, with the bound of the constants. The use is that of the block
-    that reads the constants from examples; `None` if there are several.
+    The type is text, with the bound of the constants. The reader is the use of the
+    block that reads them from examples; `None` if there are several.
     """
     expression: Any = program.expression
     reads = [

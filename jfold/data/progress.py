@@ -36,7 +36,7 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """Show a line with the seconds so far, from `BAR_DELAY` on, by a thread.
+    """Show a line that counts seconds, from `BAR_DELAY` on, by a thread.
 
     Returns:
       A function that ends the line and leaves nothing of it.
@@ -60,7 +60,7 @@ def _show_line(what: str, done: threading.Event) -> None:
 
 
 def _is_seen() -> bool:
-    """Return whether somebody looks: at a terminal, or under IPython."""
+    """Return whether output goes to a terminal or to IPython."""
     ipython = sys.modules.get('IPython')  # a notebook says that it is no terminal
     shell = getattr(ipython, 'get_ipython', lambda: None)()
     return shell is not None or (sys.stderr is not None and sys.stderr.isatty())

@@ -161,7 +161,7 @@ class Scheduler:
         return replace(need, profiles=profiles(program, parts))
 
     def _headroom(self, selection: Selection, examples: int) -> Headroom:
-        """Return how much more than a batch of `examples` another may need by chance.
+        """Return the extra room that another batch of `examples` may need by chance.
 
         Empty if there are too few examples in the selection to estimate it from.
         """
