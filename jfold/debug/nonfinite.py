@@ -196,7 +196,7 @@ class Search:
         self.bad_gradient: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
-        """Return the numbers [rows] of an output of a table, or of its constants."""
+        """Return the value numbers [rows] of a table's output, or of its constants."""
         begin = self.selection.numbers.begin(table, output)
         return ranges(begin, self.selection.counts[table])
 
@@ -215,7 +215,7 @@ class Search:
         return values
 
     def _read(self, count: int) -> Array:
-        """Return which of `count` values some result depends on [values] bool."""
+        """Return a mask [count] bool of the values that some result depends on."""
         read = np.zeros(count, bool)
         for numbers in itertools.chain(*self.results):
             read[numbers] = True
@@ -320,7 +320,7 @@ class Search:
         return [self.values[t][x[rows] - self.begin[t]] for t, x in pairs]
 
     def _is_trained(self, o: int, rows: Array) -> Array:
-        """Return which of the nodes `rows` depend on parameters, [rows] bool."""
+        """Return a mask [rows] bool of the nodes `rows` that depend on parameters."""
         result = np.full(len(rows), has_gradient(self.program.operations[o]))
         for numbers in self.inputs[o]:
             result |= self.trained[numbers[rows]]

@@ -180,7 +180,7 @@ def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
 
 
 def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> Array:
-    """Return which rows have an `is_bad` number in one of the arrays, [rows] bool."""
+    """Return a mask [rows] bool of rows with an `is_bad` number in an array."""
     result = np.zeros(rows, bool)
     for x in arrays:
         if is_inexact(x):
