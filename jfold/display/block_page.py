@@ -21,7 +21,7 @@ Line: TypeAlias = tuple[int, str, b.Block]  # depth, key in the block around, bl
 
 
 def block_page(block: b.Block) -> str:
-    """Return the display of a block."""
+    """Return the HTML of a block."""
     return m.page('Block', [m.span('code', short_text(block))], block_trees(block))
 
 
@@ -66,7 +66,7 @@ def _row(line: Line, types: Types) -> tuple[m.Markup, m.Markup]:
 
 
 def _lines(root: b.Block) -> Iterator[Line]:
-    """Yield a line for each use of a block, inner ones the first time."""
+    """Yield a line for each use of a block; inner blocks follow its first."""
     waiting, seen = [(0, '', root)], set[b.Block]()
     while waiting:
         depth, key, block = waiting.pop()

@@ -48,13 +48,13 @@ _PAGES: dict[type, Callable[[Any], str]] = {
 
 
 def page_of(thing: object) -> str:
-    """Return the display of an object; raise whatever a broken one raises."""
+    """Return the HTML of an object; raise any error of a broken one."""
     (make,) = (make for cls, make in _PAGES.items() if isinstance(thing, cls))
     return make(thing)
 
 
 def html_of(thing: object) -> str | None:
-    """Return the display of an object; `None` if it is broken, so text is shown."""
+    """Return the HTML of an object; `None` on an error, so that text is shown."""
     try:
         return page_of(thing)
     except Exception:

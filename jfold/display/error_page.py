@@ -27,7 +27,7 @@ _NAME = re.compile(r'\.(\w+)')
 
 
 def error_page(error: InputError) -> str:
-    """Return the display of an error, with its example if this process has that."""
+    """Return the HTML of an error, with its example if this process has that."""
     at = f'at {elide(error.path)}' if error.path else ''
     lines = [m.line('bad', cut(error.message, 600))]
     lines.append(m.line('muted', f'in {error.block}'))
@@ -37,7 +37,7 @@ def error_page(error: InputError) -> str:
 
 
 def _tree(example: Any, path: str) -> m.Markup:
-    """Return the way to the bad value, opened, with its neighbours folded."""
+    """Return the example as a tree, opened along the path to the bad value."""
     label, end, count, value = '', 0, 0, example
     first, last = list[Outer](), deque[Outer](maxlen=NEAR)
     while end < len(path) and (child := _step(value, path, end)) is not None:
@@ -96,7 +96,7 @@ def _inside(value: Any) -> Iterator[Child]:
 
 
 def _children(value: Any) -> list[Child]:
-    """Return the first steps into a value, as far as they can be taken."""
+    """Return the first children of a value, up to an error of the data's code."""
     children: list[Child] = []
     try:
         children.extend(itertools.islice(_inside(value), CHILDREN))
@@ -113,7 +113,7 @@ def _size(value: Any) -> int:
 
 
 def _step(value: Any, path: str, end: int) -> Child | None:
-    """Return the step of a path at `end` and its value, or `None`."""
+    """Return the step of a path at `end` with the child there, or `None`."""
     try:
         if isinstance(value, Mapping):
             for key in itertools.islice(value, KEYS):
@@ -132,7 +132,7 @@ def _step(value: Any, path: str, end: int) -> Child | None:
 
 
 def error_traceback(error: InputError) -> list[str]:
-    """Show the display, the first time, where IPython shows HTML; return its lines."""
+    """Return an error's traceback lines; IPython shows the error as HTML once."""
     ipython: Any = sys.modules.get('IPython')
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None:

@@ -84,7 +84,7 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
 def _edge(
     boxes: Sequence[Box], xs: Sequence[float], ys: Sequence[float], i: int, k: int
 ) -> Markup:
-    """Return the edge from box i up to box k, or around within a rank."""
+    """Return the curve from box i up to box k, or, in a recurrence, back."""
     (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:
         form = f'M{x + boxes[k].half:.1f} {b + 10}c16 -16 16 28 0 12'

@@ -38,7 +38,7 @@ _STYLES[tokenize.NUMBER] = 'number'
 
 
 def program_page(program: Operations) -> str:
-    """Return the display of a program, or of operations without source."""
+    """Return the HTML of a program, or of operations without source."""
     return m.page(type(program).__name__, _facts(program), _folds(program, True))
 
 
@@ -106,7 +106,7 @@ def _tokens(lines: list[str]) -> Iterator[str]:
 
 
 def model_page(model: Model) -> str:
-    """Return the display of a model; nothing runs, and nothing is compiled."""
+    """Return the HTML of a model; nothing runs, and nothing is compiled."""
     limit = '' if model.max_programs is None else f' of at most {model.max_programs}'
     facts = [several(model.programs, 'program') + limit]
     facts += [f'residuals: {model.residuals}', model.strategy or '']
@@ -122,7 +122,7 @@ def model_page(model: Model) -> str:
 
 
 def loaded_page(model: LoadedModel) -> str:
-    """Return the display of a model that was read from a file."""
+    """Return the HTML of a model that was read from a file."""
     programs = several(len(model.capacities), 'program')
     facts = _facts(model.program, programs, f'for {", ".join(model.platforms)}')
     shapes = _capacities(model.capacities)

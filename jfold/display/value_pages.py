@@ -33,7 +33,7 @@ ROWS, ITEMS, COLUMNS, SAMPLE, BARS = 12, 6, 6, 20_000, 24
 
 
 def corpus_page(corpus: Corpus) -> str:
-    """Return the display of a corpus, with pictures of a sample of its examples."""
+    """Return the HTML of a corpus, with pictures of a sample of its examples."""
     graphs = graphs_in(corpus.graph)
     columns = (x for g in graphs for t in g.tables for x in (t.first, *t.columns))
     facts = [several(len(corpus), 'example'), several(corpus.graph.nodes, 'node')]
@@ -67,7 +67,7 @@ def _histogram(numbers: Array, name: str) -> m.Markup:
 
 
 def ragged_page(ragged: Ragged) -> str:
-    """Return the display of sequences: of the first examples, the first items."""
+    """Return the HTML of sequences: of the first examples, the first items."""
     lengths = on_host(ragged.lengths)
     if lengths is None:
         return m.page('Ragged', [repr(ragged)])
@@ -83,7 +83,7 @@ def ragged_page(ragged: Ragged) -> str:
 
 
 def metrics_page(metrics: MetricValues) -> str:
-    """Return the display of collected values, with the example of each."""
+    """Return the HTML of collected values, with the example of each."""
     mask, example = on_host(metrics.mask), on_host(metrics.example)
     if mask is None or example is None:
         return m.page('MetricValues', ['traced, or on other devices'])
