@@ -225,7 +225,7 @@ def _numbered(values: Iterable[Any]) -> dict[Any, int]:
 
 
 def _field(cls: object, name: str) -> Block:
-    """Return a block from a dataclass to a field, which errors name."""
+    """Return a block that reads a field of a dataclass, named in errors."""
     if hasattr(cls, '__getitem__'):  # `x[name]` may be something else than `x.name`
         return InputTransform(operator.attrgetter(name))
     return GetItem(name)

@@ -131,7 +131,7 @@ def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
 
 
 class _Forget(nn.Module):
-    """The memory that a node keeps of a child: equation 4 times `c`."""
+    """The part of a child's memory that a node keeps: equation 4 times `c`."""
 
     features: int
     forget_bias: float
@@ -144,7 +144,7 @@ class _Forget(nn.Module):
 
 
 class _Join(nn.Module):
-    """The state of a node: equations 3 and 5 to 8."""
+    """The state of a node from its input and children: equations 3, 5 to 8."""
 
     features: int
     recurrent_dropout: float
