@@ -53,7 +53,7 @@ class Table:
 
     @cached_property
     def single(self) -> bool:
-        """True if each example has exactly one row."""
+        """Return whether each example has exactly one row."""
         return bool((self.counts == 1).all())
 
     def pick(self, examples: Array) -> Table:

@@ -128,7 +128,7 @@ def _run_shard(
 
 
 def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
-    """Return what an execution in loops returns, its `tensors`, each [rows, *shape].
+    """Run the loops of an execution; return its `tensors`, each [rows, *shape].
 
     Its reverse pass is written out, since JAX has none for loops of unknown length.
     """
@@ -187,7 +187,7 @@ def _forward(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """Return the tensors of all results, then values and residuals for the reverse.
+    """Run the forward pass; return result tensors, then values and residuals.
 
     Args:
       stores: whether residuals are stored.
