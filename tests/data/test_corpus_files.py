@@ -22,7 +22,7 @@ import jfold as jf
 from jfold.data import corpus as corpora
 from jfold.data.corpus import Corpus
 from jfold.data.fingerprint import fingerprint
-from jfold.files.formats import DamagedError, UnknownFormatError
+from jfold.files.formats import DamagedError
 from jfold.files.storage import write
 from jfold.models import model as model_face
 
@@ -130,22 +130,16 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    """Cut short, or with a byte changed anywhere; never read as something else."""
+    """Wherever it is damaged, as the tests of storage say."""
     path, model = tmp_path / 'c.jfold', trees()
     model.trace(TREES).save(path)
     content = path.read_bytes()
-    for length in 0, 1, 100, len(content) // 2, len(content) - 1:
-        path.write_bytes(content[:length])
-        with pytest.raises(DamagedError, match=f'^{path}: '):
-            Corpus.load(path, model, verify=False)
-    for place in np.random.default_rng(0).integers(len(content), size=40).tolist():
-        changed = bytearray(content)
-        changed[place] ^= 0x40
-        path.write_bytes(changed)
-        with pytest.raises((DamagedError, UnknownFormatError), match=f'^{path}: '):
-            Corpus.load(path, model)
-    path.write_bytes(content)
-    assert len(Corpus.load(path, model)) == len(TREES)
+    path.write_bytes(content[:-1])
+    with pytest.raises(DamagedError, match=f'^{path}: truncated'):
+        Corpus.load(path, model, verify=False)
+    path.write_bytes(content.replace(b'NUMPY', b'NUMPX'))
+    with pytest.raises(DamagedError, match=f'^{path}: array .*: wrong checksum'):
+        Corpus.load(path, model)
 
 
 KILLED = """

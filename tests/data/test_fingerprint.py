@@ -51,7 +51,7 @@ class Vocabulary:
 class Plain:
     """A callable with data."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: Any) -> None:
         self.number = number
 
     def __call__(self, x: int) -> int:
@@ -324,6 +324,16 @@ def test_functions_differ(old: Any, new: Any) -> None:
             Vocabulary({'a': 2}).__call__,
             'a different `call = Vocabulary.__call__` in '
             'Pipe[0].InputTransform(__call__)',
+        ),
+        (
+            Plain({'a': 1}),
+            Plain({'a': 2}),
+            'a different `plain = Plain` in Pipe[0].InputTransform(Plain)',
+        ),
+        (
+            Plain({'a': 1}).add,
+            Plain({'a': 2}).add,
+            'a different `add = Plain.add` in Pipe[0].InputTransform(add)',
         ),
         (
             functools.lru_cache(adder(1)),

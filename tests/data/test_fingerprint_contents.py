@@ -50,33 +50,6 @@ def test_shared_and_equal_parts_are_the_same() -> None:
     assert contents([part, part]) == contents([part, [[1], {2: [3]}]])
 
 
-class Words:
-    """A vocabulary as an object."""
-
-    def __init__(self, known: dict[str, int]) -> None:
-        self.known = known
-
-    def __call__(self, word: str) -> int:
-        return self.known[word]
-
-    def get(self, word: str) -> int:
-        """The number of a word."""
-        return self.known.get(word, 0)
-
-
-def test_data_of_objects_count() -> None:
-    """A vocabulary is told by its words, called or through a method."""
-
-    def of(words: Words) -> list[dict[str, Any]]:
-        keys = (words, words.get)
-        blocks = [jf.InputTransform(fn) >> jf.Scalar('int32') for fn in keys]
-        return [fingerprint(jf.compile(block).program) for block in blocks]
-
-    same, other = of(Words({'a': 1})), of(Words({'a': 5}))
-    assert same == of(Words({'a': 1}))
-    assert all(map(differences, same, other))
-
-
 def test_functions_of_modules_of_ones_own_count(tmp_path: Path) -> None:
     """What a helper of another file says matters; an installed one is told by name."""
     found = []

@@ -88,15 +88,6 @@ def test_a_pickled_corpus_is_of_no_model() -> None:
         assert 'call `model.join([corpus])`' in str(caught.value)
 
 
-def test_corpora_of_other_models_of_the_expression(tmp_path: Path) -> None:
-    one, two = trees(), trees()
-    one.trace(TREES, progress=False).save(tmp_path / 'file')
-    loaded = jf.Corpus.load(tmp_path / 'file', one)
-    joined = two.join([loaded, two.trace(TREES, progress=False)])
-    assert joined.scheduler is two.scheduler
-    assert_same(joined.schedule(range(10)), two.schedule(TREES * 2))
-
-
 # ---- in several files ----------------------------------------------------------------
 
 

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import sys
-import time
 import weakref
 from typing import Any
 
@@ -22,7 +19,6 @@ from jax.sharding import AxisType, NamedSharding
 from meshes import over_devices
 
 import jfold as jf
-from jfold.data import progress
 
 RNG = np.random.default_rng(0)
 TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(11)]
@@ -182,26 +178,6 @@ def test_an_example_that_does_not_fit() -> None:
     with pytest.raises(jf.InputError) as caught:
         model.predict({}, [1, 2, 3, 'x'], batch_size=2)
     assert str(caught.value).startswith('example 3 of the source: expected float32[]')
-
-
-@pytest.mark.parametrize(('delay', 'shows'), [(1e-9, True), (3600.0, False)])
-def test_a_progress_bar(delay: float, shows: bool, monkeypatch: Any) -> None:
-    """On a terminal, after a while."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr(progress, 'BAR_DELAY', delay)
-    monkeypatch.setattr(sys, 'stderr', Terminal())
-
-    def slow() -> Any:
-        for number in range(5):
-            time.sleep(0.05)
-            yield number
-
-    jf.compile(jf.Scalar()).predict({}, slow(), batch_size=1)
-    assert ('predict' in sys.stderr.getvalue()) == shows  # type: ignore[attr-defined]
 
 
 def test_the_bar_waits_for_the_first_program(monkeypatch: Any) -> None:

@@ -69,53 +69,6 @@ def test_a_worker_needs_no_device(tmp_path: Path) -> None:
     assert_same(model.schedule(traced), model.schedule(examples))
 
 
-GRAIN = """
-import random
-from absl import flags
-import grain
-import numpy as np
-import jfold as jf
-
-def tree(rng, depth=4):
-    if depth == 0 or rng.random() < 0.3:
-        return rng.randrange(9)
-    return tree(rng, depth - 1), tree(rng, depth - 1)
-
-def main():
-    flags.FLAGS.mark_as_parsed()
-    declared = jf.ForwardDeclaration()
-    pair = jf.Record((declared(), declared())) >> (lambda a, b: a - 2 * b)
-    declared.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
-    model = jf.compile(declared())
-    rng = random.Random(0)
-    examples = [tree(rng) for _ in range(24)]
-    lists = grain.MapDataset.source(examples).shuffle(seed=0).batch(8, batch_fn=list)
-    traced = lists.map(model.tracer()).to_iter_dataset()
-    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
-    count = 0
-    for found, expected in zip(traced.mp_prefetch(options), lists, strict=True):
-        a, b = model.schedule(found), model.schedule(expected)
-        assert a.spec == b.spec
-        np.testing.assert_array_equal(a.indices, b.indices)
-        np.testing.assert_array_equal(a.constants[0], b.constants[0])
-        count += 1
-    print(count, 'batches are equal')
-
-if __name__ == '__main__':
-    main()
-"""
-
-
-@pytest.mark.slow
-def test_grain_workers_give_the_same_batches(tmp_path: Path) -> None:
-    (tmp_path / 'script.py').write_text(GRAIN)
-    command = [sys.executable, 'script.py']
-    done = subprocess.run(
-        command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
-    )
-    assert done.stdout.endswith('3 batches are equal\n')
-
-
 POOL = """
 import multiprocessing, sys
 import numpy as np

@@ -136,16 +136,12 @@ def in_shell(types: list[str], folder: Path) -> list[str]:
 
 
 def test_ipython_shows_the_example_once_above_the_traceback(tmp_path: Path) -> None:
+    """A terminal shows the traceback alone."""
     shown, printed = in_shell(['text/html', 'text/plain'], tmp_path)
     assert shown == "[['text/html', 'text/plain']]"
     assert "InputError: example 1, at [1]: expected float32[], got 'x'" in printed
     assert 'm.schedule' in printed
-
-
-def test_a_terminal_shows_the_traceback_alone(tmp_path: Path) -> None:
-    notebook = in_shell(['text/html', 'text/plain'], tmp_path)
-    terminal = in_shell(['text/plain'], tmp_path)
-    assert terminal == ['[]', notebook[1]]
+    assert in_shell(['text/plain'], tmp_path) == ['[]', printed]
 
 
 def test_the_lines_without_ipython() -> None:

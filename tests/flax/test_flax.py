@@ -133,15 +133,6 @@ def test_parameters_of_nnx_are_taken_or_drawn() -> None:
     agree(model, other, LISTS)  # it holds a stream, of which it draws nothing
 
 
-@pytest.mark.slow
-def test_linen_cells() -> None:
-    cell = jf.Function(nn.OptimizedLSTMCell(4))
-    start = jf.Zeros(([4], [4]))
-    step = jf.AllOf(jf.GetItem(0), jf.GetItem(1)) >> cell >> jf.GetItem(0)
-    model = jf.compile(jf.Map(jf.Vector(3)) >> jf.Fold(step, start) >> jf.GetItem(1))
-    agree(model, model.init(KEY), LISTS, 1e-4)  # gates near 1 leave few digits
-
-
 # ---- what says whether modules draw --------------------------------------------------
 
 

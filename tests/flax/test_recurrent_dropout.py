@@ -124,24 +124,6 @@ def test_the_candidate_alone_is_dropped(name: str) -> None:
     close(found, (whole, sigmoid(o) * jnp.tanh(whole)), 1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', CASES)
-def test_masks_are_the_same_in_any_company(name: str) -> None:
-    block, _, shapes = CASES[name]
-    examples = [drawn(*shapes) for _ in range(6)]
-    model = jf.compile(block)
-    params = model.init(jax.random.key(0))
-    ids = np.arange(6) + 40
-    together = model.apply(params, model.schedule(examples), rngs=KEY, ids=ids)
-    order = [4, 2, 5]
-    some = model.schedule([examples[k] for k in order])
-    apart = model.apply(params, some, rngs=KEY, ids=ids[order])
-    close(apart, jax.tree.map(lambda x: x[jnp.array(order)], together), 1e-6)
-    for k in order:
-        one = model.eval(examples[k], params, rngs=KEY, id=40 + k)
-        close(one, jax.tree.map(lambda x: x[k], together), 1e-5)  # noqa: B023
-
-
 def test_along_a_sequence_nothing_is_dropped_in_evaluation() -> None:
     """The parameters are those of Flax's cell, as without dropout."""
     blocks = [layers.LSTM(4, recurrent_dropout=rate, name='l') for rate in (0.5, 0.0)]

@@ -57,18 +57,6 @@ def test_lists_of_constants_are_no_data() -> None:
     assert (one.tolist(), other.tolist()) == ([3, 3, 3], [13, 6, 4])
 
 
-def test_blocks_that_take_data_get_them() -> None:
-    """Empty lists too."""
-    total, length = jf.Map(jf.Scalar()) >> jf.Sum(), jf.Length()
-
-    @jf.lazy
-    def sums(numbers: Any) -> Any:
-        return total(numbers), length(numbers)
-
-    one, other = rows(sums, [[], [1, 2]])
-    assert (one.tolist(), other.tolist()) == ([0, 3], [0, 2])
-
-
 def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
     """It comes first to a node without children, whose list has no items."""
     total, zeros = jf.Sum(), np.zeros(2, 'float32')
@@ -87,18 +75,6 @@ def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
     expected = 'a list with items, which tell its type, got an empty one before'
     with pytest.raises(TypeError, match=expected):
         jf.compile(empty, like=[[[]]])
-
-
-def test_arrays_and_lists_are_constants() -> None:
-    """Those of JAX, and lists without a dtype."""
-
-    @jf.lazy
-    def constant(x: Any) -> Any:
-        return jf.tensor(x) + jnp.ones(2), jf.tensor([1, 2]), jf.tensor([0.5, x[0]])
-
-    results = rows(constant, [[0.0, 1.0]])
-    assert [x.tolist() for x in results] == [[[1, 2]], [[1, 2]], [[0.5, 0]]]
-    assert [x.dtype for x in results] == ['float32', 'int32', 'float32']
 
 
 def test_blocks_without_inputs_are_called_on_nothing() -> None:

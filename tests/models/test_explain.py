@@ -103,20 +103,6 @@ def test_the_source_of_loops_is_the_same_in_every_process() -> None:
     assert 'def ' in text and '0x' not in text
 
 
-def test_a_schedule_prints_its_size(model: jf.Model) -> None:
-    schedule = model.schedule(EXAMPLES)
-    assert repr(schedule) == 'Schedule(3 examples, 13 nodes, depth 4)'
-    seen = []
-
-    @jax.jit
-    def look(schedule: Any) -> Any:
-        seen.append(repr(schedule))
-        return schedule.indices.sum()
-
-    look(schedule)
-    assert seen == ['Schedule(3 examples, traced)']
-
-
 def columns(text: str, count: int) -> list[list[str]]:
     """The first cells of each line of a table."""
     return [re.split(r' {2,}', line)[:count] for line in text.splitlines()]
@@ -188,10 +174,3 @@ def test_explain_a_schedule_without_operations() -> None:
     summary, operations, levels, _ = model.explain(model.schedule([1, 2])).split('\n\n')
     assert summary.startswith('2 examples, 0 nodes, depth 0, built in ')
     assert len(operations.splitlines()) == len(levels.splitlines()) == 1
-
-
-def test_graphs_print_their_counts(model: jf.Model) -> None:
-    from jfold.tracing.record import trace
-
-    graph = trace(model.program, EXAMPLES)
-    assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 3)'

@@ -25,7 +25,6 @@ from jfold.scheduling.spec import Spec
 from jfold.tracing.record import Source
 
 pytestmark = pytest.mark.usefixtures('only_new_garbage')
-BYTES = 8 << 20  # of each array that a model of these tests holds
 EXAMPLES = [1, (2, (3, 4)), ((1, 2), 3)]
 
 
@@ -39,7 +38,7 @@ class Table(dict[Any, Any]):
     array: Held | None = None
 
 
-def held(size: int = BYTES) -> Held:
+def held(size: int) -> Held:
     """An array of so many bytes."""
     return np.ones(size // 4, np.float32).view(Held)
 
@@ -78,8 +77,8 @@ class Made:
       parts: by name.
     """
 
-    def __init__(self, make_cell: Callable[..., Any] = summing, size: int = BYTES):
-        closed, drawn, looked_up = (held(size) for _ in range(3))
+    def __init__(self, make_cell: Callable[..., Any] = summing):
+        closed, drawn, looked_up = (held(1 << 10) for _ in range(3))
         cell = make_cell(closed)
         table = Table((number, float(number)) for number in range(9))
         table.array = looked_up
@@ -179,27 +178,16 @@ def test_all_of_a_model_is_freed(
     use: Callable[[jf.Model], None], cell: Callable[..., Any]
 ) -> None:
     """Functions, tables and arrays too, after `del` and a collection."""
-    made = Made(cell, size=1 << 10)
+    made = Made(cell)
     use(made.model)
     assert set(made.alive()) == set(made.parts)
     del made.model
     assert made.alive() == []
 
 
-@pytest.mark.slow
-def test_large_models_are_freed() -> None:
-    """One after another, each used in several ways."""
-    made = [Made() for _ in range(3)]
-    for each in made:
-        differentiated(each.model)
-        trained_in_jit(each.model)
-        del each.model
-        assert each.alive() == []
-
-
 def test_a_schedule_keeps_its_program() -> None:
     """It can be read and its reverse be run without the model."""
-    made = Made(size=1 << 10)
+    made = Made()
     params = made.model.init(jax.random.key(0))
     schedule = made.model.schedule(EXAMPLES)
     _, pull = jax.vjp(functools.partial(made.model.apply, schedule=schedule), params)
@@ -214,7 +202,7 @@ def test_a_schedule_keeps_its_program() -> None:
 
 def test_the_tree_of_a_schedule_keeps_nothing() -> None:
     """So JAX may keep trees; one cannot be used without the model."""
-    made = Made(size=1 << 10)
+    made = Made()
     leaves, tree = jax.tree.flatten(made.model.schedule(EXAMPLES))
     known, again = {tree: 1}, jax.tree.structure(made.model.schedule(EXAMPLES))
     assert tree == again
@@ -233,7 +221,7 @@ def test_the_tree_of_a_schedule_keeps_nothing() -> None:
 
 def test_a_jitted_function_keeps_the_programs_it_has_traced() -> None:
     """As documented: JAX holds them until the function is freed or cleared."""
-    made = Made(size=1 << 10)
+    made = Made()
     models = [made.model]
     step = jax.jit(lambda p, s: models[0].apply(p, s).sum())
     step(models[0].init(jax.random.key(0)), models[0].schedule(EXAMPLES))

@@ -284,7 +284,3 @@ def test_apply_inside_of_transformations() -> None:
     with pytest.raises(TypeError, match='expected parameters') as caught:
         step({}, given)
     assert [name for name in modules(caught.value) if name.startswith('jfold')] == []
-
-
-def test_the_end_of_batches_is_no_error() -> None:
-    assert [batch.count for batch in jf.compile(number).batches([1, 2, 3], 2)] == [2, 1]

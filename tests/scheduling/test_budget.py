@@ -7,10 +7,8 @@ import itertools
 import logging
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from agreement import close
 from binary_trees import binary_tree, chain, tree_block
 from checking import refuses
 from compilations import compilations
@@ -45,25 +43,6 @@ def test_a_reserved_capacity_stays() -> None:
         assert model.schedule([chain(10)]).capacity == room
         assert model.schedule([1]).capacity == room
     assert model.programs == 2
-
-
-@pytest.mark.slow
-def test_schedules_of_a_reserved_capacity_equal_the_twin() -> None:
-    """In values and gradients, before and after a batch that does not fit."""
-    model, rng = model_of_trees(), np.random.default_rng(1)
-    model.reserve(room_for(6, size=2))
-    params = model.init(jax.random.key(0))
-    for leaves in (3, 90, 3):
-        trees = [binary_tree(rng, leaves), 1.0]
-        schedule = model.schedule(trees)
-
-        def batched(params: Any, schedule: jf.Schedule = schedule) -> Any:
-            return (model.apply(params, schedule) ** 2).sum()
-
-        def singly(params: Any, trees: Any = trees) -> Any:
-            return sum((model.eval(x, params) ** 2).sum() for x in trees)
-
-        close(jax.grad(batched)(params), jax.grad(singly)(params), 1e-4)
 
 
 def test_several_reserved_capacities() -> None:
