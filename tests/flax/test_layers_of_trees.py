@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 from checking import refuses
 from layer_checks import RNG, affine, same, vectors
 
@@ -32,9 +33,6 @@ def test_binary_tree_lstm() -> None:
     """Tai et al. 2015, equations 9 to 14, without an input at inner nodes."""
     word = jf.Vector(2) >> jf.Function(layers.TreeLSTMLeaf(H), name='leaf')
     cell = jf.Function(layers.TreeLSTMCell(H, forget_bias=0.5), name='cell')
-    tree = jf.ForwardDeclaration()
-    pair = jf.Record((tree(), tree())) >> cell
-    tree.resolve_to(jf.OneOf(lambda x: isinstance(x, tuple), {True: pair, False: word}))
 
     def by_hand(params: Any, tree: Any) -> State:
         if not isinstance(tree, tuple):
@@ -48,7 +46,7 @@ def test_binary_tree_lstm() -> None:
 
     a, b, c, d = vectors(4, 2)
     trees = [a, (a, b), ((a, b), (c, (d, a)))]
-    same(tree() >> jf.GetItem(1), trees, lambda p, x: by_hand(p, x)[1])
+    same(binary(word, cell) >> jf.GetItem(1), trees, lambda p, x: by_hand(p, x)[1])
 
 
 @pytest.mark.slow

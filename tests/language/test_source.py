@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 from expressions import Expression, expressions
 from graphs import canonical
 from hypothesis import given, settings
@@ -78,9 +79,6 @@ def test_drawn_expressions(root: str) -> None:
 
 def test_deep_data_where_functions_of_lists_are_fused() -> None:
     """Which are written for all items at once, but for deep data after a loop."""
-    tree = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((tree(), tree())) >> jnp.add
-    tree.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: pair}))
     divide, weigh = (jf.Function(f, name=f.__name__) for f in (jnp.divide, jnp.dot))
 
     @jf.compose
@@ -89,7 +87,7 @@ def test_deep_data_where_functions_of_lists_are_fused() -> None:
         vectors = jf.Map(jf.Function(lambda x: jnp.stack([x, -x]), name='two'))(xs)
         return jf.Sum()(jf.ZipWith(weigh)(shares, vectors))
 
-    program = jf.compile(jf.Map(tree()) >> weighed).program
+    program = jf.compile(jf.Map(binary(jf.Scalar(), jnp.add)) >> weighed).program
     assert any(' >> ' in x.layer.name for x in program.operations)
     check_program(program, [[1.0, (2.0, 3.0)], [], [2.0]])
 

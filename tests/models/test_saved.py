@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 from checking import refuses
 from compilations import compilations
 from flax import nnx
@@ -281,12 +282,9 @@ def test_errors_of_examples_tell_where(path: Path) -> None:
 # ---- which models --------------------------------------------------------------------
 
 
-def binary(leaf: Any, join: Any) -> jf.Block:
+def trees(leaf: Any, join: Any) -> jf.Block:
     """Trees of ints."""
-    tree = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((tree(), tree())) >> join
-    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar('int32') >> leaf, tuple: pair}))
-    return tree()
+    return binary(jf.Scalar('int32') >> leaf, join)
 
 
 INTS = [1, (2, 3), ((1, (2, 0)), (3, 3))]
@@ -303,20 +301,18 @@ def of_nnx(boxed: bool) -> jf.Block:
     many = nnx.Sequential(
         linear, nnx.Dropout(0.5, rngs=rngs), nnx.LayerNorm(4, rngs=rngs)
     )
-    return binary(
-        nnx.Embed(8, 4, rngs=rngs), jf.Concat() >> (many if boxed else linear)
-    )
+    return trees(nnx.Embed(8, 4, rngs=rngs), jf.Concat() >> (many if boxed else linear))
 
 
 BLOCKS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
     'layers': lambda: (
-        binary(jf.layers.Embed(8, 4), jf.Concat() >> jf.layers.FC(4)),
+        trees(jf.layers.Embed(8, 4), jf.Concat() >> jf.layers.FC(4)),
         INTS,
     ),
     'nnx': lambda: (of_nnx(False), INTS),
     'nnx with dropout': lambda: (of_nnx(True), INTS),
     'bfloat16': lambda: (
-        binary(
+        trees(
             nn.Embed(8, 4, param_dtype=jnp.bfloat16),
             jf.Concat() >> nn.Dense(4, param_dtype=jnp.bfloat16),
         ),
@@ -380,7 +376,7 @@ def test_models_of_many_kinds(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize('strategy', ['counted', 'fixed'])
 def test_options_of_the_model(tmp_path: Path, strategy: str, residuals: str) -> None:
     """Schedules are for the programs as they were saved."""
-    block = binary(nn.Embed(8, 4), JOIN)
+    block = trees(nn.Embed(8, 4), JOIN)
     loaded = check(block, INTS, tmp_path, strategy=strategy, residuals=residuals)
     (spec,) = loaded.scheduler.budget.specs
     assert (spec.strategy, spec.residuals) == (strategy, residuals)
@@ -388,7 +384,7 @@ def test_options_of_the_model(tmp_path: Path, strategy: str, residuals: str) -> 
 
 def test_sums_in_a_fixed_order_stay_so(tmp_path: Path) -> None:
     """In files as in the model that was saved."""
-    block = binary(nn.Embed(8, 4), JOIN)
+    block = trees(nn.Embed(8, 4), JOIN)
     loaded = check(block, INTS, tmp_path, reproducible=True)
     (spec,) = loaded.scheduler.budget.specs
     assert spec.reproducible

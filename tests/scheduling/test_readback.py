@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 
 import jfold as jf
 from jfold.program.components import component_of
@@ -17,11 +18,8 @@ from jfold.tracing.record import trace
 
 
 def tree_model(**options: Any) -> jf.Model:
-    tree = jf.ForwardDeclaration(name='tree')
-    node = jf.Record((tree(), tree())) >> jf.Function(jnp.add)
-    leaf = jf.Scalar() >> jf.Function(jnp.tanh)
-    tree.resolve_to(jf.OneOf(type, {float: leaf, tuple: node}))
-    return jf.compile(tree() >> jf.Metric('root'), **options)
+    tree = binary(jf.Scalar() >> jnp.tanh, jnp.add)
+    return jf.compile(tree >> jf.Metric('root'), **options)
 
 
 def sums_model(**options: Any) -> jf.Model:

@@ -42,6 +42,7 @@ from jfold.scheduling.tiles import cores
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
+any_expression = st.sampled_from(['whole', 'tree']).flatmap(expressions)
 
 # ---- a fixed number of steps ---------------------------------------------------------
 
@@ -52,7 +53,7 @@ def fixed(block: jf.Block, examples: list[Any]) -> Reading:
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(['whole', 'tree']).flatmap(expressions), st.integers(0, 99))
+@given(any_expression, st.integers(0, 99))
 def test_fixed_steps_of_expressions(expression: Expression, seed: int) -> None:
     """Whatever the expression; what is not about tiles is as it is elsewhere."""
     r = fixed(expression.block, expression.batch(np.random.default_rng(seed), 3))
@@ -72,14 +73,11 @@ def test_fixed_steps_of_trees(leaves: tuple[int, ...]) -> None:
 def test_depth_counts_levels() -> None:
     """Of what runs: neither paths through blocks, nor what is only passed on."""
     x = jf.Scalar()
-    tree = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((tree(), tree())) >> jnp.add
-    tree.resolve_to(jf.OneOf(type, {float: x >> jnp.tanh, tuple: pair}))
     for block, example, depth in (
         (x, 1.0, 0),
         (x >> jnp.tanh >> jnp.exp, 1.0, 1),  # in a row, as one
         (jf.AllOf(x >> jnp.tanh, x >> jnp.exp), 1.0, 2),  # beside each other
-        (tree(), ((1.0, 2.0), 3.0), 3),
+        (binary(x >> jnp.tanh, jnp.add), ((1.0, 2.0), 3.0), 3),
         (jf.Map(x) >> jf.Sum(), [1.0] * 8, 1),  # eight neighbours at once
     ):
         assert jf.compile(block).schedule([example]).depth == depth
@@ -113,19 +111,12 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
 # ---- properties ----------------------------------------------------------------------
 
 
-@settings(max_examples=40)
-@given(expressions('whole'), st.integers(0, 99), st.integers(0, 2))
+@settings(max_examples=80)
+@given(any_expression, st.integers(0, 99), st.integers(0, 2))
 def test_schedules_of_expressions(
     expression: Expression, seed: int, spare: int
 ) -> None:
-    """Whatever the expression."""
-    check(scheduled(expression, seed, spare))
-
-
-@settings(max_examples=40)
-@given(expressions('tree'), st.integers(0, 99), st.integers(0, 2))
-def test_schedules_of_recursions(expression: Expression, seed: int, spare: int) -> None:
-    """With levels, metrics and values used several times."""
+    """Half of them recursions, with levels, metrics and values used several times."""
     check(scheduled(expression, seed, spare))
 
 
