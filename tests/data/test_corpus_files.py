@@ -14,6 +14,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 from checking import refuses
 from programs import with_metric_first
 from tree_corpora import TREES, assert_equal, trees
@@ -94,10 +95,8 @@ def test_results_in_another_order(
         model_face, 'lower', lambda x, **how: with_metric_first(lower(x, **how))
     )
     observed = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
-    tree = jf.ForwardDeclaration()
-    pair = jf.Record((tree(), tree())) >> jnp.add >> observed
-    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
-    model = jf.compile(tree() >> jnp.negative)
+    tree = binary(jf.Scalar(), jf.Function(jnp.add) >> observed)
+    model = jf.compile(tree >> jnp.negative)
     assert [each.kind.name for each in model.program.results] == ['m', None]
     model.trace([1, (1, (2, 3))], progress=False).save(tmp_path / 'file')
     corpus = Corpus.load(tmp_path / 'file', model)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -19,7 +18,6 @@ from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from looped import in_loops
-from meshes import over_devices
 
 import jfold as jf
 from jfold.language.unrolling import MOST
@@ -191,18 +189,7 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 def test_what_is_drawn() -> None:
     """It is what an example draws by itself."""
     model, params, examples = compiled('graph')
-    agree(model, params, examples, rngs=jax.random.key(3))
-    schedule = model.schedule(examples)
-    values = model.apply(params, schedule, deterministic=True)
-    close(values[1], model.eval(examples[1], params, deterministic=True), 1e-5)
-
-
-def test_rows_of_arrays_that_are_passed() -> None:
-    """And gradients of these."""
-    rows = jf.External('rows', [WIDTH])
-    block = jf.Map(rows >> jf.Function(nn.Dense(2))) >> jf.Sum()
-    model = jf.compile(block)
-    agree(model, model.init(KEY), [[0, 1, 1], [], [2] * 9])
+    agree(model, params, examples, rngs=jax.random.key(3), forward=True)
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
@@ -254,18 +241,6 @@ def test_schedules_of_a_corpus_are_those_of_its_examples() -> None:
     summary, operations, *_ = model.explain(model.schedule(examples[:4])).split('\n\n')
     assert summary.endswith(', no loops')
     assert '1x' in operations
-
-
-def test_devices_and_files(tmp_path: Path) -> None:
-    """A batch dealt to two devices, and a model in a file, give the same."""
-    model, examples = jf.compile(network(2)), molecules(3, 9, 1, 4, 2)
-    params = model.init(KEY)
-    agree(model, params, examples, sharding=over_devices())
-    corpus = model.trace(examples, progress=False)
-    path = tmp_path / 'model.jfold'
-    jf.save(path, model, params, [corpus.capacities(5)])
-    found, want = jf.load(path).predict(examples), model.predict(params, examples)
-    np.testing.assert_array_equal(found, want)
 
 
 def test_transformations() -> None:

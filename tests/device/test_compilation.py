@@ -102,14 +102,6 @@ def test_a_batch_that_outgrows_its_program() -> None:
         model.schedule(large)
 
 
-def test_batches_that_fit_use_what_is_there() -> None:
-    """At the limit, whatever fits is no error."""
-    model = jf.compile(tree_block(4), max_programs=1)
-    rng = np.random.default_rng(0)
-    specs = {model.schedule(batch(rng, 4, 30)).spec for _ in range(10)}
-    assert len(specs) == 1
-
-
 # ---- specs ---------------------------------------------------------------------------
 
 

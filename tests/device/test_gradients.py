@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 from hlo import compiled_text
 from looped import compiled, in_loops
 from reverse_rules import (
@@ -69,30 +70,18 @@ def test_spare_rows_give_nothing_whatever_the_rule(
     """Neither outside a recurrence, nor within, nor with room to spare."""
     cell = jf.Function(lambda w, x, y: RULES[rule](w, x + y), init=ones)
     vector = jf.Vector(H)
-    tree = jf.ForwardDeclaration()
-    tree.resolve_to(
-        jf.OneOf(
-            lambda x: isinstance(x, tuple),
-            {False: vector, True: (tree(), tree()) >> cell},
-        )
-    )
     for block, batch in (
         (vector >> jf.Function(RULES[rule], init=ones), BATCH),
-        (tree(), [([1, 2, 3], ([0, 1, 2], [3, 1, 2])), ([1, 2, 3], [2, 2, 2])]),
+        (
+            binary(vector, cell),
+            [([1, 2, 3], ([0, 1, 2], [3, 1, 2])), ([1, 2, 3], [2, 2, 2])],
+        ),
     ):
         model = compiled(block, residuals, strategy)
         params = model.init(jax.random.key(0))
         want = eager_gradient(block, params, batch)
         close(gradient(model, params, batch), want)
         close(gradient(model, params, batch, size=30), want)
-
-
-def test_the_size_of_a_batch_changes_no_gradient() -> None:
-    block = jf.Vector(H) >> jf.Function(lambda w, x: added(w * x), init=ones)
-    model = jf.compile(block)
-    params = model.init(jax.random.key(0))
-    for size in (None, 3, 300):
-        close(gradient(model, params, BATCH, size), [np.array([5.5, 7.7, 9.9])])
 
 
 # ---- what depends on parameters alone ------------------------------------------------
@@ -282,13 +271,6 @@ def test_a_metric_that_is_only_watched_has_no_reverse(
         jax.tree.map(lambda x: jnp.stack([x, x]), params)
     ).values()
     close(together, [np.array([0, 1, 2])] * 2)
-
-
-def test_a_function_without_a_reverse_is_told_when_it_is_used() -> None:
-    model = jf.compile(jf.Vector(H) >> weighted >> jf.Function(no_reverse))
-    params = model.init(jax.random.key(0))
-    with pytest.raises(ValueError, match='Reverse-mode differentiation does not work'):
-        gradient(model, params, BATCH)
 
 
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)

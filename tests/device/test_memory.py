@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from binary_trees import binary_tree, embedding, kind_of
+from binary_trees import binary, binary_tree, embedding
 from hlo import AS_USERS_HAVE_IT
 from jax import numpy as jnp
 
@@ -33,11 +33,8 @@ def tree_lstm(residuals: str) -> jf.Model:
     def init(key: Any, *_: Any) -> Any:
         return jax.random.normal(key, (5 * H, 2 * H)) / 16
 
-    tree = jf.ForwardDeclaration()
     leaf = jf.Scalar('int32') >> embedding(2 * H)
-    node = jf.Record((tree(), tree())) >> jf.Function(lstm, init)
-    tree.resolve_to(jf.OneOf(kind_of, {'word': leaf, 'pair': node}))
-    return jf.compile(tree(), residuals=residuals)
+    return jf.compile(binary(leaf, jf.Function(lstm, init)), residuals=residuals)
 
 
 def taken(trees: int, residuals: str, *, exact: bool = True) -> int:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree, close
+from binary_trees import binary
 from expressions import Expression, expressions
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
@@ -55,12 +56,9 @@ loss = jf.Function(lambda x: (x**2).sum(), name='loss')
 word = jf.Scalar('int32', below=WORDS) >> embed
 
 
-def tree(leaf: jf.Block = word, kind: type = int) -> jf.Block:
-    """Pairs of trees, with leaves of a kind."""
-    node = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((node(), node())) >> cell
-    node.resolve_to(jf.OneOf(type, {kind: leaf, tuple: pair}))
-    return node()
+def tree(leaf: jf.Block = word) -> jf.Block:
+    """Pairs of trees."""
+    return binary(leaf, cell)
 
 
 @jf.compose
@@ -141,7 +139,7 @@ def family(rng: np.random.Generator, depth: int = 3) -> Any:
 
 
 a_tree = tree_of(a_word)
-trees, bags = jf.Map(tree()), tree(jf.Map(word) >> rounds >> jf.Sum(), list)
+trees, bags = jf.Map(tree()), tree(jf.Map(word) >> rounds >> jf.Sum())
 few = jf.OneOf(
     lambda xs: len(xs) > 2, {True: trees >> jf.Sum(), False: jf.GetItem(0) >> tree()}
 )
@@ -197,17 +195,17 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
         (0, 2, 6),
     ),
     'sums below': (
-        tree(jf.Map(word) >> jf.Sum() >> one, list) >> loss,
+        tree(jf.Map(word) >> jf.Sum() >> one) >> loss,
         tree_of(words),
         (3, 2, 0),
     ),
     'sums below, as they are': (
-        tree(jf.Map(word) >> jf.Sum(), list) >> loss,
+        tree(jf.Map(word) >> jf.Sum()) >> loss,
         tree_of(words),
         (2, 2, 0),
     ),
     'softmax below': (
-        tree(jf.Map(word) >> softmax, list) >> loss,
+        tree(jf.Map(word) >> softmax) >> loss,
         tree_of(words),
         (7, 2, 0),
     ),
@@ -396,19 +394,6 @@ def test_only_what_takes_turns_is_in_a_loop() -> None:
 
 
 # ---- other ways ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('name', ['softmax', 'sums below, as they are', 'metrics'])
-def test_a_corpus_gives_the_same_schedules(name: str) -> None:
-    """Saved, loaded and merged."""
-    model = jf.compile(MODELS[name][0])
-    (examples,) = batches(name, 6)
-    corpus = model.trace(examples, progress=False)
-    chosen = [4, 1, 2]
-    merged = corpus.schedule(chosen)
-    schedule = model.schedule([examples[k] for k in chosen])
-    assert merged.spec == schedule.spec
-    np.testing.assert_array_equal(merged.indices, schedule.indices)
 
 
 def test_files_keep_what_runs_where(tmp_path: Any) -> None:

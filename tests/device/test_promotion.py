@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import binary
 from checking import same
 
 import jfold as jf
@@ -19,19 +20,16 @@ TREE = ([1, 2, 3], ([1, 1, 1], ([0, 1, 2], [2, 2, 2])))
 
 def expression() -> jf.Block:
     """A recursion, sums over sequences of several dtypes, and metrics."""
-    tree = jf.ForwardDeclaration()
     layer = jf.Function(
         lambda p, a, b: jnp.tanh(p @ a + b),
         lambda key, *_: jax.random.normal(key, (3, 3)),
         name='layer',
     )
-    node = jf.Record((tree(), tree())) >> layer
-    tree.resolve_to(jf.OneOf(type, {list: jf.Vector(3), tuple: node}))
     means = [
         jf.InputTransform(lambda _: [1, 2]) >> jf.Map(jf.Scalar(dtype)) >> jf.Mean()
         for dtype in ('float32', 'float16', 'bfloat16', 'int32', 'complex64')
     ]
-    value = tree() >> jf.AllOf(jf.Identity(), jf.Metric('value'))
+    value = binary(jf.Vector(3), layer) >> jf.AllOf(jf.Identity(), jf.Metric('value'))
     return jf.AllOf(value >> jf.GetItem(0), *means)
 
 

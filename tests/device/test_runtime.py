@@ -117,16 +117,6 @@ def test_operations_that_are_not_defined_at_zero(fn: Any) -> None:
         agree(trap, weights, [list(items[:size])])
 
 
-def test_several_examples_of_an_undefined_operation() -> None:
-    """Batches of 1, 3 and 65 examples of one node each."""
-    layer = jf.Function(normalized, lambda key, _: jnp.eye(2))
-    trap = jf.compile(jf.Vector(2) >> layer)
-    weights = trap.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    for size in (1, 3, 65):
-        agree(trap, weights, list(rng.uniform(1, 2, size=(size, 2))))
-
-
 # ---- parameters ----------------------------------------------------------------------
 
 

@@ -336,11 +336,10 @@ def programs(
     return found
 
 
-@pytest.mark.parametrize('strategy', STRATEGIES)
 @pytest.mark.parametrize('seed', [0, 1])
-def test_a_short_stream_has_few_programs(seed: int, strategy: str) -> None:
+def test_a_short_stream_has_few_programs(seed: int) -> None:
     """At most four, none after the first twenty batches."""
-    found = programs(strategy, random.Random(seed), 16, 48, 60)
+    found = programs('fixed', random.Random(seed), 16, 48, 60)
     assert found[-1] <= 4
     assert found[19] == found[-1]
 

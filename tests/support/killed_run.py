@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from binary_trees import binary
 
 import jfold as jf
 
@@ -40,11 +41,9 @@ def weights(key: jax.Array) -> Any:
 
 def make_model() -> jf.Model:
     """Trees of numbers."""
-    tree = jf.ForwardDeclaration(name='tree')
     leaf = jf.Scalar() >> (lambda x: x * jnp.arange(1.0, SIZE + 1))
-    pair = jf.Record((tree(), tree())) >> jf.Function(noisy, weights, rngs='dropout')
-    tree.resolve_to(jf.OneOf(type, {float: leaf, tuple: pair}))
-    return jf.compile(tree() >> jnp.sum)
+    tree = binary(leaf, jf.Function(noisy, weights, rngs='dropout'))
+    return jf.compile(tree >> jnp.sum)
 
 
 def random_tree(rng: random.Random, depth: int) -> Any:
