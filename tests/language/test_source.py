@@ -13,30 +13,19 @@ import numpy as np
 import pytest
 from binary_trees import binary
 from expressions import Expression, expressions
-from graphs import canonical
+from graphs import canonical, same
 from hypothesis import given, settings
 from looped import in_loops
 from program_runs import ROOT
 from walked import recorded
 
 import jfold as jf
-from jfold.graph import Graph, concatenate
+from jfold.graph import concatenate
 from jfold.program.operations import Program
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
 from jfold.tracing.recorder import graph_of
-
-
-def same_graphs(left: Graph, right: Graph) -> None:
-    """Equal to the bit."""
-    assert left.examples == right.examples
-    for tables in ('constants', 'operations', 'results', 'labels'):
-        pairs = zip(getattr(left, tables), getattr(right, tables), strict=True)
-        for k, (a, b) in enumerate(pairs):
-            assert a.first.tolist() == b.first.tolist(), (tables, k)
-            for j, (x, y) in enumerate(zip(a.columns, b.columns, strict=True)):
-                np.testing.assert_array_equal(x, y, f'{tables} {k}, column {j}')
 
 
 def check(expression: Expression) -> None:
@@ -46,7 +35,7 @@ def check(expression: Expression) -> None:
     for size in (3, 0):
         examples = expression.batch(np.random.default_rng(2), size)
         # Walks know nothing of rounds that are unrolled.
-        same_graphs(
+        same(
             *(canonical(program, made(program, examples)) for made in (trace, recorded))
         )
         check_program(program, examples)
@@ -59,10 +48,10 @@ def check_program(program: Program, examples: list[Any]) -> None:
     made = trace(program, examples)
     check_graph(program, replace(made, fits=False))
     if examples:
-        same_graphs(made, concatenate([trace(program, [x]) for x in examples]))
+        same(made, concatenate([trace(program, [x]) for x in examples]))
     source: Any = program.expression.deep()
     found = deep.run(source.record(examples))
-    same_graphs(made, graph_of(program, source.recording, len(examples), *found))
+    same(made, graph_of(program, source.recording, len(examples), *found))
 
 
 @pytest.mark.parametrize('root', ['whole', 'tree', 'sequences', 'sequence'])

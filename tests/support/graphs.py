@@ -31,8 +31,11 @@ def same_bits(name: str, left: Any, right: Any) -> None:
 
 
 def same(left: Graph, right: Graph) -> None:
-    """Two graphs are equal to the bit."""
+    """Two graphs are equal to the bit, with their labels."""
     assert left.examples == right.examples
+    for one, two in zip(left.labels, right.labels, strict=True):
+        same_bits('labels: first', one.first, two.first)
+        assert [x.tolist() for x in one.columns] == [x.tolist() for x in two.columns]
     pairs = zip(named(left), named(right), strict=True)
     for (name, a), (other, b) in pairs:
         assert name == other
