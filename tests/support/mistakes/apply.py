@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 from typing import Any
 
@@ -13,16 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 
 import jfold as jf
-from mistakes.common import LISTS, Mistake, linear, number, numbers
-
-summed = jf.compile(numbers >> jf.Reduce(jnp.add))
+from mistakes.batches import batches, corpus, summed
+from mistakes.common import Mistake, linear, number, numbers
 
 layered = jf.compile(number >> linear)
-
-
-@functools.cache
-def corpus() -> jf.Corpus:
-    return summed.trace(LISTS)
 
 
 def schedule() -> jf.Schedule:
@@ -31,10 +24,6 @@ def schedule() -> jf.Schedule:
 
 def params() -> Any:
     return layered.init(jax.random.key(0))
-
-
-def batches(source: Any = LISTS, size: Any = 2, **options: Any) -> jf.Batches:
-    return summed.batches(source, size, **options)
 
 
 def over_budget() -> None:

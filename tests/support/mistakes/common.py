@@ -40,6 +40,9 @@ class Mistake:
     lacks: str = ''
 
 
+InputMistake = functools.partial(Mistake, error=jf.InputError)  # in an example
+
+
 # ---- grades --------------------------------------------------------------------------
 
 BLOCKS = '|'.join(

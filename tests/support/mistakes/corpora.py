@@ -3,26 +3,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from mistakes.common import LISTS, Mistake, number, numbers
-
-summed = jf.compile(numbers >> jf.Reduce(jnp.add))
-
-other = jf.compile(jf.Vector(3))
-
-
-@functools.cache
-def corpus() -> jf.Corpus:
-    return summed.trace(LISTS)
+from mistakes.batches import corpus, other, summed
+from mistakes.common import Mistake, number
 
 
 def chosen(indices: Any) -> jf.Schedule:

@@ -8,7 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import Mistake, linear, model_of, number, numbers, vector
+from mistakes.common import (
+    InputMistake,
+    Mistake,
+    linear,
+    model_of,
+    number,
+    numbers,
+    vector,
+)
+from mistakes.structure import inverse, named, signs
 
 
 def evaluated(block: Any, example: Any, *params: Any) -> Any:
@@ -20,44 +29,31 @@ def batch_of(block: Any, *examples: Any, **options: Any) -> jf.Batch:
         return next(batches)
 
 
-def reciprocal(value: Any) -> Any:
-    return 1 / value
-
-
 summed = numbers >> jf.Reduce(jnp.add)
-
-named = jf.Record({'x': number})
-
-inverse = jf.InputTransform(reciprocal) >> number
-
-signs = jf.OneOf(lambda x: x, {'a': jf.Zeros([]), 'b': jf.Zeros([])})
 
 layered = number >> linear
 
 MISTAKES = [
-    Mistake(
+    InputMistake(
         'a bad example traced',
         lambda: model_of(summed).trace([[1], ['x']]),
         "example 1, at [0]: expected float32[], got 'x'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a bad example of a run',
         lambda: batch_of(summed, [1], ['x']),
         "example 1 of the source, at [0]: expected float32[], got 'x'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a bad example, no thread',
         lambda: batch_of(summed, [1], 3, prefetch=0),
         'example 1 of the source: expected something iterable, got 3: '
         "TypeError: 'int' object is not iterable; in "
         "Pipe[0].Map(Scalar('float32'))",
-        error=jf.InputError,
         lacks='do',
     ),
     Mistake(
@@ -69,59 +65,52 @@ MISTAKES = [
         error=ValueError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'a bad example in a worker',
         lambda: model_of(summed).tracer()([[1], ['x']]),
         "example 1, at [0]: expected float32[], got 'x'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'eval of None for a number',
         lambda: evaluated(number, None),
         "example 0: expected float32[], got None; in Scalar('float32')\nWhat to "
         'do: put it in an Optional, which takes `None`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'eval of a vector too short',
         lambda: evaluated(vector, [1, 2]),
         'example 0: expected float32[3], got [1, 2] (list) of shape (2,); in '
         "Vector(3, 'float32')\nWhat to do: write `Map(Scalar())` for any number "
         'of them, `Vector(n)` for n',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'eval of a number for a sequence',
         lambda: evaluated(summed, 3),
         "example 0: expected something iterable, got 3: TypeError: 'int' object is not "
         "iterable; in Pipe[0].Map(Scalar('float32'))",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'eval of a missing key',
         lambda: evaluated(named, {'y': 1}),
         "example 0: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; "
         "in Record({'x': Scalar('float32')})\nWhat to do: put the block in an "
         'Optional, if a field may be missing',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'eval of an unknown case',
         lambda: evaluated(signs, 'c'),
         "example 0: expected one of the keys 'a', 'b', got 'c'; in "
         "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to "
         'do: give it a case, or pass `default=`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'eval of a transform that fails',
         lambda: evaluated(inverse, 0),
         'example 0: expected what its function takes, got 0: ZeroDivisionError: '
         'division by zero; in Pipe[0].InputTransform(reciprocal)',
-        error=jf.InputError,
         lacks='do',
     ),
     Mistake(

@@ -12,7 +12,7 @@ import numpy as np
 
 import jfold as jf
 from jfold.language.lazy_registry import GivesObjects
-from mistakes.common import Mistake
+from mistakes.common import InputMistake, Mistake
 
 add = jf.Function(jnp.add)
 embed = jf.Function(lambda p, i: p[i], lambda key: jnp.ones((9, 4)), name='embed')
@@ -288,15 +288,14 @@ MISTAKES = [
         'of Python, `@jf.lazy`',
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'an error of the function on an example',
         lambda: jf.compile(jf.lazy(lambda x: embed({1: 2}[x])), like=[1]).schedule([3]),
         'example 0: expected what its function takes, got 3: KeyError: 3; in '
         'Pipe[0].InputTransform(function)',
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'a new kind of call in a prediction',
         lambda: jf.compile(tree, like=[1]).predict(
             {'embed': jnp.ones((9, 4))}, [(1, 2)], batch_size=1
@@ -305,6 +304,5 @@ MISTAKES = [
         '(tuple): NewCall: expected calls like those on the examples of `like=`, got '
         'add, a new kind: give `like=` an example with such a call; in '
         'Pipe[0].InputTransform(tree)',
-        error=jf.InputError,
     ),
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jfold as jf
-from mistakes.common import Mistake, add, number, numbers, scheduled
+from mistakes.common import InputMistake, Mistake, add, number, numbers, scheduled
 
 
 @dataclass
@@ -81,154 +81,136 @@ def shared() -> jf.Block:
 
 
 MISTAKES = [
-    Mistake(
+    InputMistake(
         'a missing key',
         lambda: scheduled(named, {'x': 1}, {'y': 1}),
         "example 1: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; "
         "in Record({'x': Scalar('float32')})"
         '\nWhat to do: put the block in an Optional, if a field may be missing',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'None for a dict',
         lambda: scheduled(named, None),
         "example 0: expected an item 'x', got None: TypeError: 'NoneType' "
         "object is not subscriptable; in Record({'x': Scalar('float32')})"
         '\nWhat to do: put it in an Optional, which takes `None`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a list for a dict',
         lambda: scheduled(named, [1]),
         "example 0: expected an item 'x', got [1] (list): TypeError: list "
         "indices must be integers or slices, not str; in Record({'x': "
         "Scalar('float32')})",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'a missing attribute',
         lambda: scheduled(jf.Record({'y': number}), Point(1.0)),
         "example 0: expected an item 'y', got Point(x=1.0) (Point): "
         "AttributeError: 'Point' object has no attribute 'y'; in Record({'y': "
         "Scalar('float32')})",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'a tuple too short',
         lambda: scheduled(jf.Record((number, number)), (1,)),
         'example 0: expected an item 1, got (1,) (tuple): IndexError: tuple '
         "index out of range; in Record({0: Scalar('float32'), 1: "
         "Scalar('float32')})",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'an item of an empty list',
         lambda: scheduled(first, []),
         'example 0: expected an item 0, got [] (list): IndexError: list index '
         'out of range; in Pipe[0].GetItem(0)',
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'a sequence too short',
         lambda: scheduled(second, [1]),
         'example 0: expected an item 1, got a sequence of length 1; in '
         'Pipe[1].GetItem(1)',
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'a number for a sequence',
         lambda: scheduled(summed, [1], 3),
         "example 1: expected something iterable, got 3: TypeError: 'int' "
         "object is not iterable; in Pipe[0].Map(Scalar('float32'))",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'None for a sequence',
         lambda: scheduled(summed, None),
         'example 0: expected something iterable, got None: TypeError: '
         "'NoneType' object is not iterable; in Pipe[0].Map(Scalar('float32'))"
         '\nWhat to do: put it in an Optional, which takes `None`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a number folded',
         lambda: scheduled(folded, 3),
         "example 0: expected something iterable, got 3: TypeError: 'int' "
         'object is not iterable; in Fold(Record({0: Identity(), 1: '
         "Scalar('float32')}) >> Fun...",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'text for numbers',
         lambda: scheduled(summed, 'abc'),
         "example 0, at [0]: expected float32[], got 'a'; in "
         "Pipe[0].Map.Scalar('float32')"
         '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'what has no length',
         lambda: scheduled(length, 3),
         'example 0: expected something with a length, got 3: TypeError: object '
         "of type 'int' has no len(); in Length('float32')",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'an unknown case',
         lambda: scheduled(signs, 'a', 'c'),
         "example 1: expected one of the keys 'a', 'b', got 'c'; in "
         "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3..."
         '\nWhat to do: give it a case, or pass `default=`',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a case that is a list',
         lambda: scheduled(signs, ['a']),
         "example 0: expected one of the keys 'a', 'b', got ['a'] (list); in "
         "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3..."
         '\nWhat to do: make a tuple of a list, which can be looked up',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a key function that fails',
         lambda: scheduled(kinds, {'x': 1}),
         "example 0: expected what its function takes, got {'x': 1} (dict): "
         "KeyError: 'kind'; in OneOf(kind, {1: GetItem('x') >> "
         "Scalar('float32')})",
-        error=jf.InputError,
         lacks='do',
     ),
-    Mistake(
+    InputMistake(
         'an unknown word',
         lambda: scheduled(words, 'the', 'dog'),
         "example 1: expected one of the keys 'the', 'cat', got 'dog'; in "
         "Pipe[0].InputTransform({'the': 1, 'cat': 2})"
         '\nWhat to do: pass `default=` for what a table lacks',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a word that is a list',
         lambda: scheduled(words, ['the']),
         "example 0: expected a hashable value, to look it up, got ['the'] "
         "(list); in Pipe[0].InputTransform({'the': 1, 'cat': 2})"
         '\nWhat to do: make a tuple of a list, which can be looked up',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a transform that fails',
         lambda: scheduled(inverse, 1, 0),
         'example 1: expected what its function takes, got 0: '
         'ZeroDivisionError: division by zero; in '
         'Pipe[0].InputTransform(reciprocal)',
-        error=jf.InputError,
         lacks='do',
     ),
     Mistake(
@@ -240,20 +222,18 @@ MISTAKES = [
         'else; it was BadItem: expected float32[], got None',
         error=RuntimeError,
     ),
-    Mistake(
+    InputMistake(
         'a circle where objects are shared',
         lambda: scheduled(shared(), 1.0, ring()),
         'example 1: expected data that end, got list that leads back to itself; write '
         'a block for each round of a graph with circles, which reads the one before; '
         'in Share',
-        error=jf.InputError,
     ),
-    Mistake(
+    InputMistake(
         'a key that is a list',
         lambda: scheduled(jf.Map(jf.Share(number, key=boxed)) >> jf.Sum(), [1, 2]),
         'example 0, at [0]: expected a key that is hashable, got [1] (list); in '
         'Pipe[0].Map.Share()'
         '\nWhat to do: make a tuple of a list, which can be looked up',
-        error=jf.InputError,
     ),
 ]
