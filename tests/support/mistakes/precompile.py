@@ -3,33 +3,18 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import flax.linen as nn
-import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import LISTS, Mistake, numbers
-
-summed = jf.compile(numbers >> jf.Reduce(jnp.add))
-
-other = jf.compile(jf.Vector(3))
+from mistakes.batches import corpus, other, summed
+from mistakes.common import Mistake
+from mistakes.corpora import chosen
 
 drawing = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5, deterministic=False)))
 
 
-@functools.cache
-def corpus() -> jf.Corpus:
-    return summed.trace(LISTS)
-
-
-def chosen(indices: Any) -> jf.Schedule:
-    return corpus().schedule(indices)
-
-
-def precompiled(size: int = 2) -> jf.CompiledStep:
-    return summed.precompile(summed.apply, {}, corpus().capacities(size))
+def precompiled() -> jf.CompiledStep:
+    return summed.precompile(summed.apply, {}, corpus().capacities(2))
 
 
 MISTAKES = [
