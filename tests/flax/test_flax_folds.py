@@ -104,6 +104,18 @@ def test_a_step_of_a_network_with_tied_parameters_is_precompiled() -> None:
     assert found[2] < found[0]
 
 
+def test_a_precompiled_step_changes_the_network_that_it_is_given() -> None:
+    """By a schedule of a model that was the same, too, which is adopted."""
+    net, other = NnxNet(nnx.Rngs(0)), NnxNet(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(net, optax.adam(0.1), wrt=nnx.Param)
+    schedule = other.fold.model.schedule(WORDS)
+    step = net.fold.model.precompile(train, net, optimizer, schedule.capacity)
+    before = net.embed.embedding[...]
+    losses = [float(step(net, optimizer, schedule)) for _ in range(3)]
+    assert losses[2] < losses[0]
+    assert (net.embed.embedding[...] != before).all()
+
+
 def test_a_fold_predicts() -> None:
     fold = NnxNet(nnx.Rngs(0)).fold
     want = fold(fold.model.schedule(WORDS))

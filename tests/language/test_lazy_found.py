@@ -77,6 +77,18 @@ def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
         jf.compile(empty, like=[[[]]])
 
 
+def test_arrays_and_lists_are_constants() -> None:
+    """Those of JAX, and lists without a dtype."""
+
+    @jf.lazy
+    def constant(x: Any) -> Any:
+        return jf.tensor(x) + jnp.ones(2), jf.tensor([1, 2]), jf.tensor([0.5, x[0]])
+
+    results = rows(constant, [[0.0, 1.0]])
+    assert [x.tolist() for x in results] == [[[1, 2]], [[1, 2]], [[0.5, 0]]]
+    assert [x.dtype for x in results] == ['float32', 'int32', 'float32']
+
+
 def test_blocks_without_inputs_are_called_on_nothing() -> None:
     """Constants, and functions of parameters alone."""
     constant = jf.FromTensor(np.array([1, 2], 'float32'))
