@@ -136,37 +136,6 @@ def check(expression: Expression, residuals: str) -> None:
         agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
 
 
-def kinds() -> jf.Block:
-    """Items of two kinds, one of which is not defined everywhere."""
-    log = jf.Scalar() >> jf.Function(
-        lambda w, x: jnp.log(x - w), lambda key: jnp.float32(0.5)
-    )
-    square = jf.Scalar() >> jf.Function(
-        lambda w, x: w * x * x, lambda key: jnp.float32(3)
-    )
-    item = jf.OneOf(
-        jf.GetItem(0), {'log': jf.GetItem(1) >> log, 'square': jf.GetItem(1) >> square}
-    )
-    return (
-        jf.Map(item)
-        >> jf.AllOf(jf.Sum(), jf.Map(jf.Metric('items')) >> jf.Void())
-        >> jf.GetItem(0)
-    )
-
-
-def test_operations_that_do_not_occur_have_no_gradient() -> None:
-    """Room for them is there, and zero times infinity is no number."""
-    model = jf.compile(kinds())
-    params = model.init(KEY)
-    agree(model, params, [[('log', 2), ('square', 4)], [('log', 0.75)] * 5])
-    agree(model, params, [[('square', 4)], []])
-    agree(model, params, [[('log', 3)], [('log', 4)]])
-    agree(model, params, [[], []])
-    schedule = model.schedule([], size=2)
-    grads = jax.grad(lambda p: model.apply(p, schedule)[0].sum())(params)
-    assert not any(x.any() for x in jax.tree.leaves(grads))
-
-
 def test_batches_that_read_nothing_read_within_bounds() -> None:
     """Rows that a program promises to XLA are there, whatever the batch lacks."""
     one, two = (

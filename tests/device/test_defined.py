@@ -187,11 +187,12 @@ def test_shards_of_which_some_lack_an_operation() -> None:
     agree(model, model.init(KEY), examples, sharding=over_devices())
 
 
-def test_what_is_absent_does_not_read_what_is_infinite() -> None:
+@pytest.mark.parametrize('examples', [[[('a', np.inf)]], [[]], []])
+def test_what_is_absent_does_not_read_what_is_infinite(examples: Any) -> None:
     """Though its spare rows might."""
     model = jf.compile(items(log, square))
     model.schedule(BATCHES[0][:1])  # there is room for both
-    schedule = model.schedule([[('a', np.inf)]])
+    schedule = model.schedule(examples, size=1)
     loss = lambda params: model.apply(params, schedule).values[0]  # noqa: E731
     assert jax.grad(loss)(model.init(KEY)) == {'log': 0, 'square': 0}
 

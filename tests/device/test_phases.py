@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -318,9 +319,10 @@ def test_values_and_gradients_are_those_of_eval(name: str) -> None:
         agree(model, params, examples, 1e-11, forward=True)
 
 
-@pytest.mark.parametrize('residuals', RESIDUALS)
-@pytest.mark.parametrize('strategy', STRATEGIES)
-def test_all_options(residuals: str, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ('residuals', 'strategy'), [*itertools.product(RESIDUALS, STRATEGIES)][1:]
+)
+def test_other_options(residuals: str, strategy: str) -> None:
     name = 'rounds below, softmax above'
     model = jf.compile(MODELS[name][0], residuals=residuals, strategy=strategy)
     (examples,) = batches(name, 4)

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from agreement import agree, close
-from binary_trees import binary, binary_tree, tree_block
+from binary_trees import binary, binary_tree
 from jax import lax
 from looped import in_loops
 
@@ -41,36 +39,6 @@ def dense_layer(size: int, name: str = 'dense') -> jf.Function:
         return jax.random.normal(key, (size, *x.shape))
 
     return jf.Function(lambda weight, x: weight @ x, init, name=name)
-
-
-def test_training_lowers_the_loss() -> None:
-    """Steps of optax under `jit` fit the number of leaves of trees."""
-    readout = jf.Function(nn.Dense(1))
-    counter = jf.compile(tree_block(8) >> readout)
-    weights = counter.init(jax.random.key(0))
-    optimizer = optax.adam(0.03)
-    state = optimizer.init(weights)
-    rng = np.random.default_rng(0)
-
-    @jax.jit
-    def step(weights: Any, state: Any, schedule: jf.Schedule, sizes: Any) -> Any:
-        def error(weights: Any) -> Any:
-            guess = counter.apply(weights, schedule)[:, 0]
-            return ((guess - sizes) ** 2).mean()
-
-        value, grads = jax.value_and_grad(error)(weights)
-        updates, state = optimizer.update(grads, state)
-        return optax.apply_updates(weights, updates), state, value
-
-    errors = []
-    for _ in range(40):
-        sizes = rng.integers(1, 9, size=16)
-        batch = counter.schedule([binary_tree(rng, n, words=1) for n in sizes])
-        target = sizes.astype('float32') / 8
-        weights, state, value = step(weights, state, batch, target)
-        errors.append(float(value))
-    assert counter.programs == 1
-    assert np.mean(errors[-10:]) < 0.3 * np.mean(errors[:5])
 
 
 # ---- rows that stand for no node -----------------------------------------------------
@@ -186,27 +154,6 @@ def recurrence(layer: Any, size: int) -> Any:
     return jf.Map(jf.Vector(size)) >> jf.Fold(combine, jf.Zeros([size]))
 
 
-def low_rank(params: Any, x: Any) -> Any:
-    """A product of parameters alone, and a function of one."""
-    return jnp.exp(params['scale']) * jnp.tanh((params['a'] @ params['b']) @ x)
-
-
-def test_computations_of_parameters_alone() -> None:
-    """They have no rows and are neither stored nor lost."""
-
-    def init(key: Any, _: Any) -> Any:
-        keys = jax.random.split(key)
-        a = jax.random.normal(keys[0], (4, 2))
-        b = jax.random.normal(keys[1], (2, 4))
-        return {'a': a, 'b': b, 'scale': jnp.array(0.1)}
-
-    layer = jf.Function(low_rank, init)
-    ranked = jf.compile(recurrence(layer, 4))
-    weights = ranked.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    agree(ranked, weights, [list(rng.normal(size=(n, 4))) for n in (0, 1, 5)])
-
-
 # ---- what a function may contain -----------------------------------------------------
 
 
@@ -224,16 +171,6 @@ def rectify(params: Any, x: Any) -> Any:
     """A `custom_jvp` and a selection."""
     y = jax.nn.relu(params @ x)
     return jnp.where(y > 0.1, jnp.log(jnp.where(y > 0.1, y, 1)), jax.nn.silu(x))
-
-
-def from_the_right(params: Any, x: Any) -> Any:
-    """`x @ W`: the rows of the product come first."""
-    return jnp.tanh(x @ params)
-
-
-def from_the_left(params: Any, x: Any) -> Any:
-    """`W @ x`: under `vmap` the rows of the product come last."""
-    return jnp.tanh(params @ x)
 
 
 def between_inputs(params: Any, x: Any) -> Any:
@@ -278,8 +215,6 @@ def recomputed(params: Any, x: Any) -> Any:
         choose,
         recur,
         rectify,
-        from_the_right,
-        from_the_left,
         between_inputs,
         by_einsum,
         with_custom_vjp,
