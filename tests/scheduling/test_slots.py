@@ -236,7 +236,7 @@ def test_capacities_made_by_hand(without: int | None, change: dict[str, Any]) ->
 
 
 def test_capacities_of_the_same_program_with_or_without_loops() -> None:
-    loops, examples = jf.compile(total >> other), lists(3, 0, 1, 9)
+    loops, examples = in_loops(total >> other), lists(3, 0, 1, 9)
     model, params = compiled(total >> other)
     for one, another in (loops, model), (model, loops):
         room = one.trace(examples, progress=False).capacities(4)
@@ -280,7 +280,7 @@ def test_schedules_of_a_corpus(name: str, tmp_path: Path) -> None:
 def test_a_corpus_of_the_same_program_with_loops(tmp_path: Path) -> None:
     """What its examples demand is found again."""
     path = tmp_path / 'corpus.jfold'
-    jf.compile(total >> other).trace(lists(3, 1), progress=False).save(path)
+    in_loops(total >> other).trace(lists(3, 1), progress=False).save(path)
     model, params = compiled(total >> other)
     corpus = jf.Corpus.load(path, model)
     want = model.apply(params, model.schedule(lists(3, 1)))
