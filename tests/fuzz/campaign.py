@@ -63,7 +63,7 @@ def summary(folder: Path) -> str:
     found = total(folder)
     tally = found['tally'] + Counter(cases=found['cases'])
     hours = found['seconds'] / 3600
-    head = ['core hours', *COLUMNS, *NESTINGS, 'undefined', 'not compared']
+    head = ['core hours', *COLUMNS, *NESTINGS, 'undefined', 'sensitive', 'not compared']
     row = [f'{hours:.2f}', *(f'{tally[name]:,}' for name in head[1:])]
     lines = [head, ['---:'] * len(head), row]
     table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)

@@ -124,6 +124,18 @@ class Twin:
         labels = {name: labels_of(rows) for name, rows in metrics.items()}
         return Evaluated(value, values, labels, calls)
 
+    def nearby(self) -> Twin:
+        """One whose parameters are one rounding of their dtypes away, up or down."""
+        rng = np.random.default_rng(0)
+
+        def moved(x: Any) -> Any:
+            if not is_float(x):
+                return x
+            step = float(jnp.finfo(x.dtype).eps) * rng.choice([-1, 1], np.shape(x))
+            return np.asarray(x) * (1 + step)  # in double precision
+
+        return Twin(self.typing, jax.tree.map(moved, self.params))
+
     def layer_of(self, node: TypedUse) -> Layer:
         """The layer of a node, made once."""
         if id(node) not in self.layers:
@@ -184,6 +196,16 @@ def _as_given(made: Any, origin: Any) -> Any:
 def zeros(params: Any) -> list[Any]:
     """A gradient of zero."""
     return [np.zeros(np.shape(x)) for x in jax.tree.leaves(params)]
+
+
+def total_of(parts: Sequence[Gradients], params: dict[str, Any]) -> Gradients:
+    """The sum of the gradients of examples."""
+    total = {name: zeros(leaves) for name, leaves in params.items()}
+    for part in parts:
+        for name, leaves in part.items():
+            pairs = zip(total[name], leaves, strict=True)
+            total[name] = [a if b is None else a + b for a, b in pairs]
+    return total
 
 
 def _add(pending: dict[int, Any], array: Any, weight: Any) -> None:

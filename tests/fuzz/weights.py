@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cotangents of what a batch gives."""
+"""Cotangents of what a batch gives, and the gradients that the twin makes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 import jfold as jf
+from fuzz.levels import rows_by_level
+from fuzz.twin import Evaluated, Gradients, Twin
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,29 @@ def draw_weights(program: Any, examples: int, rng: np.random.Generator) -> Weigh
         return [x if x is None else x.astype(float) for x in _as_held(drawn, types)]
 
     return Weights(program, [draw(r) for r in range(len(program.results))])
+
+
+def gradients(
+    twin: Twin, runs: Sequence[Evaluated], weights: Weights
+) -> list[Gradients]:
+    """Those of each example's results by their weights, by the twin."""
+    weighted = (list(_weighted(run, weights, i)) for i, run in enumerate(runs))
+    return list(map(twin.gradients, runs, weighted))
+
+
+def _weighted(run: Evaluated, weights: Weights, i: int) -> Iterator[tuple[Any, Any]]:
+    """The arrays among an example's results, with the cotangent of each."""
+    program = weights.program
+    names = [program.results[r].kind.name for r in program.metric_results]
+    metrics = [[jax.tree.leaves(row) for row in run.metrics[name]] for name in names]
+    tables = [*rows_by_level(program.output, run.value), *metrics]
+    for r, rows in zip(
+        (*program.value_results, *program.metric_results), tables, strict=True
+    ):
+        for row in rows:
+            for array, weight in zip(row, weights.of_results[r], strict=True):
+                if weight is not None:
+                    yield array, weight[i]
 
 
 def _types(program: Any, r: int) -> list[Any]:
