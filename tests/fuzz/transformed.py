@@ -19,6 +19,7 @@ from fuzz.near import Mismatch
 # Derivatives of derivatives lose digits where they cancel.
 CLOSE = 1e-6
 REFUSED = 'expected reverse mode of values or of first derivatives'
+MOST = 20_000  # tangents at once: Jacobians of Jacobians of many parameters fill memory
 NO_FORWARD = "can't apply forward-mode autodiff (jvp) to a custom_vjp function"
 
 
@@ -32,7 +33,8 @@ def check_nesting(
     """A nesting of transformations gives around `apply` what it gives around `eval`.
 
     Returns:
-      What came of it: 'nested', or 'refused' by the twin or as is told.
+      What came of it: 'nested', or 'refused' by the twin or as is told; or 'large', and
+      nothing was run.
 
     Raises:
       Mismatch: it gives something else. Other errors are jfold's own.
@@ -46,6 +48,9 @@ def check_nesting(
         each = [eager_loss(params, model, example, i)[0] for i, example in pairs]
         return sum(each, jnp.zeros(()))
 
+    count = sum(np.size(x) for x in jax.tree.leaves(params) if is_float(x))
+    if count ** sum(name.startswith('jac') for name in names) > MOST:
+        return 'large'
     try:
         want = _run(names, of_examples, params, schedule)
     except Exception:  # a function that has no such derivative
