@@ -31,7 +31,7 @@ from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, cast_varying, masked, varying_axes
 from jfold.base.errors import naming_layer
 from jfold.base.tracebacks import api_boundary
-from jfold.device import linearity
+from jfold.device import linearity, xla
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.fixed_order import in_order
 from jfold.device.linear import MaybeZeros
@@ -284,9 +284,18 @@ def _dropping(
       real: [] bool, or [rows] bool if the operands are of a whole tile.
     """
 
+    def bound(operands: Sequence[Array], real: Array) -> Arrays:
+        """Bind the equation; the results of each row are its own, as its cotangents.
+
+        Else `vmap` would add up the cotangents of a result that reads no row, and then
+        the sum once for each row.
+        """
+        values = jaxprs.bind(equation, operands)
+        return values if np.ndim(real) else xla.tie_batching(values, [real])
+
     @jax.custom_vjp
     def results(real: Array, *operands: Array) -> Arrays:
-        return jaxprs.bind(equation, operands)
+        return bound(operands, real)
 
     def forward(
         real: CustomVJPPrimal, *operands: CustomVJPPrimal
@@ -294,7 +303,7 @@ def _dropping(
         moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
         values = [x.value for x in operands]
         # Bound as without a gradient; else `vmap` may put rows on another axis.
-        return jaxprs.bind(equation, values), (real.value, values, moving)
+        return bound(values, real.value), (real.value, values, moving)
 
     def reverse(
         residuals: Residuals, cotangents: Sequence[Cotangent]

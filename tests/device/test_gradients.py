@@ -31,6 +31,7 @@ from reverse_rules import (
 
 import jfold as jf
 from jfold.scheduling.layout import layout
+from jfold.scheduling.spec import RESIDUALS
 
 # ---- rules that are not linear -------------------------------------------------------
 
@@ -101,6 +102,27 @@ ON_A_PARAMETER = {
     ),
     'checkpoint of a parameter': lambda w, x: jax.checkpoint(added)(w) * x,
 }
+
+
+@pytest.mark.parametrize('of_row', [False, True])
+@pytest.mark.parametrize('residuals', RESIDUALS)
+def test_a_rule_that_takes_a_row_and_reads_none(residuals: str, of_row: bool) -> None:
+    """Its cotangent of a parameter counts for each row, not for each pair of rows."""
+    rule = jax.custom_vjp(lambda a, x: jnp.sin(a))
+    rule.defvjp(
+        lambda a, x: (jnp.sin(a), (a, x if of_row else None)),
+        lambda saved, ct: (ct * jnp.cos(saved[0]), None),
+    )
+    fn = jf.Function(
+        lambda p, x: rule(p['a'], x) * (p['w'] * x),
+        lambda key: {'a': jnp.float32(0.5), 'w': jnp.float32(2.0)},
+    )
+    model = jf.compile(jf.Map(jf.Scalar() >> fn) >> jf.Sum(), residuals=residuals)
+    params, examples = model.init(jax.random.key(0)), [[1, 2, 3], [4], []]
+    found = jax.grad(lambda p: model.apply(p, model.schedule(examples)).sum())(params)
+    want = jax.grad(lambda p: sum(model.eval(x, p) for x in examples))(params)
+    for got, expected in zip(*map(jax.tree.leaves, (found, want)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('kind', ON_A_PARAMETER)
