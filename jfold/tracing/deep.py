@@ -63,7 +63,7 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             continue
         if len(calls) >= look:
             # A level of the data may take calls of several functions.
-            codes = Counter(call.gi_code for call in calls)  # type: ignore[attr-defined]
+            codes = Counter(x.gi_code for x in calls)  # type: ignore[attr-defined]
             most = max(codes.values())
             # A circle shorter than half of the calls repeats within the later half. One
             # longer than half of the bound is left to the walk that finds the path.
@@ -76,8 +76,8 @@ def run(call: Generator[Any, Any, Any]) -> Any:
 def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
     """Return whether two of the calls are of the same function on the same objects."""
     seen = set()
-    for call in calls:
-        frame = call.gi_frame  # type: ignore[attr-defined]
+    for waiting in calls:
+        frame = waiting.gi_frame  # type: ignore[attr-defined]
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
         # Parameters named x... hold objects of the data. Others, such as row numbers,
