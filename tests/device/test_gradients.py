@@ -113,8 +113,13 @@ def test_a_rule_that_takes_a_row_and_reads_none(residuals: str, of_row: bool) ->
         lambda a, x: (jnp.sin(a), (a, x if of_row else None)),
         lambda saved, ct: (ct * jnp.cos(saved[0]), None),
     )
+    pair = jax.custom_vjp(lambda a, x: (jnp.sin(a), a * x))
+    pair.defvjp(
+        lambda a, x: (pair(a, x), (a, x)),
+        lambda saved, ct: (ct[0] * jnp.cos(saved[0]) + ct[1] * saved[1], None),
+    )
     fn = jf.Function(
-        lambda p, x: rule(p['a'], x) * (p['w'] * x),
+        lambda p, x: rule(p['a'], x) * (p['w'] * x) + sum(pair(p['a'], x)),
         lambda key: {'a': jnp.float32(0.5), 'w': jnp.float32(2.0)},
     )
     model = jf.compile(jf.Map(jf.Scalar() >> fn) >> jf.Sum(), residuals=residuals)
