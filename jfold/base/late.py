@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that methods call, and that import the classes of these methods.
+"""Functions imported at their first call, since they import their callers' classes.
 
 Methods of blocks run passes, which import blocks; displays read all that a class holds.
 The package says where these functions are. They are imported at their first call.
