@@ -405,7 +405,7 @@ def _corpus(
     skipped: tuple[tuple[int, str], ...],
     numbers: Mapping[str, Any],
 ) -> Corpus:
-    """Return a corpus of arrays from a file; `numbers` are of the writer's program."""
+    """Return a corpus from a file's arrays; `numbers` is as of `numbers_of`."""
     program = scheduler.program
     types, examples = numbers['types'], len(arrays['source'])
     columns = [1 for _ in range(types)]

@@ -116,7 +116,7 @@ def _limit(below: int | None) -> str:
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
-    """Return what the numbers of a program's values depend on, as JSON data.
+    """Return a description, as JSON data, of how a program's values are numbered.
 
     Values are numbered by type, so it matters which widths are equal. The entries,
     types as indices in `Program.types`: the number of types; those with gradients; the

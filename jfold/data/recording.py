@@ -88,7 +88,7 @@ class Tracing:
         )
 
     def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Yield all examples that fit, in groups: graph, demands, places [n] int64.
+        """Yield groups of the examples that fit: graph, demands, places [n] int64.
 
         If one of a group does not fit, the others are traced again in two halves, so
         that many such examples cost little more than a few. All groups are in order.
