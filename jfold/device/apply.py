@@ -204,7 +204,7 @@ def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
 
 
 def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
-    """Return whether spare (padding) rows of an operation may be anything finite.
+    """Return whether spare (padding) rows of an operation may hold any finite numbers.
 
     It must be defined everywhere, and outputs that it reads in place must have such
     spare rows themselves. False for results, and where no mask would be saved.
@@ -249,7 +249,7 @@ def _results(state: State) -> Iterator[Array]:
 
 
 def kept_bytes(execution: Execution, in_loops: InLoops) -> int:
-    """Return the number of bytes that JAX stores for the reverse.
+    """Return the bytes that JAX stores for the reverse of operations outside of loops.
 
     Raises:
       Exception: whatever a function without a gradient raises.

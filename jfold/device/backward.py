@@ -187,7 +187,7 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """Run the reverse of a tile, also of its rows that earlier tiles have reversed.
+    """Run the reverse of a tile; rows that an earlier tile reversed give equal results.
 
     Such rows, of this level or past its end, read the same edges and residuals as
     before, so the same numbers are written to the same places.
@@ -394,7 +394,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
     def chunk(tile: Tile, edges: Buffers) -> tuple[Buffers, Arrays]:
-        """Return the edges, and the chunk's gradients of weights, each [*shape]."""
+        """Run a chunk; return edge buffers, and gradients of weights, each [*shape]."""
         rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
             crossing = list(_read_stashes(reads, tile, residuals, rows.real))

@@ -47,7 +47,7 @@ class Residuals:
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
-    """Return the values of a type [size, *shape]: its buffer, or only constants."""
+    """Return the values of a type [size, *shape]: its buffer, else its constants."""
     return values[t] if t in values else jnp.asarray(batch.constants[t])
 
 

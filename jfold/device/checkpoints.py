@@ -47,7 +47,7 @@ def hoist_from_checkpoints(
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """Run a checkpoint; those of its equations that depend on no rows run first.
+    """Run a checkpoint, with equations that depend on no rows moved out of it.
 
     Args:
       operands: list of arrays, each [*shape].

@@ -109,7 +109,7 @@ class CustomDerivatives:
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Return cotangents of the arguments by second derivatives."""
+            """Return the cotangents of the arguments, by a second derivative."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 
@@ -149,7 +149,7 @@ class CustomDerivatives:
     def _second(
         self, arguments: Arrays, along: MaybeZeros, cotangents: MaybeZeros
     ) -> tuple[MaybeZeros, MaybeZeros]:
-        """Return second derivatives, differentiable in forward mode only.
+        """Return derivatives of the outputs and of `pull` along argument tangents.
 
         Args:
           along: by argument, the tangent that derivatives are taken along, or `None`.

@@ -77,7 +77,7 @@ class Execution:
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The execution of the loops, whose tensors are the values read outside."""
+        """The execution of the loops alone; its tensors are what is read from loops."""
         applied = self.program.applied
         if not applied:
             return self
@@ -108,7 +108,7 @@ class Execution:
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """Return the row offset of a stash that takes the place of a residual.
+        """Return the row offset of a stash that is written to a residual's buffer.
 
         It is the width of the widest tile where tiles overlap, and zero elsewhere.
         """

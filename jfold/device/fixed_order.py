@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of equations that add up in one order, for `reproducible=True`.
+"""Equations replaced by ones that add up in one order, for `reproducible=True`.
 
 The order in which an equation adds up must depend on its shapes alone, not on the
 equations around it or the number of threads. Four things are known to break that:
@@ -136,7 +136,7 @@ def add_sorted(table: Array, places: Array, rows: Array) -> Array:
 
 
 def _joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Combine two elements of a segmented sum, for `lax.associative_scan`.
+    """Combine two neighbours in a segmented sum, for `lax.associative_scan`.
 
     An element is a flag [rows], whether a run of equal indices begins in it, and the
     sum [rows, *shape] of its last run.

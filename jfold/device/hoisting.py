@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop-invariant products: those of inputs from outside of a recurrence.
+"""Loop-invariant products: of inputs that come from outside of a recurrence.
 
 A cell reads results of its own recurrence and, mostly, an item from outside of it. The
 products of items and weights need no loop over levels. They are computed before the

@@ -276,7 +276,7 @@ class Kernel(Memoized):
         in_order = xla.row_rules(staged.varying, self.shares(rows))
 
         def outputs(*arguments: jax.Array) -> Arrays:
-            """Return outputs of weights, inputs and whether rows are real."""
+            """Return outputs, given the weights, the inputs and `real`."""
             rules = {**in_order, **staged.dropping(arguments[-1])}
             return staged.run_late(arguments[:count], arguments[count:-1], rules)
 
@@ -318,7 +318,7 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Return the values of a jaxpr's transposes that are known, by variable.
+        """Return the transposes in a jaxpr that `Weights` has, by variable.
 
         Args:
           closed: the jaxpr of a tile of `rows` rows, forward or reverse.

@@ -35,7 +35,7 @@ Avals: TypeAlias = Sequence[Any]  # JAX's abstract values of arrays
 
 @dataclass(frozen=True, eq=False)
 class Reverse:
-    """The reverse of a function, and that of its derivative.
+    """The reverse (pullback) of a function, and the reverse of its derivative.
 
     Both functions may leave out cotangents of the last arguments if they are zero.
 
@@ -91,7 +91,7 @@ class Derivative:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of all arguments, by second derivatives."""
+        """Return cotangents of all arguments, given those of pushed tangents."""
         along = scatter_list(tangents, self.moving)
         padded = scatter_list(cotangents, self.live)
         return pad_zeros(self.reverse.again(known, along, padded), len(known))
@@ -113,14 +113,14 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Return tangents of the outputs, each [many, *shape]."""
+        """Return the tangents of outputs by `linear.push`, each [many, *shape]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Return cotangents of the tangents, each [many, *shape].
+        """Return the cotangents of tangents by `linear.pull`, each [many, *shape].
 
         Those of tangents without a batch axis are summed: [*shape].
         """
@@ -131,7 +131,7 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of the arguments, each [many, *shape].
+        """Return cotangents of the arguments by `linear.again`, each [many, *shape].
 
         Those of arguments without a batch axis are summed: [*shape].
         """

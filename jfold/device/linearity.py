@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linearity of a jaxpr in some of its arguments, where it is plain.
+"""A test for jaxprs that are linear in some arguments; it may miss some.
 
 A function that is linear in cotangents may run on many rows at once; of one that is
 not, each row has to be computed by itself.

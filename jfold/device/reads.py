@@ -124,7 +124,7 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """A slot (input of an operation or tensor of a result) on the device.
+    """A read of a slot: which rows an operation's input or result's tensor takes.
 
     Attributes:
       slot: its place, type, and the part that it reads whole, where it reads in place.
@@ -190,7 +190,7 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether spare (padding) rows of values read in place repeat a real row.
+    """Return whether spare (padding) rows of a slot read in place repeat a real row.
 
     The spare rows of all outputs of an operation do, if those of its inputs do.
     """

@@ -164,7 +164,7 @@ def stage(
     name: str,
     other: core.ClosedJaxpr | None = None,
 ) -> Hoisted:
-    """Split a jaxpr into what its first `fixed` arguments decide, and the rest.
+    """Split a jaxpr in two stages: what its first arguments decide, and the rest.
 
     Args:
       fixed: number of those arguments, the parameters.
@@ -285,7 +285,7 @@ def _dropping(
     """
 
     def bound(operands: Sequence[Array], real: Array) -> Arrays:
-        """Bind the equation; the results of each row are its own, as its cotangents.
+        """Bind the equation, so that under `vmap` each row has results of its own.
 
         Else `vmap` would add up the cotangents of a result that reads no row, and then
         the sum once for each row.

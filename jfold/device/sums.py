@@ -75,7 +75,7 @@ def _sum_type(
     # A tile may run past the last sum of a round. It writes there sums of later rounds,
     # which run again, or of later levels, whose edges are complete: the same numbers.
     def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Return the index [] of the round's first sum, and the edges."""
+        """Write the sums of tile `i` to edges; return the first sum [] and edges."""
         first, buffer = carry
         row = first + i * width
         sums = batch.sections.sums[t].rows

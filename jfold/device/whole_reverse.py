@@ -52,7 +52,7 @@ class WholeReverse:
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """An empty set for each input with a cotangent: nothing is known."""
+        """An empty set for each input with a cotangent: no dependence is known here."""
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
@@ -61,7 +61,7 @@ class WholeReverse:
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Return the weights, each [*shape], with transposes for forward alone."""
+        """Return the weights, each [*shape], with transposes for `forward` only."""
         return self.kernel.weights(arrays)
 
     def save_residuals(
@@ -155,7 +155,7 @@ class WholeReverse:
 
         # All outputs are computed; those without a cotangent have no reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
-            """Return outputs with a cotangent, and all; each [rows, *shape]."""
+            """Return outputs that have a cotangent, then all, each [rows, *shape]."""
             all_inputs = replace_list(inputs, moving, self.flow.active)
             results = run(*trained, *weights[end:], *all_inputs, real)
             return [results[k] for k in self.flow.live], results

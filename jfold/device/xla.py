@@ -241,7 +241,7 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """Return the results of transposes that depend on the first arguments alone.
+    """Return the outputs of `transpose` equations that read only the first arguments.
 
     Args:
       closed: a jaxpr.
@@ -257,7 +257,7 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """Return the transposes in a jaxpr, each [n, m], from its first arguments.
+    """Return the values [n, m] of transposes that depend on the first arguments alone.
 
     Args:
       fixed: the first arguments, each [*shape].
@@ -269,7 +269,7 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Return the values of a jaxpr's transposes that are known, by variable.
+    """Return a dict from variables of transposes in a jaxpr to their known values.
 
     Args:
       fixed: number of the first arguments, on which alone they depend.
