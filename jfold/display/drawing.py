@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`jf.draw`, and what the methods of `Displayed` are bound to."""
+"""The function `jf.draw`, and those that make the HTML of displayed objects."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WIDE, HIGH = 40, 26  # pixels of a cell
 
 
 def schedule_page(schedule: Schedule) -> str:
-    """Return the HTML of a schedule; arrays on a device are read, not run."""
+    """Return the HTML of a schedule; nothing runs, arrays are copied to the host."""
     if schedule.stacked or on_host(schedule.indices) is None:
         return page('Schedule', [repr(schedule)])
     count, nodes = len(schedule.parts), int(schedule.counts.sum())
