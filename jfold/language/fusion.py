@@ -78,7 +78,7 @@ def apply_fusion(
 def choose_feeds(
     program: Operations, applications: Sequence[Use], grouped: Set[int]
 ) -> Joined:
-    """Choose the producers to fuse; return the input origins of each reader.
+    """Choose the producers to fuse; return, by reader, the origin of each input.
 
     Args:
       program: the program whose operations are applied.

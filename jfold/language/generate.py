@@ -104,7 +104,7 @@ class Generator(Round):
         return w.columns(s.listed(self._result(key, node.output)), result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return the template of the result of function `key`, from the facts."""
+        """Return the template of the result of function `key`, with known facts."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:

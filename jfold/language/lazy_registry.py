@@ -349,7 +349,7 @@ class Registry:
 
 
 def _merge_alike(entries: list[Entry]) -> None:
-    """Add the makers of entries with empty lists to the entries that know the items.
+    """Join the makers of entries whose types differ only in empty lists.
 
     These are read by one block, since an empty list is a list of any items.
     """

@@ -144,7 +144,7 @@ class Lines:
             self.line(f'{left} = {right}')
 
     def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Assign an object to a variable unless it is in one; return the value."""
+        """Return a value; an object is assigned to a variable, unless it is in one."""
         if isinstance(value, s.Object) and not value.text.isidentifier():
             name = self.variable(wanted)
             self.line(f'{name} = {value.text}')
@@ -189,7 +189,7 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return the value with the producers of all values that meet at `key`."""
+        """Return a value with the producers of all values that meet at `key`."""
         return self.g.joined((self.name, key), value)
 
     # ---- loops
@@ -256,7 +256,7 @@ class Lines:
     def part(
         self, node: TypedUse | None, value: s.Symbol, tail: bool = False
     ) -> s.Symbol:
-        """Write the code of an inner block, once per operand; return its value.
+        """Write the code of an inner block, once per input value; return its result.
 
         `RETURNED` takes the place of the value if the lines end in a `return`, which
         they may if the outer block returns the value unchanged (`tail`).
@@ -348,7 +348,7 @@ class Lines:
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
     ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return a row number as (expression, `step`) or (new variable, `None`)."""
+        """Return a row number: an expression if in step, else a new variable."""
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
@@ -403,7 +403,7 @@ class Lines:
         return outputs
 
     def is_in_step(self, rows: Rows) -> bool:
-        """Return whether the next row of a table has the index of the region's rows."""
+        """Return whether rows of a table share their index with the region's rows."""
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
     def entries(
@@ -425,7 +425,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return the expression of a row number's level and maker for each output."""
+        """Return an expression for each output: level and maker of a row number."""
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]

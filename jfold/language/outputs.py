@@ -65,7 +65,7 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return a pair per sequence: the number of its items' result, and inner pairs.
+    """Return, per sequence in a value, the result with its items, and the pairs inside.
 
     The second item of a pair has the pairs of the sequences in those items.
 

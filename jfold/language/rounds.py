@@ -258,7 +258,7 @@ class Round:
         return 1 << self.bits[o] + output
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
-        """Return the expression of an int with the level to exceed; '' if none."""
+        """Return the expression for the level of an input; '' if it does not count."""
         part = self.part[o]
         known = (bit for bit in results_in(tensor.makers) if bit < len(self.outputs))
         owners = {self.outputs[bit][0] for bit in known}
@@ -372,7 +372,7 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Add the producers of a value to join `key`; return it with all of them.
+        """Add a value's producers to join `key`; return it with all producers there.
 
         Tensors of the value share a level if they do in every value of the join.
         """
@@ -390,7 +390,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return a template with the producers and levels known of join `key`."""
+        """Return a template with the producers and levels that meet at `key` so far."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -403,7 +403,7 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return a value with `makers`, known producers, and a level per alias."""
+        """Return a value with the producers of `makers` and of join `key`."""
         before = self.facts.joined.get(key, (0,) * len(makers))
         both = (a | b for a, b in zip(before, makers, strict=True))
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
@@ -411,7 +411,7 @@ class Round:
         return s.with_levels(value, (levels[k] for k in aliases))
 
     def template(self, type_: Type) -> s.Symbol:
-        """Return the template of any value of a type."""
+        """Return the template (a symbol without texts) of all values of a type."""
         return s.template(type_, self.tables.type_number)
 
     # ---- new facts
@@ -439,7 +439,7 @@ class Round:
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return (bound, use of a block) per tape of constants, by type number."""
+        """Return (bound, use of a block) for each tape of constants, by type number."""
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))
@@ -447,12 +447,12 @@ class Round:
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Return for each level the index of its first equal; `None` equals nothing."""
+    """Return, for each level, the index of its first equal; `None` has no equal."""
     first: dict[Any, int] = {}
     pairs = enumerate(levels)
     return tuple(k if x is None else first.setdefault(x, k) for k, x in pairs)
 
 
 def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return for each index the first index with the same elements in `a` and `b`."""
+    """Return the first index with equal items in both `a` and `b`, for each index."""
     return first_of_each(zip(a, b, strict=True))

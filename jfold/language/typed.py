@@ -21,7 +21,7 @@ from jfold.types import TupleType, Type
 
 @dataclass(eq=False, repr=False)
 class TypedUse:
-    """The use of a block, with its types, or all uses on one value.
+    """A use of a block, with its types; or all its uses on one input.
 
     Attributes:
       where: the path to its first use, as `Pipe[1].Record['left']`.

@@ -134,7 +134,7 @@ class Unifier:
         self.bound[variable] = type_
 
     def _name(self, left: Type, right: Type, last: Type) -> None:
-        """Bind `last` to tuple type `right` with the names of fields of both types.
+        """Bind `last` to a tuple type that has the field names of `left` and `right`.
 
         Other types are left as they are. Raise `Mismatch` if the orders of names
         contradict.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unrolling of rounds, so that as few components as can be are recurrent.
+"""Unrolling of rounds of messages, so that fewer operations need loops.
 
 A function that is used in several places is one operation, so that all its nodes run
 together. But in rounds of messages
@@ -100,7 +100,7 @@ def unroll_rounds(
 def _split(
     tables: Tables, chosen: OperationChoice, levelled: Iterable[int]
 ) -> tuple[Generator, OperationChoice]:
-    """Generate source with an operation for each use; return its round and choice.
+    """Generate source in which each use is an operation; return its round and choice.
 
     Args:
       levelled: the operations whose uses may be recurrent.
@@ -137,7 +137,7 @@ class Parts:
 
     @property
     def sums_are_in_a_row(self) -> bool:
-        """Return whether the operations of each segment sum are numbered in a row."""
+        """Return whether each segment sum's operations have consecutive numbers."""
         parts = (part.operations for part in components(self.program))
         sums = [part for part in parts if self.sums.issuperset(part)]
         return all(part[-1] - part[0] + 1 == len(part) for part in sums)
