@@ -24,7 +24,7 @@ from jfold.scheduling.spec import Spec, SpecKey
 
 @dataclass(frozen=True, eq=False)
 class ExportedKey:
-    """The static part of a schedule in a file; keys with its text are equal."""
+    """The static part of a schedule in a file, compared by its text."""
 
     text: str
 
