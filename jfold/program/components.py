@@ -171,7 +171,7 @@ def loops_of(operations: Operations) -> str:
 
 @memoized
 def segment_sums(operations: Operations) -> frozenset[int]:
-    """Return the operations of segment sums, which are applied though recurrent.
+    """Return the operations of segment sums: recurrent, yet computed at once.
 
     A segment sum is recorded as a tree of sums of sums, and added up from its leaves.
     """
@@ -195,7 +195,7 @@ def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Return each operation's first output, numbered through all, then their total.
+    """Return the number of each operation's first output, then of all outputs.
 
     Outputs are numbered through all operations; the list has one item more than these.
     """
@@ -230,7 +230,7 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return the producers of each operand: as stated, else all outputs of its type."""
+    """Return the producers that each operand may have; if unstated, all of its type."""
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))
