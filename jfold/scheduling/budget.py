@@ -107,7 +107,7 @@ class Budget:
         return strategy_for(self.program, self.strategy, self.reproducible)
 
     def without_limit(self) -> Budget:
-        """Return a budget that shares the specs, and may add any number of specs.
+        """Return a budget with the same chains of specs, but no limit to their number.
 
         Added specs do not count against the limit. Without a limit it is `self`.
         """

@@ -253,7 +253,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield columns and targets of inputs in loops; without slots, of results too."""
+    """Yield (column, target) of inputs in loops; if all is in loops, of results too."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
@@ -271,7 +271,7 @@ def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield columns and targets of reads outside of loops: indices and summands.
+    """Yield (column, target) of reads by operations outside of loops, and by results.
 
     An input or result tensor that is read in place has no column. Where values are
     added up, one column has the summands, another the row that each is added to.
@@ -285,7 +285,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     leaving = layout(spec).edges_leaving
 
     def target_of(section: Section, place: Place) -> _Target:
-        """Return the target of a column; it leaves edges if it is read from loops."""
+        """Return the target of a column; uses of values from loops have edge rows."""
         edge, leaves_edges = leaving.get(place, -1), place in leaving
         return _Target(section, edge=edge, leaves_edges=leaves_edges)
 

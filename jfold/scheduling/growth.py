@@ -133,7 +133,7 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return the room in one dimension, at least `had` and `wanted`.
+    """Return the new size of one dimension of a capacity, at least `had` and `wanted`.
 
     Args:
       had: the room of the old capacity.

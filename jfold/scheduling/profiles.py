@@ -47,7 +47,7 @@ def largest_profiles(selection: Selection, examples: int) -> Profiles:
     """
 
     def counted(levels: Array, owner: Array) -> Array:
-        """Return the most rows on each level [levels]."""
+        """Return the rows of the largest `examples` examples on each level [levels]."""
         level, count = _by_example(levels, owner, len(selection))
         order = np.lexsort((-count, level))
         level, count = level[order], count[order]

@@ -46,7 +46,7 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """A column of a table that holds numbers of values or of rows.
+    """A column of a table, whose entries are numbers of values or of rows.
 
     Attributes:
       space: the meaning of its numbers. Below the number of types they number values of
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns that are merged at once, sorted by space.
+    """A list of columns that are renumbered together, sorted by `space`.
 
     Attributes:
       every: the columns.
@@ -78,7 +78,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Return `Columns` of columns that are sorted by space, from 0 to `count - 1`."""
+    """Return `Columns`, given a list sorted by space; spaces are below `count`."""
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))
@@ -98,7 +98,7 @@ def value_columns(program: Operations) -> Columns:
 
 @memoized
 def loop_columns(program: Operations) -> Columns:
-    """Return the columns of reads in loops, and of reads of values from loops."""
+    """Return the columns that loops read, and those that read results of loops."""
     types, operations = len(program.types), len(program.operations)
     leaving, parts = {*phases(program).leaving}, components(program)
     summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
@@ -115,7 +115,7 @@ def loop_columns(program: Operations) -> Columns:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The merged numbers in columns.
+    """The entries of columns after a merge: values numbered through all examples.
 
     Attributes:
       columns: the columns, sorted by space.
@@ -135,7 +135,7 @@ class Merged:
         return {x[1:]: c for c, x in enumerate(self.columns.every)}
 
     def column(self, table: int, number: int) -> Array:
-        """Return the merged numbers in a column [rows]."""
+        """Return the entries [rows] of one column after the merge."""
         c = self.places[table, number]
         return self.numbers[self.ends[c] : self.ends[c + 1]]
 
@@ -166,7 +166,7 @@ class Parts:
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
-        """Reorder numbers [parts, examples] as merged values are ordered [cells].
+        """Flatten numbers [parts, examples] into the order of merged values [cells].
 
         The order is type by type, in a type example by example, then part by part.
         """
@@ -193,7 +193,7 @@ def parts_of(program: Operations) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """The numbering of merged values: the size and first number of each cell.
+    """The merged numbers of values: how many each cell has, and the first of them.
 
     Attributes:
       parts: the parts of each example's values.
@@ -224,7 +224,7 @@ class Numbers:
         return ends
 
     def begin(self, table: int, output: int) -> Array:
-        """Return the number of the first value of a part in each example [examples].
+        """Return the first value number of a producer in each example [examples].
 
         Raises ValueError if no part is output `output` of the table.
         """
@@ -234,7 +234,7 @@ class Numbers:
         return self._of_cells(a, b, p - a)
 
     def _of_cells(self, a: int, b: int, part: int = 0) -> Array:
-        """Return the first number of a part in each example [examples].
+        """Return the first value number of a part in each example [examples].
 
         The parts of its type are `a` to `b - 1`; `part` counts from `a`.
         """
@@ -362,7 +362,7 @@ class Selection(Memoized):
 
     @property
     def behind(self) -> int:
-        """The number of tables of the graph, without tables of summands."""
+        """The number of tables of constants, operations and results together."""
         program = self.program
         return len(program.types) + len(program.operations) + len(program.results)
 
@@ -375,7 +375,7 @@ class Selection(Memoized):
         return result
 
     def merge(self, columns: Columns) -> Merged:
-        """Return the merged numbers in columns, which are sorted by space."""
+        """Return columns of the chosen examples, with all values numbered through."""
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])

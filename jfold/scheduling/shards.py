@@ -108,7 +108,7 @@ class Shards:
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
-        """Return `x`, constrained to be replicated along automatic axes of the mesh.
+        """Return `x`, with its sharding on automatic mesh axes constrained to `spec`.
 
         Its cotangent is constrained likewise. Unchanged if only `axes` are automatic.
 

@@ -63,7 +63,7 @@ class Slot:
 
 @memoized
 def sums_need_rows(program: Operations) -> bool:
-    """Return whether segment sums need rows of their own, whatever the data.
+    """Return whether segment sums have to be stored in rows, whatever the data are.
 
     They do where loops read them, where a slot may read sums and extrema, and where one
     of these reads others.
@@ -172,7 +172,7 @@ def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
 
 
 def sums_have_rows(spec: Spec) -> bool:
-    """Return whether segment sums have rows in buffers, so that no slot adds up."""
+    """Return whether segment sums have rows of their own; else their readers add up."""
     return ReadMode.SUMMED not in read_modes(spec)
 
 

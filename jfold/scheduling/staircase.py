@@ -128,7 +128,7 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Return whether a profile has few segments, and widths that tiles may have."""
+    """Return whether a profile is a staircase: few segments, of tile widths."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over the uses of values that have many.
+"""Trees of sums for values with many uses: the reverse pass adds up their cotangents.
 
 In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
 row*, and the producer of the value gathers these rows: nothing is scattered, and sums
@@ -35,7 +35,7 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """Return the most edge rows that may be gathered for each value [values] int8.
+    """Return the most edge rows that the reverse gathers for each value [values] int8.
 
     The output of a sum operation has one at most, since operands have no edge rows of
     their own and read this one. Values are those of type `t`.
@@ -48,7 +48,7 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Return the numbers of sums and of rounds of each example, two arrays [examples].
+    """Return the number of sums of each example, and of their rounds, both [examples].
 
     `sum_tree` makes as many sums and stages.
 

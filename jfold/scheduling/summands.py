@@ -82,7 +82,7 @@ def _have_rows(selection: Selection) -> Array:
 
 
 class Pairs(NamedTuple):
-    """Values and the rows or sums that they are added to.
+    """Pairs of a value and the row, or the sum, that it is added to.
 
     Attributes:
       values: [pairs] the merged number of each value.
@@ -118,7 +118,7 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
 
 
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
-    """Return (leaf, root) pairs of sum trees, in examples whose sums need no rows.
+    """Return the leaves of trees of sums, each with its root, which no sum reads.
 
     Constants that are neutral in sums are left out, such as zeros that fill up groups.
     """
@@ -135,7 +135,7 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return (leaf, root) pairs of the sum trees of chosen examples.
+    """Return the leaves of trees of sums, each with its root, of chosen examples.
 
     A root is a sum that no other sum reads.
 
@@ -191,7 +191,7 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
 
 
 def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
-    """Return the leaves of trees of sums, and the root of each leaf, both [leaves].
+    """Return the leaves of trees of sums, and the root of each, two arrays [leaves].
 
         parent   read
              8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5

@@ -353,7 +353,7 @@ def _stairs(spec: Spec, component: Component) -> Profile:
 
 
 def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
-    """Return one segment of the most steps, for a capacity without profiles."""
+    """Return one segment, with steps enough for any batch that fits a capacity."""
     # Each level wastes less than one tile of each operation; all other tiles are full.
     levels = max(spec.capacity.levels, 1)
     rows = [spec.capacity.rows[o] for o in operations]
