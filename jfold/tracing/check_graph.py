@@ -195,7 +195,7 @@ class _Values(Memoized):
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
-    """Return the values of a graph that was cut out after `before` examples."""
+    """Return the values of a graph; `before` examples precede it in the whole graph."""
     tables, types = graph.constants + graph.operations, len(graph.constants)
     begins, counts = number_values(operations, graph.examples, tables)
     first = tuple(map(first_of, counts))

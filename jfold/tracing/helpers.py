@@ -104,14 +104,14 @@ def sequence(x: object) -> list[Any]:
 
 
 def readable(x: object) -> Any:
-    """Return `x`, or raise TypeError if `x` is an iterator: a function uses it up."""
+    """Return `x`, or raise TypeError for an iterator, which can be read only once."""
     if why_no_value(type(x)):
         raise TypeError('can be read only once')
     return x
 
 
 def all_readable(xs: Sequence[Any]) -> Sequence[Any]:
-    """Return `xs`, or raise TypeError if one is an iterator: a function uses it up."""
+    """Return `xs`, or raise TypeError if one is an iterator, readable only once."""
     if any(map(why_no_value, set(map(type, xs)))):
         raise TypeError('can be read only once')
     return xs

@@ -166,7 +166,7 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return for each maker its part in `value_parts`, and the end of its tape."""
+        """Return, by maker, its index in `value_parts` and the end of its tape."""
         p, r = self.program, self.recording
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
         result: dict[int, tuple[int, int | None]] = {}
@@ -228,7 +228,7 @@ class Reader:
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Return the table of examples' constants of each type, and offsets by end.
+        """Return tables of constants by type; by end, offsets within examples.
 
         Where several tapes hold constants of a type, an example's constants stand tape
         by tape in the table. The offsets [examples] of the end of such a tape count the
@@ -270,7 +270,7 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return offsets [makers, examples] to add to indices to get value numbers.
+        """Return numbers [makers, examples] to add to row indices to get value numbers.
 
         Args:
           begins: per part [examples], the number of its first value in each example.
@@ -407,7 +407,7 @@ class _Entries:
         return result
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """Return the value numbers [rows] of a column in step with a maker."""
+        """Return the value numbers [rows] of an operand in step with a maker."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
