@@ -219,7 +219,7 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return the runs of value numbers: one per type of constants, one per output.
+    """Return (type, table, output) of each producer of values: constants, then outputs.
 
     A run is a triple of indices: the type; the table, in `constants + operations` of a
     graph; the output of the operation. They are in the order of the tables.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def make_execute() -> Execute:
-    """Return a new function that calls `run`, one for each model.
+    """Return a new function equal to `run`: each model has its own cache of traces.
 
     JAX caches traces by function, and with them a model's data, until the function is
     freed with its model.
@@ -238,7 +238,7 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
 
 
 def residual_bytes(spec: Spec) -> int:
-    """Return the number of bytes of residuals, and of what the reverse stores.
+    """Return the number of bytes that training stores between forward and reverse.
 
     Raises:
       Exception: whatever a user's function raises that has no gradient.
