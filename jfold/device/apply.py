@@ -66,8 +66,9 @@ from jfold.scheduling.slots import (
 )
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
-# Runs in loops: takes what `runtime` gives, and what was computed before by number of
-# the output; returns the tensors of `Execution.loops`.
+# The function of `runtime` that runs the loops: it takes their execution, the weights,
+# the outputs computed before the loops, by number, the index array and the constants;
+# it returns the tensors of `Execution.loops`.
 InLoops: TypeAlias = Callable[..., Arrays]
 
 
@@ -101,7 +102,7 @@ def apply_all(
 
 
 def _apply_component(state: State, c: int, weights: ByOperation) -> None:
-    """Run component `c` on weights by operation; add its outputs to `state`."""
+    """Run component `c` outside of loops; add its outputs to `state`."""
     component, spec = state.execution.components[c], state.execution.spec
     if not summed_at_once(spec, c):
         for o in component.operations:
@@ -118,7 +119,7 @@ def _entering(state: State, number: int) -> Array:
     if number not in state.produced:  # there is no room for it, so no row is read
         return zeros_of(state, t, rows)
     produced = state.produced[number]
-    first = execution.layout.value_base[o][k] - produced.first  # among sums of several
+    first = execution.layout.value_base[o][k] - produced.first  # of several sums
     return produced.rows[first : first + rows]
 
 

@@ -110,8 +110,8 @@ def backward(
         # Operations that no cotangent reaches do not run, even within a component.
         operations = [o for o in execution.components[c].operations if o in pullbacks]
         if operations and pullbacks[first := operations[0]].runs_at_once:
-            # The schedule lists the sums of a level at the last of its steps; here all
-            # rows are of one level.
+            # All rows are of one level here, and the schedule lists the sums of a level
+            # at the last of its steps.
             state = _sum_uses(reads, c, jnp.maximum(batch.levels(c) - 1, 0), state)
             state, grads[first] = _after_loops(reads, first, state)
         elif has_sums(execution, operations) or any(
@@ -119,11 +119,13 @@ def backward(
         ):
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
-        # No loop of this component reads late cotangents, but those of others do.
+        # Late cotangents are read by other components, never by a loop of this one, so
+        # one pass after its loops computes them.
         for o in operations:
             if pullbacks[o].reverse.late_inputs:
                 state, grads[o] = _after_loops(reads, o, state)
-    # Deferred to the end: a chunk takes rows of any level, for few large products.
+    # The other gradients of weights come last, in chunks of rows of any level: few
+    # large products in place of many small ones.
     for o, pullback in pullbacks.items():
         if pullback.to_weights and o not in grads:
             state, grads[o] = _after_loops(reads, o, state)
@@ -160,7 +162,8 @@ def _pull_level(
     """Run the reverse of one level of component `c`; return the new state."""
     # All consumers of this level are in later levels or components, so have run.
     state = _sum_uses(reads, c, level.number, state)
-    # A single write can come after all reads; with more, see `xla.materialized`.
+    # XLA can run a single write after all reads of the buffer. With several it might
+    # copy the buffer: see `xla.materialized`.
     writes = has_sums(reads.execution, operations) + _edge_writes(reads, operations)
     tile = functools.partial(_pull_tile, reads, writes > 1)
     for o in operations:
@@ -235,8 +238,8 @@ def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Row
 
     if pullback.stores:
         saved = [slice_rows(x, tile.first, rows) for x in residuals.saved[o]]
-        # Spare rows repeat the first, like inputs: an input of one row with a product
-        # of another might lie where the function is not defined.
+        # Spare rows repeat the first, in residuals as in inputs: an input of one row
+        # beside a product of another might lie where the function is not defined.
         if tile.count is not None:
             saved = [repeated(x, real) for x in saved]
     else:
@@ -264,8 +267,8 @@ def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -
     Args:
       first: the row of the first value in the buffer of type `t`.
     """
-    # The section begins behind the constants, which have no cotangents. Values
-    # with fewer uses have indices of the row of zeros for the others.
+    # Constants have no cotangents, so the section has no entries for them. A value with
+    # fewer uses than others reads the row of zeros in place of the rest.
     at = first - reads.execution.spec.capacity.constants[t]
     batch = reads.loops.batch
     uses = batch.sections.consumers[t].rows
@@ -307,7 +310,8 @@ def _write_edges(
             first, none = base + step * tile.first, jnp.zeros_like(tied[chosen[0]])
             old = [none for _ in group]
             if any(a in reverse.early_inputs and a not in tied for a in group):
-                # The loop has written those of the other inputs, in rows between: keep.
+                # The rows of a group's inputs alternate. Those of inputs that are not
+                # written now were written by the loop, and stay.
                 rows = slice_rows(edges[t], first, step * tile.rows)
                 old = [rows[k::step] for k in range(step)]
             pairs = zip(group, old, strict=True)
@@ -377,7 +381,8 @@ def _read_stashes(
         else:
             saved = residuals.saved[o][stash.replaces]
             x = slice_rows(saved, tile.first + shift, tile.rows)
-        # A norm or the sum of a softmax may be stashed too: zero would give NaN there.
+        # Zeros would give NaN for a stash that the gradients divide by, such as a norm
+        # or the sum of a softmax: its spare rows repeat a real one.
         yield masked(x, real) if stash.is_linear else repeated(x, real)
 
 
@@ -410,7 +415,8 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         return _write_edges(reads, tile, edges, written, rows.cotangents), grads
 
     if pullback.defers and not reverse.late_inputs:
-        # All edge rows are written, and only read here: no loop has to end before.
+        # The loop below only reads edges, which are complete by now, so it need not
+        # wait for the loop before.
         start = Chained(0, (edges, _no_grads(reads, o)))
         return state, reads.loops.chunks(o, chunk, start).carry[1]
     start = Chained(state.zero, (edges, _no_grads(reads, o)))

@@ -21,9 +21,9 @@ from jax import Array, lax
 from jfold.base.arrays import Arrays, Spec, Varying, array_spec, cast_varying
 from jfold.device.batch import Batch, Number
 
-# The values of each type that operations compute, behind its constants; or cotangents,
-# one edge row for each use of a value, then sums of uses and a row of zeros. By number
-# of the type, [size, *shape].
+# By number of the type, a buffer [size, *shape]. In the forward pass it has the
+# constants of the type, then the values that operations compute. In the reverse it has
+# cotangents: an edge row for each use of a value, then sums of uses and a row of zeros.
 Buffers: TypeAlias = dict[int, Array]
 # By operation, arrays [size, ...] that the forward pass stores for the reverse.
 Saved: TypeAlias = dict[int, Arrays]
@@ -115,7 +115,8 @@ def interleave(rows: Arrays) -> Array:
     count, *shape = rows[0].shape
     if not shape:
         return jnp.stack(rows, 1).reshape(-1)
-    # Long rows, which are then cut: a TPU would transpose arrays [count, several].
+    # The arrays are joined side by side to long rows, which are then cut: a TPU would
+    # transpose an array that is stacked on a small axis 1.
     return jnp.concatenate(rows, 1).reshape(count * len(rows), *shape)
 
 

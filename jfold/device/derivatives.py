@@ -99,8 +99,9 @@ class CustomDerivatives:
         leaves, structure = jax.tree.flatten(saved)
         count = len(arguments)
 
-        # Residuals are operands, beside the arguments: a rule may close over nothing
-        # that is traced. Cotangents behind those of outputs are of residuals: dropped.
+        # Residuals are operands beside the arguments, since a rule may not close over
+        # traced values. Cotangents behind those of the outputs are of residuals: they
+        # are dropped.
         def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
             """Return the cotangents of the arguments, each [*shape]."""
             saved = jax.tree.unflatten(structure, known[count:])
@@ -129,10 +130,11 @@ class CustomDerivatives:
             result = pulling(known)
             shape = jax.tree.structure(result)
 
-            # The reverse of the reverse: with f the function and u the cotangents, pull
-            # gives J(x)' u. Along v that has the derivative, for the arguments, of
-            # (J(x)' u) v = u' (J(x) v): forward mode over the reverse, since second
-            # derivatives are symmetric; and for u simply J(x) v.
+            # The reverse of `pull`. With J the Jacobian at arguments x, `pull` maps
+            # cotangents u to J(x)' u. The pullback of this map takes v to cotangents of
+            # u, J(x) v, and to cotangents of x, the gradient of u' J(x) v. Second
+            # derivatives are symmetric, so the latter is also the derivative of J(x)' u
+            # along v, which forward mode gives.
             def back(known: Arrays, along: MaybeZeros) -> MaybeZeros:
                 arguments, cotangents, _ = jax.tree.unflatten(structure, known)
                 along = jax.tree.unflatten(shape, along)
@@ -182,8 +184,8 @@ class CustomDerivatives:
         return result
 
 
-# Results of a function, its reverse, and what that takes beside cotangents: arguments,
-# and maybe more.
+# The results of a function, its reverse, and the operands of that beside cotangents:
+# the arguments, and maybe residuals.
 Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 
 
@@ -196,8 +198,8 @@ def differentiable(
       derived: maps arguments and their tangents to results, reverse and operands of the
         reverse.
     """
-    # A rule for forward mode serves both: its tangents are of a primitive that knows
-    # its own transpose.
+    # A rule for forward mode serves both modes: it computes tangents by a primitive of
+    # which JAX knows the transpose.
     with_rule = jax.custom_jvp(
         lambda arguments: xla.tie_batching(function(arguments), arguments)
     )

@@ -140,7 +140,7 @@ class Execution:
         They hoist products out of loops where these fit in `hoisting.ROOM`; always if
         sums are reproducible or the number of steps is fixed.
         """
-        # Sums in a fixed order are to be the same whatever the capacity.
+        # A reproducible result must not depend on the capacity.
         always = strategy_of(self.spec).fixed or self.spec.reproducible
         region = self.layout.region
         return {
@@ -231,8 +231,9 @@ class Execution:
         )
         if not outputs:
             return None
-        # An input that no live output depends on has a cotangent of zero, and nobody
-        # asks for that of data; without inputs there may still be weights to train.
+        # No cotangent is computed of an input that no live output depends on, nor of
+        # one whose value depends on no trained weight. If none is left, there may still
+        # be weights to train.
         read = set().union(*(self.kernels[o].reads[k] for k in outputs))
         pairs = zip(operation.inputs, sources(self.program).inputs[o], strict=True)
         inputs = tuple(
@@ -254,8 +255,8 @@ class Execution:
         return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
 
     def _pullback(self, o: int, flow: Activity) -> Pullback:
-        # Reverses are memoized: with another one, residuals were saved for more
-        # cotangents than there are.
+        # Reverses are memoized, so equal ones are one object. If the policy has another
+        # one, it stores residuals for cotangents that this reverse is not given.
         reverse = self._reverse(o, flow)
         stores = self.policies[o].reverse is reverse
         recurrent = self.components[self.layout.component[o]].recurrent
@@ -310,7 +311,7 @@ class Pullback:
 def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Execution:
-    """Return the execution of a spec.
+    """Return the static data that running a spec's program needs.
 
     Args:
       params: by layer name, parameters or specs of them.

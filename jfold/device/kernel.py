@@ -133,7 +133,7 @@ class Kernel(Memoized):
         # Products are stored rows first; the jaxpr may have rows on another axis.
         env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in known.items()}
         atoms = [*(jaxpr.outvars if outputs else ()), *(products[k] for k in wanted)]
-        # Nothing reads the results of equations that are there for their effects.
+        # Equations with effects are run too, though nothing reads their results.
         effects = {e for e in jaxpr.eqns if e.effects}
         steps = jaxprs.slice_for(jaxpr.eqns, atoms, env, keep=effects)
         values = jaxprs.run(steps, env, atoms, self.rules)
@@ -301,7 +301,8 @@ class Kernel(Memoized):
         Args:
           reverse: the jaxpr of the reverse of a narrow tile, if it reads any.
         """
-        # Matrices transposed in one pass are mostly not transposed in the other.
+        # Each pass has transposes of its own: a matrix that one of them reads
+        # transposed, the other mostly reads as it is.
         passes = [x for x in (self.forward(2), reverse) if x is not None]
         shares = self.shares(2)
         return Weights(

@@ -71,7 +71,8 @@ class Derivative:
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
         """Return the tangents of outputs that have one, each [*shape]."""
 
-        # A function of arguments with tangents alone: for others JAX would use zeros.
+        # Only arguments with tangents are differentiated: for the others JAX would
+        # compute with tangents of zeros.
         def of_moving(moving: Arrays) -> Arrays:
             outputs = self.function(replace_list(known, moving, self.moving))
             return partition(outputs, self.live)
@@ -91,7 +92,7 @@ class Derivative:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of all arguments, given those of pushed tangents."""
+        """Return cotangents of all arguments, by a second derivative, each [*shape]."""
         along = scatter_list(tangents, self.moving)
         padded = scatter_list(cotangents, self.live)
         return pad_zeros(self.reverse.again(known, along, padded), len(known))
@@ -131,7 +132,7 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of the arguments by `linear.again`, each [many, *shape].
+        """Return cotangents of all arguments, each [many, *shape], by `linear.again`.
 
         Those of arguments without a batch axis are summed: [*shape].
         """
@@ -147,7 +148,7 @@ class Batched:
             in_axes,
             axis_size=self.axis.size,
             axis_name=self.axis.name,
-            # What a user said of the mesh to his own `vmap` holds inside of it too.
+            # The mesh axes that the user's own `vmap` names are passed on to this one.
             spmd_axis_name=self.axis.spmd_name or self.axis.explicit_mesh_axis,
         )
 

@@ -79,7 +79,7 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 
 
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
-    """Return the `Form` of each result of an equation, given its operands'."""
+    """Return the `Form` of each result of an equation, given that of each operand."""
     name = equation.primitive.name
     if name in _CALLS:
         (called,) = jaxprs.subjaxprs(equation)

@@ -133,8 +133,9 @@ class CountedLoops(_Pass):
             return row + rows, step(Tile(o, row, rows, end - row), carry)
 
         def down(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
-            # A tile has no rows of levels before its own. Past its end are rows of
-            # finished levels: to run them again writes the same numbers.
+            # A tile must not reach into the level before, whose cotangents are not
+            # complete. Past its end are rows of levels that are done: to run them again
+            # writes the same numbers.
             begin = jnp.maximum(row - rows, first)
             return begin, step(Tile(o, begin, rows, None), carry)
 
@@ -150,7 +151,8 @@ class CountedLoops(_Pass):
         ):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)
-        # The new `zero` is zero, but XLA does not know that `row` has reached the end.
+        # This number is zero, since `row` has reached the end, but XLA does not know
+        # it.
         return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(
@@ -183,7 +185,7 @@ class CountedLoops(_Pass):
         return xla.isolated_slice(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Return `rows` unchanged: a CPU copies nothing."""
+        """Return `rows` unchanged: a CPU needs no barrier against repeated gathers."""
         return rows
 
 
@@ -262,7 +264,7 @@ class FixedLoops(_Pass):
         return slice_rows(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
-        """Return `rows` unchanged, gathered before what depends on them."""
+        """Return `rows` unchanged, behind a barrier: XLA gathers them only once."""
         return xla.materialized(rows)
 
 

@@ -106,7 +106,8 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
         )
     if not isinstance(rngs, Mapping):  # so that streams differ
         key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    # Numbers, not a key: implementations of keys differ in size; buffers do not.
+    # Two numbers, not a key: the key data of some implementations are larger, but rows
+    # of buffers have a fixed size.
     return jax.random.bits(key, (2,), 'uint32')
 
 
@@ -171,7 +172,8 @@ def _keys(
     # so an example draws the same wherever it stands, if it has an id of its own.
     rows, numbers = jnp.asarray(places).T
     rows = rows + jnp.asarray(before, rows.dtype)
-    # Clipped, which XLA need not check: rows are within, and spare places unused.
+    # All rows that are used are within `ids`; mode 'clip' saves the checks of the
+    # default.
     of = rows if ids is None else ids.at[rows].get(mode='clip')
     return jax.vmap(node_key, (None, 0, 0))(seed, of, numbers)
 

@@ -215,7 +215,8 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
         if number not in state.produced:  # there is no room for it, so no row is read
             return zeros_of(state, t, rows)
         values = state.produced[number].rows
-    # In a capacity that was put together by hand, a reader may have more or fewer rows.
+    # If a user has put a capacity together by hand, a reader may have more or fewer
+    # rows than what it reads.
     spare = [(0, rows - len(values)), *[(0, 0)] * (values.ndim - 1)]
     return jnp.pad(values, spare) if rows > len(values) else values[:rows]
 

@@ -109,7 +109,8 @@ def split(
     early_outputs = [v for i, v in enumerate(jaxpr.outvars) if i not in late]
     # Outputs that the loop wants are early, with all equations that they need.
     early = jaxprs.slice_for(jaxpr.eqns, early_outputs)
-    # Of these equations, those on rows that are not cheaper to run twice may cross.
+    # The results of these equations may be stashed if they have rows, unless they are
+    # cheaper to compute twice.
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
@@ -152,7 +153,8 @@ def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:
         inputs = jaxprs.variables(equation.invars)
-        # On cotangents, cheap equations would add up to the whole reverse, run twice.
+        # Of equations on cotangents only moves of data are repeated: with all cheap
+        # ones most of the reverse would run twice.
         chosen = jaxprs.MOVES if pulled.intersection(inputs) else _CHEAP
         if equation.primitive.name in chosen and at_hand.issuperset(inputs):
             at_hand.update(equation.outvars)

@@ -75,8 +75,8 @@ class SplitReverse(Memoized):
         halves, rows = self._split(2), self.residuals()
         places = list(map(self._place, self.products_read))
         stashes, taken = list[Stash](), set[int | None]()
-        # A product is stored for the derivatives of its readers. Once its cotangent is
-        # there these have been computed, so the cotangent may lie in its place.
+        # A product is stored because the derivatives of its readers need it. Its
+        # cotangent is the result of these derivatives, so it may overwrite the product.
         for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
             row = one_row(jaxprs.spec(variable), axis or 0)
             fit = (
@@ -119,7 +119,8 @@ class SplitReverse(Memoized):
             for a, v in zip(self.flow.places, cotangents, strict=True)
         }
         early = [steps for a, steps in needed.items() if not kernel.external[a]]
-        # Without a large product of its own a cotangent costs the loop little.
+        # To wait is worth while only for a cotangent that has a large product to
+        # itself: without one it costs the loop little.
         products = set(filter(is_worth_storing, jaxprs.products(closed))).difference(
             *early
         )
@@ -237,8 +238,8 @@ class SplitReverse(Memoized):
                 outputs = jaxprs.evaluate(forward, operands, rules)
                 return [outputs[k] for k in self.flow.live]
 
-            # Of the outputs with a cotangent. Products are read from the arguments, all
-            # else is computed again.
+            # Only outputs with a cotangent are reversed. Products are read from the
+            # arguments, all else is computed again.
             moving = partition(inputs, self.flow.active)
             pull = jax.vjp(live_outputs, trained, moving)[1]
             of_weights, of_inputs = pull(cotangents)
@@ -247,7 +248,8 @@ class SplitReverse(Memoized):
         closed = jaxprs.trace(reverse, specs)
         jaxprs.check_rules(closed)
         fixed, shares = self.kernel.weight_count, self.kernel.shares(rows)
-        # The reverse has products of its own, with cotangents.
+        # The reverse has further products, of cotangents, to be written rows first as
+        # well.
         closed = xla.rows_first(closed, fixed, shares)
         # Each half could otherwise keep its own of two equal equations.
         return jaxprs.without_repeats(closed)
@@ -298,7 +300,7 @@ def _stored_products(known: dict[int, jax.Array]) -> Rule:
         # A product of weights alone has no rows, and is not stored.
         if number not in known or not all(map(is_inexact, operands)):
             return multiply(*operands)
-        # `operands` matter for their tangents alone, `value` for itself alone.
+        # The value is the stored product; `operands` are there only for their tangents.
         stored = jax.custom_jvp(lambda left, right, value: value)
 
         def tangent(

@@ -67,7 +67,7 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Run the early stage; return the values of the frontier, each [*shape].
+        """Run the early stage; return what the late stage reads of it, each [*shape].
 
         The reverse runs only for results that have a cotangent. JAX's own would run
         rules on zeros for the others, and refuse loops without a reverse.
@@ -180,11 +180,13 @@ def stage(
     sized = () if other is None else _sized(jaxpr, jaxprs.open_jaxpr(other)[0])
     of_rows, varying = jaxprs.reachable(jaxpr, [*jaxpr.invars[fixed:], *sized])
     fixed_alone = jaxprs.reachable(jaxpr, first)[0] - of_rows
-    # Moving data is no work to hoist: products take a matrix in either orientation.
+    # Equations that only move data, such as a transpose, are not worth hoisting:
+    # products take a matrix in either orientation.
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
     results = [v for e in work for v in e.outvars]
     early = jaxprs.slice_for(jaxpr.eqns, results, keep=work)
-    # Equations on no argument, as an `iota`, are not hoisted: both stages may run them.
+    # Equations that depend on no argument, as an `iota`, are not hoisted: both stages
+    # may run them.
     hoisted = {v for e in early if e in fixed_alone for v in e.outvars}
     # An equation with an effect, as a print, stays though nothing reads its results.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
@@ -309,8 +311,9 @@ def _dropping(
         residuals: Residuals, cotangents: Sequence[Cotangent]
     ) -> tuple[Array | None, ...]:
         real, values, moving = residuals
-        # Only of results with a cotangent: a rule that asks is told that the others are
-        # zero. Cotangents vary over the axes that rows vary over.
+        # Only results with a cotangent are pulled back, so that a user's rule is told
+        # that the others are zero. Cotangents are cast to vary over the mesh axes of
+        # the rows.
         used = {
             i: x for i, x in enumerate(cotangents) if not isinstance(x, SymbolicZero)
         }

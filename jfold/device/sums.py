@@ -72,8 +72,9 @@ def _sum_type(
     batch, layout = loops.batch, execution.layout
     base, width = layout.edge_sums[t], layout.sum_width[t]
 
-    # A tile may run past the last sum of a round. It writes there sums of later rounds,
-    # which run again, or of later levels, whose edges are complete: the same numbers.
+    # A tile may run past the last sum of a round. It then writes sums of later rounds,
+    # which are computed again in their turn; or sums of later levels, which are
+    # complete and get the same numbers.
     def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         """Write the sums of tile `i` to edges; return the first sum [] and edges."""
         first, buffer = carry

@@ -97,7 +97,7 @@ class WholeReverse:
         _, pullback = self._linearized(
             rows.weights.arrays, rows.inputs, rows.real, rows.count
         )
-        # The leaves just made are replaced by stored ones, and so are dead code.
+        # Stored leaves replace those just made, whose computation so becomes dead code.
         leaves, structure = jax.tree.flatten(pullback)
         remaining = iter(rows.residuals)
         revived = [

@@ -276,7 +276,8 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
       values: what `transposes` returns, each [n, m].
     """
     pairs = zip(transposed(closed, fixed), values, strict=True)
-    # A constant may have rows, as cotangents that are zero do.
+    # A transpose of another shape has rows, such as that of a constant of zero
+    # cotangents.
     return {v: x for v, x in pairs if jaxprs.spec(v).shape == x.shape}
 
 
@@ -390,7 +391,7 @@ def _replaced(equation: core.JaxprEqn, params: dict[str, Any]) -> core.JaxprEqn:
 
 
 def _is_row(equation: core.JaxprEqn) -> bool:
-    """Return whether a slice takes one index on the first axis, and all else."""
+    """Return whether a slice takes one index on axis 0, and the other axes whole."""
     shape: tuple[int, ...] = jaxprs.spec(equation.invars[0]).shape
     return bool(shape) and equation.params['slice_sizes'] == (1, *shape[1:])
 
