@@ -141,8 +141,9 @@ class Budget:
         # A user who reserved the largest spec expected no larger batch: so warn.
         was_enough = old is not None and self.reserved.get(chain.specs[-1])
         level = logging.WARNING if was_enough else logging.INFO
-        # One batch has more of one operation, the next of another. Room for the maximum
-        # of the last batches is not outgrown by each of them in turn.
+        # One batch has more nodes of one operation, the next of another. So a capacity
+        # takes the maximum of the last batches, else each of them would outgrow it in
+        # turn.
         late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
         # Meanwhile other threads may outgrow `old`, too: all grow alike, to one spec.

@@ -111,7 +111,7 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
 
 
 def _most_uses(batch: Batch, t: int) -> Array:
-    """Return the most uses that each computed value may have after sums [rows] int8.
+    """Return the most uses of each computed value that sums may leave [rows] int8.
 
     1 for outputs of sum operations, `SUM_ARITY` for others.
     """

@@ -161,7 +161,8 @@ def _first_rows(spec: Spec) -> Array:
     program, bases = spec.program, layout(spec).value_base
     types, shared = len(program.types), shared_counts(program)
     behind = types + len(program.operations) + len(program.results)
-    # Of the program's constants, the examples' own, and outputs of operations.
+    # The program's constants come first, then the examples' own, then outputs of
+    # operations.
     first = [
         0
         if table >= behind

@@ -189,7 +189,7 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     for allocator, rows in zip(allocators, spec.capacity.constants, strict=True):
         allocator.take(rows)
     base: list[Numbers] = [()] * len(region)
-    # Behind the buffers are numbers of rows that are in none.
+    # Operations whose results are in no buffer are numbered behind the buffer's end.
     inside = in_buffers(spec.program)
     ends: Numbers = ()
     for o in sorted(range(len(region)), key=lambda o: o not in inside):

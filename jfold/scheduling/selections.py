@@ -379,7 +379,7 @@ class Selection(Memoized):
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])
-        # The number where its space and example begin, for each row of each column.
+        # For each row of each column, the number at which its space and example begin.
         numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
         in_graph = [self.column(table, number) for _, table, number in columns.every]
         if in_graph:

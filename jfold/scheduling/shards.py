@@ -116,8 +116,9 @@ class Shards:
           x: an array.
           spec: the axes along which `x` may be split; none by default.
         """
-        # Else XLA might split loops over axes that are not those of the shards. So it
-        # would put collectives of all shards into loops whose lengths differ.
+        # Else XLA might split a loop over axes that are not those of the shards, and so
+        # put collectives of all shards into it, though each shard runs it a different
+        # number of times.
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         if not any(t == AxisType.Auto for axis, t in types if axis not in self.axes):
             return x

@@ -138,7 +138,7 @@ class SumTree:
 
 
 def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
-    """Return sums over groups of `SUM_ARITY` uses, until each value has few left.
+    """Return sums of `SUM_ARITY` uses each, in a tree, until `most` uses are left.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
 

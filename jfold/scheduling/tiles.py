@@ -251,12 +251,12 @@ class Fixed(Strategy):
 
     def sum_width(self, rows: int, size: int) -> int:
         """Return the number of all sums, or of an even part that fits into memory."""
-        # Each round runs all tiles, so few are best. Sums of other rounds keep their
-        # values, or get their values again before they are read.
+        # Every round runs the tiles of all sums, so few tiles are best. Sums of other
+        # rounds keep their values, or are computed again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return a group for each type, since each read or write starts kernels."""
+        """Return the inputs in groups by type, since each read or write is a kernel."""
         different = dict.fromkeys(types)
         return tuple(tuple(a for a, t in enumerate(types) if t == d) for d in different)
 
