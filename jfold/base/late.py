@@ -15,7 +15,7 @@ _loaders: list[Callable[[str], Any]] = []
 
 
 def bind_late(load: Callable[[str], Any]) -> None:
-    """Set the function `load(name)` that imports the functions of `late`."""
+    """Set `load`, by which `late` imports a function, given its name."""
     _loaders[:] = [functools.cache(load)]
 
 

@@ -107,7 +107,7 @@ class StructForm(Form):
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
-        """Return the form of a dict with these keys, or of a class without structure.
+        """Return the form of a dict with these keys, or of the class `name`.
 
         Args:
           name: the name of the class; '' for a dict.
