@@ -192,13 +192,13 @@ class Value(Operand):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array that it stands for."""
+        """The shape of the array that this value stands for."""
         shape: tuple[int, ...] = self.recording.tensor_type(self).shape
         return shape
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the array that it stands for."""
+        """The dtype of the array that this value stands for."""
         return self.recording.tensor_type(self).dtype
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Any:
