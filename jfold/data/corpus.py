@@ -405,7 +405,7 @@ def _corpus(
     skipped: tuple[tuple[int, str], ...],
     numbers: Mapping[str, Any],
 ) -> Corpus:
-    """Return a corpus from a file's arrays; `numbers` is as of `numbers_of`."""
+    """Return a corpus from a file's arrays; `numbers` says how values are numbered."""
     program = scheduler.program
     types, examples = numbers['types'], len(arrays['source'])
     columns = [1 for _ in range(types)]
@@ -467,7 +467,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 
 
 def join_corpora(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """Return one corpus of all parts; `source` and `skipped` count on through them."""
+    """Return one corpus of all parts, with `source` and `skipped` numbered through."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))
     return Corpus(

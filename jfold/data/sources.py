@@ -53,7 +53,7 @@ class Source:
 
     @property
     def corpus(self) -> Corpus | None:
-        """The argument, if it is a corpus."""
+        """The corpus of the examples; `None` if the source is no corpus."""
         return self.argument if _is_corpus(self.argument) else None
 
     @property
