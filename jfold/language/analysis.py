@@ -76,7 +76,7 @@ def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
 
 
 def _reads_nothing(block: b.Block) -> bool:
-    """Return whether a block without inner readers takes no input, as `Zeros`."""
+    """Return whether a block without `_input_readers` takes no input, as `Zeros`."""
     if isinstance(block, Composition):
         return 0 not in block.wiring.read
     return isinstance(block, b.FromTensor | b.Zeros | b.Void)

@@ -254,7 +254,7 @@ class Registry:
         return entry
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
-        """Return an entry of `block` at argument types that differ in empty lists."""
+        """Return an entry of `block` at types that differ in empty lists alone."""
         for key, entry in () if all(map(is_known, types)) else [*self.known.items()]:
             if isinstance(key, tuple) and key[0] is block and len(key) == 2:
                 if len(key[1]) == len(types) and all(map(fits, types, key[1])):

@@ -315,7 +315,7 @@ class Lines:
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return the expression of a row number, or of a `range` of `count`."""
+        """Return the expression of a row number, or of the `range` of `count` rows."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'

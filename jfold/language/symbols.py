@@ -80,7 +80,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """The symbol of a list of packed sequences; a leaf of `Items`."""
+    """The symbol of a list of packed sequences, for sequences of sequences."""
 
     text: str
     item: Items  # a template
