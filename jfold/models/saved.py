@@ -129,7 +129,7 @@ def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def _check_platforms(platforms: object) -> None:
-    """Raise TypeError unless it is a list of names, ValueError for an unknown one."""
+    """Raise TypeError unless `platforms` is a list of names, ValueError if unknown."""
     if platforms is None:
         return
     known = ('cpu', 'cuda', 'rocm', 'tpu')
