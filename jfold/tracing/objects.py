@@ -43,7 +43,7 @@ READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it 
 
 
 def why_no_value(type_: type) -> str:
-    """Return `READ_ONCE` for a type of iterators, which functions use up, else ''."""
+    """Return a hint for iterators, which can be read only once; else ''."""
     return READ_ONCE if hasattr(type_, '__next__') else ''
 
 
