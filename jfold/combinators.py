@@ -97,7 +97,7 @@ class Block(Memoized, Displayed):
         return wire
 
     def __call__(self, *sources: Any) -> Any:
-        """Return its wire on wires of `compose`, or its value in a lazy function."""
+        """Apply the block: to wires within `compose`, to values in a lazy function."""
         if recorder := RECORDER.get():
             return recorder.call(self, sources)
         return self._wired(sources)
