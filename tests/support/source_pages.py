@@ -34,26 +34,27 @@ into it.
 
 How to read it:
 
-- Each list at the top of `record` is a *tape*. A row of an operation is an entry on
-  each of its tapes, one for each input; the comment says of which operation. A tape
-  of constants holds what was read from the data; the tape of results, what the
-  examples' values are.
-- A tensor is the *number* of the row that makes it: its place on the tape, and above
-  that who makes it (`EMBED = 2 << 30`). In a recursion the level is above both, so of
-  two numbers the greater has the higher level: `& LEVELS` leaves the level of the
-  highest input, and the maker of the result adds one (`PAIR = LEVEL + (3 << 30)`).
+- Each list at the top of `record` is a *tape*. An operation has a tape for each input,
+  named by the comment behind it, and each row of the operation is an entry on all of
+  them. A tape of constants holds what was read from the data, the tape of results the
+  values of examples.
+- A tensor is an int, the *number* of the row that makes it. The low bits are the place
+  of the row on the tape, the bits above say who makes it (`EMBED = 2 << 30`). In a
+  recursion the highest bits are the level, so of two numbers the greater has the higher
+  level: `& LEVELS` leaves the level of the highest input, and the maker of the result
+  adds one (`PAIR = LEVEL + (3 << 30)`).
 - Small numbers (`ZEROS = 1`) are constants of the program. `n` is the length of a
   sequence; a sequence of tensors is a list of numbers, or a `range` where rows follow
   each other.
-- `ends` notes after each example how long the tapes are. What is not Python's own is
-  a function of the expression, or one of `jfold/tracing/helpers.py`, which read data
-  strictly: `x if type(x) is tuple else items(x, 2)` takes two items, whatever holds
-  them; `readable(x)` refuses an iterator, which a function would use up.
+- `ends` notes after each example how long the tapes are. Functions that are not
+  Python's own are those of the expression, or of `jfold/tracing/helpers.py`, which read
+  data strictly: `x if type(x) is tuple else items(x, 2)` takes two items, whatever
+  holds them; `readable(x)` refuses an iterator, which can be read only once.
 
 Data that do not fit make this function fail somewhere; the example is then walked
-block by block, to say what was expected and where. Data deeper than Python's stack
-are recorded by the same source with `yield` before each call, and with them the whole
-batch again, for which your functions are called again. `python
+block by block, to say what was expected and where. If data are deeper than Python's
+stack, the whole batch is recorded again, by the same source with `yield` before each
+call; your functions are then called again. `python
 tests/support/source_pages.py --write` brings this page up to date.
 """
 
