@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions imported at their first call, since they import their callers' classes.
+"""Functions that are imported at their first call, so that imports make no circle.
 
 Methods of blocks run passes, which import blocks; displays read all that a class holds.
 The package says where these functions are. They are imported at their first call.
