@@ -94,7 +94,7 @@ def without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield the type of each list of constants in the source, and its reader.
+    """Yield (type as text, block that reads it) for each list of constants.
 
     The type is text, with the bound of the constants. The reader is the use of the
     block that reads them from examples; `None` if there are several.
@@ -356,7 +356,7 @@ for classes, summary in _SUMMARIES.items():
 
 
 def _globals(fn: FunctionType) -> Iterator[object]:
-    """Yield each global that a function uses; builtin or installed code by name."""
+    """Yield each global that a function uses; for installed code, its name alone."""
     for name in sorted(set(global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (
