@@ -408,7 +408,7 @@ def _row(table: Array, number: Array) -> Array:
 
 
 def lifetime_token() -> core.ClosedJaxpr:
-    """Return an empty jaxpr that bounds the life of a JAX cache entry.
+    """Return an empty jaxpr; while it lives, JAX keeps the cache entry that has it.
 
     A cache of JAX's that outlives all models keeps the parameters of primitives, and so
     a user's functions and their data. An entry with a jaxpr among its parameters is
