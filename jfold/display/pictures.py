@@ -36,7 +36,7 @@ class Box:
 
 
 def svg(width: float, height: float, parts: Sequence[Markup], name: str) -> Markup:
-    """Return a picture; `name` is read to those who cannot see it."""
+    """Return a picture as SVG; `name` is the text that screen readers say."""
     size = {'width': f'{width:.0f}', 'height': f'{height:.0f}', 'class': 'jfold'}
     size |= {'viewBox': f'0 0 {width:.0f} {height:.0f}', 'role': 'img'}
     xmlns = 'http://www.w3.org/2000/svg'
