@@ -252,7 +252,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class Ranking:
-    """A base class of host functions that fix the order in which layers are numbered.
+    """A base class of functions on the host that rank layers, to number equal names.
 
     Attributes:
       ranks: by `layer_key` of a function, its place among those of its name.

@@ -221,7 +221,7 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
 
 
 class _Readers:
-    """A factory of the blocks that read nodes, one for each entry of a registry."""
+    """A factory of blocks that read recorded calls, one block for each kind of call."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class _Readers:
         self.choices: dict[frozenset[int], b.Block] = {}
 
     def entry(self, number: int) -> b.Block:
-        """Return the block that reads nodes of an entry."""
+        """Return the block that reads recorded calls of one kind, entry `number`."""
         if number in self.blocks:
             return self.blocks[number]
         entry = self.registry.entries[number]

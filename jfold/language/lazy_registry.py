@@ -174,7 +174,7 @@ class Registry:
         return entry
 
     def _joined(self, type_: Type) -> int:
-        """Return the entry number of a type merged from types with empty lists.
+        """Return the entry number of the merged type of two with empty lists.
 
         Each has empty lists where the other may have items.
         """

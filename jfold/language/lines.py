@@ -425,7 +425,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return an expression for each output: level and maker of a row number."""
+        """Return an expression of level and maker per output; a row is added to it."""
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]

@@ -65,7 +65,7 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return, per sequence in a value, the result with its items, and the pairs inside.
+    """Return (result with the items, the same inside) for each sequence in a value.
 
     The second item of a pair has the pairs of the sequences in those items.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of a block, or of all blocks of an expression, where they follow."""
+"""The types of blocks that type inference can tell, of one block or of all."""
 
 from __future__ import annotations
 

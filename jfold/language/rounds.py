@@ -205,7 +205,7 @@ class Round:
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """The operations by number; with `split`, one for each place so far."""
+        """The operations by number; with `split`, each place so far is one."""
         if self.chosen.split:
             assert self.chosen.operations is not None
             places = max(self.split_of, self.facts.split, key=len)

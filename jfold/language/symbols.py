@@ -100,7 +100,7 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """Return the template of all values of a type; `number` numbers tensor types."""
+    """Return the template of all values of a type; `number` gives a type's number."""
     if isinstance(type_, TensorType):
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):

@@ -200,7 +200,7 @@ def side_by_side(
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
-    """Return a sequence, its length an int or a variable; write the assignment."""
+    """Return a sequence; its length, unless an int, is assigned to a variable."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
     name = w.variable('n')
