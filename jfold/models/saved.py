@@ -129,7 +129,7 @@ def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def _check_platforms(platforms: object) -> None:
-    """Raise TypeError unless `platforms` is a list of names, ValueError if unknown."""
+    """Raise TypeError unless `platforms` is a list, ValueError for an unknown name."""
     if platforms is None:
         return
     known = ('cpu', 'cuda', 'rocm', 'tpu')
