@@ -294,7 +294,7 @@ class FixedBudget:
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds a batch; its results may have more rows.
+        """Return the smallest spec that holds a batch, maybe with more rows of results.
 
         `headroom` is not called, since no spec is ever added.
 

@@ -98,7 +98,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return component, number and index of tiles of one-step operations, each [n].
+    """Return component, number and tile section of one-step operations, each [n].
 
     The index is that of the tiles' first row in the index array; their end comes next.
     """
@@ -315,7 +315,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write the index of each row that is read; with loops, consumers of values too."""
+    """Write the row that each input reads and, if there are loops, `consumers`."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection

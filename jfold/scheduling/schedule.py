@@ -317,7 +317,7 @@ def _mask(schedule: Schedule) -> jax.Array:
 
 
 def on_device(schedule: Schedule) -> Schedule:
-    """Return a schedule whose arrays are on its devices, but for types of 64 bits."""
+    """Return a schedule with its arrays on its devices, except 64-bit arrays."""
     # JAX may allow 64 bits in the caller's thread alone, and this may be another.
     shards = schedule.spec.shards
     where = None if shards is None else shards.sharding

@@ -78,7 +78,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Return `Columns`, given a list sorted by space; spaces are below `count`."""
+    """Return `Columns` of a list that is sorted by space, with `count` spaces."""
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))

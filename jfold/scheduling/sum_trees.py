@@ -48,7 +48,7 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Return the number of sums of each example, and of their rounds, both [examples].
+    """Return the number of sums and the number of rounds per example, both [examples].
 
     `sum_tree` makes as many sums and stages.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of targets for items of sequences, in rows as those of results.
+"""The layout of targets: a row for each item of a sequence, like results.
 
 Items of a result that is a sequence have a result of their own, with any number of
 rows; items of these, if they are sequences, have another, and so on.

@@ -94,7 +94,7 @@ class Strategy:
         return (spec.capacity.rows[o],)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows whose parameter gradients are taken at once: here all."""
+        """Return the number of rows that give parameter gradients at once: here all."""
         return max(rows, 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
@@ -193,7 +193,7 @@ class Counted(Strategy):
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a chunk: as large as the parameters, or as the cache.
+        """Return the rows of a chunk: as many bytes as the parameters or the cache.
 
         The larger of the two, and at most `rows`. Each chunk costs a pass over the
         parameters: so one chunk for a large embedding table, several for a matrix.
@@ -424,7 +424,7 @@ class FixedAlike(Fixed):
 
 
 def _same_width(profile: Profile, operations: int) -> Profile:
-    """Return a profile of as many steps of one width as a profile's levels take."""
+    """Return a profile with steps of one width, enough for the levels of a profile."""
     if not profile:
         return ()
     taken = -(-steps(profile, operations) // SAME_STEP)
