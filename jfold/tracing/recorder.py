@@ -228,7 +228,7 @@ class Reader:
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Return tables of constants by type; by end, offsets within examples.
+        """Return a table of constants per type, and where each tape begins in it.
 
         Where several tapes hold constants of a type, an example's constants stand tape
         by tape in the table. The offsets [examples] of the end of such a tape count the
