@@ -219,7 +219,7 @@ def _pull(
 
 
 def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> None:
-    """Raise TypeError if the reverse would drop a tangent of weights.
+    """Raise TypeError if a weight has a tangent that the reverse would drop.
 
     A function without trained parameters that closes over a value differentiated
     outside has such a tangent.
