@@ -132,7 +132,7 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of all arguments, each [many, *shape], by `linear.again`.
+        """Return cotangents of all arguments (second derivatives), each [many, *shape].
 
         Those of arguments without a batch axis are summed: [*shape].
         """
