@@ -23,7 +23,6 @@ from jfold.base.memo import Memoized
 from jfold.base.operands import RECORDER, Item, Operand, open_scope, pack_sources
 from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call
 from jfold.base.tracebacks import api_boundary
-from jfold.base.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
 
 
@@ -200,11 +199,6 @@ def convert_to_block(value: Convertible) -> Block:
     Raises:
       TypeError: `value` is none of these.
     """
-    return value if isinstance(value, Block) else run(_converted(value))
-
-
-def _converted(value: Convertible) -> Steps[Block]:
-    """Return the block of a short-hand, as steps of `trampoline.run`."""
     if isinstance(value, Block):
         return value
     if isinstance(value, Operand):
@@ -221,9 +215,8 @@ def _converted(value: Convertible) -> Steps[Block]:
         )
     if isinstance(value, Mapping | list | tuple):
         has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
-        parts = yield in_turn(_converted(part) for _, part in pairs)
-        keyed = [(key, part) for (key, _), part in zip(pairs, parts, strict=True)]
-        return Record(keyed if has_keys else parts)
+        keyed = [(key, convert_to_block(part)) for key, part in pairs]
+        return Record(keyed if has_keys else [part for _, part in keyed])
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):

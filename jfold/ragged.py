@@ -19,7 +19,6 @@ from jfold.base.errors import check_at_least, short_repr
 from jfold.base.functions import mean_of_rows
 from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct
 from jfold.base.tracebacks import api_boundary
-from jfold.base.trampoline import Steps, in_turn, run
 from jfold.graph import Array, ranges
 from jfold.program.result_tables import nesting
 from jfold.types import SequenceType, Type, leaf_types, pack
@@ -206,10 +205,6 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         return f'Ragged(values={_repr(self.values)}, lengths={_repr(self.lengths)})'
 
 
-# Values have the structure of the expression, which may be nested deep. So they are
-# walked neither by recursion nor by `jax.tree`, which is recursive too.
-
-
 def pick_rows(value: object, rows: Array) -> Any:
     """Return the value at some rows, for arrays, pytrees of them and `Ragged`s.
 
@@ -219,7 +214,17 @@ def pick_rows(value: object, rows: Array) -> Any:
     Args:
       rows: the indices [n] of the rows wanted; for a `Ragged`, of the sequences.
     """
-    return run(_pick_rows(value, rows))
+
+    def pick(part: Any) -> Any:
+        if isinstance(part, Ragged):
+            lengths = np.asarray(part.lengths)
+            begins = (lengths.cumsum() - lengths)[rows]
+            counts: Any = lengths[rows]  # a NumPy array, like all arrays returned
+            return Ragged(pick_rows(part.values, ranges(begins, counts)), counts)
+        array = part if isinstance(part, jax.core.Tracer) else np.asarray(part)
+        return array[rows]
+
+    return jax.tree.map(pick, value, is_leaf=_is_ragged)
 
 
 def _rows_of_key(key: object) -> Any:
@@ -239,21 +244,6 @@ def _rows_of_key(key: object) -> Any:
         'expected the number of an example, a slice, or a list of numbers or of '
         f'truths, got {short_repr(key)}: item `i` of example `k` is `x[k][i]`'
     )
-
-
-def _pick_rows(value: Any, rows: Array) -> Steps[Any]:
-    if isinstance(value, Ragged):
-        lengths = np.asarray(value.lengths)
-        begins = (lengths.cumsum() - lengths)[rows]
-        counts: Any = lengths[rows]  # a NumPy array, like all arrays returned
-        items = _pick_rows(value.values, ranges(begins, counts))
-        return Ragged((yield items), counts)
-    if is_leaf(value):
-        array = value if isinstance(value, jax.core.Tracer) else np.asarray(value)
-        return array[rows]
-    parts, structure = flatten_once(value)
-    leaves = yield in_turn(_pick_rows(part, rows) for part in parts)
-    return jax.tree.unflatten(structure, leaves)
 
 
 # ---- item by item --------------------------------------------------------------------

@@ -26,7 +26,6 @@ from jfold.base.dtypes import dtype_of, shape_of
 from jfold.base.printing import Printed, full_text
 from jfold.base.structs import TUPLE, Form, StructForm, flatten_once, is_struct
 from jfold.base.tracebacks import api_boundary
-from jfold.base.trampoline import Steps, in_turn, run
 
 
 class Type:
@@ -101,7 +100,7 @@ class Type:
             or is of another type.
         """
         remaining = iter(values)
-        result = run(_unflattened(self, remaining, like))
+        result = _unflattened(self, remaining, like)
         if more := [*remaining]:
             raise ValueError(f'expected as many values as terminals, got more: {more}')
         return result
@@ -114,7 +113,7 @@ class Type:
 class Nested(Type):
     """A base class of types with other types inside, its `parts`.
 
-    Types may be nested without limit, and share parts. So facts about all parts are
+    Types share parts: n nested types may have 2^n leaves. So facts about all parts are
     stored when a type is made, and walks visit each part once.
     """
 
@@ -129,8 +128,8 @@ class Nested(Type):
             parts=parts,
             ground=all(part.ground for part in parts),
             of_objects=self._may_hold_objects and objects,
-            # Parts have stored their hashes, so `hash` needs no recursion. This type
-            # stores its own too, because types are keys of tables.
+            # Parts have stored their hashes. This type stores its own too, because
+            # types are keys of tables.
             _head=(type(self), self.form, len(parts), hash(parts)),
         )
 
@@ -231,7 +230,7 @@ class Product(Nested):
     @property
     def size(self) -> int | None:
         """The number of scalars in all items together; `None` if that of one is."""
-        return run(_total(self, lambda type_: type_.size, {}))
+        return _total(self, lambda type_: type_.size, {})
 
     def place(self, key: object) -> int | None:
         """Return the index from 0 of the item `value[key]`, or `None` without one."""
@@ -376,15 +375,10 @@ def convert_to_type(spec: TypeLike) -> Type:
     Raises:
       TypeError: `spec` is none of these.
     """
-    return run(_converted(spec))
-
-
-def _converted(spec: TypeLike) -> Steps[Type]:
-    """Return the type of a short-hand, as steps of `trampoline.run`."""
     if isinstance(spec, Type):
         return spec
     if isinstance(spec, tuple):
-        return TupleType(tuple((yield in_turn(map(_converted, spec)))))
+        return TupleType(spec)
     if isinstance(spec, list):
         has_dtype = bool(spec) and not isinstance(spec[-1], int | np.integer)
         return TensorType(spec[:-1], spec[-1]) if has_dtype else TensorType(spec)
@@ -393,8 +387,7 @@ def _converted(spec: TypeLike) -> Steps[Type]:
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
     if is_struct(spec) and (parts := flatten_once(spec)[0]):
-        items = yield in_turn(map(_converted, parts))
-        return StructType(StructForm.of(spec), items)
+        return StructType(StructForm.of(spec), map(convert_to_type, parts))
     raise TypeError(
         f'expected a type or a short-hand for one, got {spec!r}; write a tuple of '
         "types, a list of ints, an int, or a dtype such as 'int32'"
@@ -419,39 +412,37 @@ def tensors(type_: Type) -> Iterator[TensorType]:
 
 def count_leaves(type_: Type) -> int:
     """Return the number of `leaf_types(type_)`, which may be too many to list."""
-    count = run(_total(type_, lambda leaf: int(not isinstance(leaf, VoidType)), {}))
+    count = _total(type_, lambda leaf: int(not isinstance(leaf, VoidType)), {})
     assert count is not None
     return count
 
 
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
-) -> Steps[int | None]:
+) -> int | None:
     """Return the sum of `count` over the leaves; `None` if one count is `None`."""
     if not isinstance(type_, Product):
         return count(type_)
     # Types share parts: n nested types, each a pair of the next, have 2^n leaves. So
     # `totals` is a memo of sums, by the `id` of a type.
     if id(type_) not in totals:
-        counts = yield in_turn(_total(item, count, totals) for item in type_.items)
+        counts: list[Any] = [_total(x, count, totals) for x in type_.items]
         totals[id(type_)] = None if None in counts else sum(counts)
     return totals[id(type_)]
 
 
-def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Steps[Any]:
+def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Any:
     if isinstance(type_, Product):
         likes = [None] * len(type_) if like is None else _parts(type_, like)
         pairs = zip(type_.items, likes, strict=True)
-        items = yield in_turn(_unflattened(x, values, y) for x, y in pairs)
-        return type_.form.closed(items)
+        return type_.form.closed([_unflattened(x, values, y) for x, y in pairs])
     if isinstance(type_, SequenceType):
         if like is None:
             raise ValueError(f'expected `like`, for the length of {type_}, got none')
-        parts = (_unflattened(type_.item, values, x) for x in _parts(type_, like))
-        return list((yield in_turn(parts)))
+        return [_unflattened(type_.item, values, x) for x in _parts(type_, like)]
     if isinstance(type_, BroadcastType):
         item = None if like is None else _repeated(type_, like)
-        return itertools.repeat((yield _unflattened(type_.item, values, item)))
+        return itertools.repeat(_unflattened(type_.item, values, item))
     if isinstance(type_, VoidType):
         return None
     for value in values:
@@ -480,11 +471,7 @@ def _repeated(type_: BroadcastType, value: Any) -> object:
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:
     """Return a value of `type_`, given a value for each of `leaf_types(type_)`."""
-    return run(_pack(type_, iter(leaves)))
-
-
-def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
+    remaining = iter(leaves)
     if not isinstance(type_, Product):
-        return None if isinstance(type_, VoidType) else next(leaves)
-    items = yield in_turn(_pack(item, leaves) for item in type_)
-    return type_.form.closed(items)
+        return None if isinstance(type_, VoidType) else next(remaining)
+    return type_.form.closed([pack(item, remaining) for item in type_])

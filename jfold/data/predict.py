@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -14,9 +14,7 @@ import jax
 import numpy as np
 
 from jfold.base.errors import short_repr
-from jfold.base.structs import flatten_once, is_leaf
 from jfold.base.tracebacks import api_boundary
-from jfold.base.trampoline import Steps, in_turn, run
 from jfold.data.batches import Batch, batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -148,7 +146,8 @@ def predictions(
             for batch, results in itertools.chain(first, done):
                 parts.append(_real_rows(batch, results, model.scheduler.program))
                 update(batch.count)
-    return run(_concatenated(parts or [_no_results(model.scheduler.program)]))
+    parts = parts or [_no_results(model.scheduler.program)]
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
 # ---- of one batch --------------------------------------------------------------------
@@ -163,16 +162,6 @@ def _real_rows(batch: Batch, results: object, program: Program) -> object:
         lambda value: pick_rows(value, rows),
         lambda metric: _real_metric(batch, metric),
     )
-
-
-# A generator for `trampoline.run`, since results may be nested deeper than the stack.
-def _concatenated(parts: Sequence[Any]) -> Steps[Any]:
-    """Return the results of several batches concatenated, array by array."""
-    if is_leaf(parts[0]):
-        return np.concatenate(parts)
-    columns, (structure, *_) = zip(*map(flatten_once, parts), strict=True)
-    leaves = yield in_turn(map(_concatenated, zip(*columns, strict=True)))
-    return jax.tree.unflatten(structure, leaves)
 
 
 def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:

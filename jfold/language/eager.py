@@ -17,7 +17,6 @@ from jfold import blocks as b
 from jfold.base.arrays import strong
 from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
 from jfold.base.memo import memoized
-from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
 from jfold.language.parameter_checks import check_params, with_external
@@ -89,19 +88,12 @@ def evaluate(
     return (value, arrays.metrics) if arrays.metrics else value
 
 
-def with_structs(type_: Type, value: object) -> Any:
+def with_structs(type_: Type, value: Any) -> Any:
     """Return a value with its tuples turned into dicts and structs, by `type_`."""
-    return run(_closed(type_, value))
-
-
-# Types nest as deep as the expression, which may exceed Python's stack.
-def _closed(type_: Type, value: Any) -> Steps[Any]:
     if isinstance(type_, Product):
-        pairs = zip(type_, value, strict=True)
-        parts = yield in_turn(_closed(item_type, item) for item_type, item in pairs)
-        return type_.form.closed(parts)
+        return type_.form.closed(list(map(with_structs, type_, value)))
     if isinstance(type_, SequenceType):
-        return list((yield in_turn(_closed(type_.item, item) for item in value)))
+        return [with_structs(type_.item, item) for item in value]
     return value
 
 

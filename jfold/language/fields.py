@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from jfold.base.printing import Printed
-from jfold.base.trampoline import Steps, in_turn, run
 from jfold.blocks.control import Arguments
 from jfold.combinators import Block, Function
 from jfold.language.paths import fail
@@ -80,14 +79,10 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
     Args:
       known: a memo, by the id of a type: the type, and the type without names.
     """
-    return run(_unnamed(type_, known))
-
-
-def _unnamed(type_: Type, known: dict[int, tuple[Type, Type]]) -> Steps[Type]:
     if not isinstance(type_, Nested):
         return type_
     if id(type_) not in known:
-        parts = yield in_turn(_unnamed(part, known) for part in type_.parts)
+        parts = [without_names(part, known) for part in type_.parts]
         bare: Type = type_
         if isinstance(type_, RecordType):
             bare = TupleType(tuple(parts))

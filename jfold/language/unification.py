@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.fields import merge_names, without_names
 from jfold.types import Nested, TupleType, Type
 
@@ -74,19 +73,15 @@ class Unifier:
 
     def resolve(self, type_: Type) -> Type:
         """Return a type with all bound variables replaced, at any depth."""
-        head = self.head(type_)
-        if head.ground or not isinstance(head, Nested):
-            return head
-        return self.resolved.get(head) or run(self._resolve(head, {}))
+        return self._resolve(type_, {})
 
-    def _resolve(self, type_: Type, partial: dict[Type, Type]) -> Steps[Type]:
+    def _resolve(self, type_: Type, partial: dict[Type, Type]) -> Type:
         head = self.head(type_)
         if head.ground or not isinstance(head, Nested):
             return head
         result = self.resolved.get(head) or partial.get(head)
         if result is None:
-            parts = yield in_turn(self._resolve(part, partial) for part in head.parts)
-            result = head.around(parts)
+            result = head.around([self._resolve(part, partial) for part in head.parts])
             # A result with a variable left is kept for this call alone, because the
             # variable may be bound later.
             (self.resolved if result.ground else partial)[head] = result

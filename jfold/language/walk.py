@@ -23,7 +23,7 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
-from jfold.base.trampoline import Steps, in_turn, run
+from jfold.base.trampoline import Steps
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.tracing.helpers import field as field_of
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
@@ -327,17 +327,11 @@ def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
 
 def plain(value: object) -> Any:
     """Return a value with every `Located` object unwrapped, at any depth."""
-    return run(_plain(value))
-
-
-def _plain(value: object) -> Steps[Any]:
     if isinstance(value, Located):
         return value.value
     if isinstance(value, tuple):
-        return tuple((yield in_turn(map(_plain, value))))
-    if isinstance(value, list):
-        return list((yield in_turn(map(_plain, value))))
-    return value
+        return tuple(map(plain, value))
+    return list(map(plain, value)) if isinstance(value, list) else value
 
 
 def zero_of(type_: Type, node: TypedUse, state: Walk) -> Any:
