@@ -152,10 +152,10 @@ def _packed(results: Results, schedule: Schedule) -> Results:
     """
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
-    counts = shards.whole(shard_mapped(_counts, schedule))
+    counts = shards.replicated(shard_mapped(_counts, schedule))
     for r, result in enumerate(program.results):
         if result.kind.is_packed:
-            tensors = map(shards.whole, results[r])
+            tensors = map(shards.replicated, results[r])
             results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
     return results
 

@@ -20,7 +20,7 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import fit_graph, structure_differences
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
-from jfold.data.parts import Parts, graphs_in, in_parts, whole_graph
+from jfold.data.parts import Parts, graphs_in, in_parts, joined_graph
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
 from jfold.files.formats import check_path, note_missing, parts_in, reading
@@ -139,7 +139,7 @@ class Corpus(Displayed):
     @functools.cached_property
     def _all_examples(self) -> Selection:
         """The selection of all examples, in one graph."""
-        return self._selection(whole_graph(self.graph), self.demands)
+        return self._selection(joined_graph(self.graph), self.demands)
 
     def _selection(self, graph: Graph, demanded: Demands) -> Selection:
         return replace(select(self.program, graph), known=demanded)
@@ -373,7 +373,7 @@ def write(
 
 def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Return all arrays by their names in a file; the inverse of `_corpus`."""
-    graph = whole_graph(corpus.graph)
+    graph = joined_graph(corpus.graph)
     arrays = {'source': corpus.source}
     program = corpus.program
     tables = graph.constants + graph.operations + graph.results
@@ -460,7 +460,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     # with other numbers of values: `numbers`.
     if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
-    return replace(corpus, demands=demands(select(program, whole_graph(graph))))
+    return replace(corpus, demands=demands(select(program, joined_graph(graph))))
 
 
 # ---- several -------------------------------------------------------------------------

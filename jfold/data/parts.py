@@ -74,7 +74,7 @@ def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
     return graph.graphs if isinstance(graph, Parts) else (graph,)
 
 
-def whole_graph(graph: Graph | Parts) -> Graph:
+def joined_graph(graph: Graph | Parts) -> Graph:
     """Return one graph of all examples, read into memory."""
     return concatenate(graphs_in(graph))
 

@@ -124,9 +124,9 @@ class Scheduler:
         need = self._need(parts, deal)
         if channel is not None:
             need = channel.need(need)
-        of_each = functools.partial(self._headroom, selection, max(map(len, parts)))
+        headroom_of = functools.partial(self._headroom, selection, max(map(len, parts)))
         # Headroom is estimated from local examples, so processes would disagree.
-        spec = self.budget.reserve(need, dict if channel else of_each)
+        spec = self.budget.reserve(need, dict if channel else headroom_of)
         return build([parts[k] for k in deal.own], spec, begin)
 
     def schedules(

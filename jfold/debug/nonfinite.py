@@ -156,7 +156,7 @@ class Search:
       selection: all examples of the graph.
       waves: pairs of an operation and nodes [n] of one level, in topological order.
       inputs: per operation and input [nodes], the number of the value read.
-      made: per operation and output [nodes], the number of the value made.
+      numbers: per operation and output [nodes], the number of the value.
       results: per result and tensor [rows], the number of the value returned.
       begin: per type, the number of its first value.
       values: per type, its values [values of the type, *shape].
@@ -181,7 +181,7 @@ class Search:
         self.inputs = [
             [column(o, a) for a, _ in enumerate(x.inputs, 1)] for o, x in operations
         ]
-        self.made = [
+        self.numbers = [
             [self._of_part(o, k) for k, _ in enumerate(x.outputs)]
             for o, x in operations
         ]
@@ -222,7 +222,7 @@ class Search:
         # In reverse, so that all readers of a value are seen before its node.
         for o, nodes in reversed(self.waves):
             is_read = np.zeros(len(nodes), bool)
-            for numbers in self.made[o]:
+            for numbers in self.numbers[o]:
                 is_read |= read[numbers[nodes]]
             for numbers in self.inputs[o]:
                 read[numbers[nodes[is_read]]] = True
@@ -289,7 +289,7 @@ class Search:
         # infinite gradient of such a value is no fault.
         trained = self._is_trained(o, rows)
         types = runner.operation.outputs
-        for t, all_numbers, x in zip(types, self.made[o], outputs, strict=True):
+        for t, all_numbers, x in zip(types, self.numbers[o], outputs, strict=True):
             numbers = all_numbers[rows]
             self.values[t][numbers - self.begin[t]] = x
             self.trained[numbers] = trained & is_inexact(x)
@@ -364,7 +364,7 @@ class Search:
           live: the indices of the outputs that have cotangents.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
-        outputs = [(operation.outputs[k], self.made[o][k][rows]) for k in live]
+        outputs = [(operation.outputs[k], self.numbers[o][k][rows]) for k in live]
         grads = [self.cotangents[t][x - self.begin[t]] for t, x in outputs]
         of_inputs, of_params = self.runners[o].reverse(live, inputs, grads)
         # Inputs first: an infinite gradient there makes that of parameters infinite

@@ -199,8 +199,8 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
         return False
     _, table, _ = value_parts(program)[read.slot.part]
     o = table - len(program.types)
-    is_made = o >= 0 and read.slot.part not in state.anything
-    return is_made and state.execution.layout.region[o] >= rows
+    is_output = o >= 0 and read.slot.part not in state.anything
+    return is_output and state.execution.layout.region[o] >= rows
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:

@@ -123,4 +123,4 @@ def _lengths(schedule: Schedule, lengths: Array) -> Array:
     # Spare rows repeat the last example, but not its items: their sequences are empty.
     real = jnp.where(schedule.mask, lengths, 0)
     shards = schedule.spec.shards
-    return real if shards is None else shards.whole(real)
+    return real if shards is None else shards.replicated(real)

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.trampoline import Steps, in_turn, run
-from jfold.files.naming import name_of, named, told
+from jfold.files.naming import description, name_of, named
 from jfold.files.storage import EXTENDED, can_hold
 from jfold.language import portable
 from jfold.language.portable import Codec, reduced
@@ -223,7 +223,7 @@ class Encoder:
             return None, ()
         if parts := name_of(value):
             return 'name', parts
-        self.refused.append((where, told(value)))
+        self.refused.append((where, description(value)))
         return 'tuple', ()
 
 

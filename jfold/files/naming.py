@@ -87,7 +87,7 @@ def named(module: str, name: str) -> Any:
         ) from None
 
 
-def told(value: object) -> str:
+def description(value: object) -> str:
     """Return a phrase for messages that describes a value without an import name."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
     if isinstance(value, MethodType | BuiltinMethodType):

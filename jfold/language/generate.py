@@ -145,7 +145,7 @@ class Generator(Round):
             self.by_identity[declaration] = memo
             w.line(f'kept.append({x})  # so that no other object gets its id')
             return f'{memo}[id({x})]'
-        w.line(f'key = {self.given("key_of", declaration.key)}({x})')
+        w.line(f'key = {self.name_for("key_of", declaration.key)}({x})')
         w.line(f'if key in {memo}:')
         w.line(f'{INDENT}return made_before({memo}, key)')
         # Marks the entry as being computed, so that `made_before` refuses a cycle.

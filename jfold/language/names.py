@@ -64,7 +64,7 @@ class Names:
         self._used[wanted] = k
         return name
 
-    def given(self, wanted: str, value: object) -> str:
+    def name_for(self, wanted: str, value: object) -> str:
         """Return the source's name for an object, reserved on first use.
 
         An object of `builtins` keeps its own name there.

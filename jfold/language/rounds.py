@@ -281,9 +281,9 @@ class Round:
 
     # ---- names
 
-    def given(self, wanted: str, value: object) -> str:
+    def name_for(self, wanted: str, value: object) -> str:
         """Return the name by which the source refers to an object, new on first use."""
-        name = self.names.given(wanted, value)
+        name = self.names.name_for(wanted, value)
         if name in self.names.values:
             self.where.setdefault(name, self.node)
         return name

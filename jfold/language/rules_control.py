@@ -98,7 +98,7 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     else:
         x = as_object(value, w).text
         fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
-        text = f'{w.g.given(fn, block.key_fn)}({argument_text(block.key_fn, x)})'
+        text = f'{w.g.name_for(fn, block.key_fn)}({argument_text(block.key_fn, x)})'
     if pre is not None:
         value = w.held(w.part(pre, value), 'value')
     case_of, default_case = node.facts
@@ -223,7 +223,8 @@ def _case_tests(
     if None in flat or len(flat) > MOST_TESTS:
         table = {key: n for n, keys in keys_of.items() for key in keys}
         key = w.variable('case')
-        w.line(f'{key} = {w.g.given("case_of", w.g.names.copied(table))}.get({text})')
+        cases = w.g.name_for('case_of', w.g.names.copied(table))
+        w.line(f'{key} = {cases}.get({text})')
         tests = {n: f'{key} == {n}' for n in keys_of}
     else:
         if key != text:
@@ -244,5 +245,5 @@ def _case_tests(
 def _key_literal(key: object, w: Lines) -> str | None:
     """Return a key's literal, or the name of a class; `None` for others."""
     if isinstance(key, type):
-        return w.g.given(key.__name__, key)
+        return w.g.name_for(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

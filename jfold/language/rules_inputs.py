@@ -82,7 +82,7 @@ def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Locate
 def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     x = as_object(value, w).text
     if not isinstance(block.fn, Mapping):
-        fn = w.g.given(
+        fn = w.g.name_for(
             callable_name(block.fn).replace('<lambda>', 'function'), block.fn
         )
         # Without `w.count` `x` is one object, else a list of one object per item.
@@ -90,7 +90,7 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
             return w.held(s.Object(f'{fn}({argument_text(block.fn, x)})'), 'value')
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
         return listed(f'[*map({fn}, {arguments})]', w)
-    table = w.g.given('table', w.g.names.copied(block.fn))
+    table = w.g.name_for('table', w.g.names.copied(block.fn))
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 
 
@@ -131,7 +131,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     rows = enumerate(_one_hot(size, dtype))
     numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
     table = Numbers(zip(block.items, numbers, strict=True))
-    rows_by_item, default = w.g.given('one_hot', table), list[str]()
+    rows_by_item, default = w.g.name_for('one_hot', table), list[str]()
     if not block.strict:
         index = tables.constant(block.type, np.zeros(size, dtype))
         default = [w.g.constant_name(index, 'ZEROS')]

@@ -248,8 +248,8 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
         return _write_unpacking(x, node, w)
     if block.length is not None and not all(map(_takes_no_input, node.parts)):
         check = f'at_most({{}}, {number(block.length)})'
-        check_one, check_each = check.format(x.text), check.format('y')
-        w.line(check_one if w.count is None else f'for y in {x.text}: {check_each}')
+        check_one, check_all = check.format(x.text), check.format('y')
+        w.line(check_one if w.count is None else f'for y in {x.text}: {check_all}')
     values: list[Any] = []
     for (key, _), part in pairs:
         item: Any = None
@@ -426,7 +426,7 @@ def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s
       x: an object, or a list of objects if `w.count` is set.
       default: `(value,)` for a missing field, or `()`.
     """
-    shown = repr(key) if type(key) in PLAIN else w.g.given('place', key)
+    shown = repr(key) if type(key) in PLAIN else w.g.name_for('place', key)
     shown = braced(shown)
     if default:
         other = braced(literal(default[0], w))

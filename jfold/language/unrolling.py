@@ -69,16 +69,16 @@ def unroll_rounds(
     Args:
       before, text: the last round and its source, with the operations `chosen`.
     """
-    whole, applied_at = _parts_of(before), before.applied_at
+    unsplit, applied_at = _parts_of(before), before.applied_at
     # If each recurrent operation is applied at one place, to tell uses apart would
     # change nothing but how operations are numbered.
-    is_alone = all(applied_at[o] == 1 for o in whole.looped | whole.sums)
-    if is_alone and whole.sums_are_in_a_row:
-        return _unrolled(before, whole, text, chosen)
+    is_alone = all(applied_at[o] == 1 for o in unsplit.looped | unsplit.sums)
+    if is_alone and unsplit.sums_are_in_a_row:
+        return _unrolled(before, unsplit, text, chosen)
     if sum(applied_at.values()) > MOST:
         return None
     # First each use gets its own operation; then those of one stage become one.
-    split, chosen = _split(tables, chosen, whole.looped | whole.sums)
+    split, chosen = _split(tables, chosen, unsplit.looped | unsplit.sums)
     parts = _parts_of(split)
     if parts.looped and not parts.sums:
         return None
@@ -87,7 +87,7 @@ def unroll_rounds(
     if levelled != chosen.levelled:
         split, chosen = _split(tables, chosen, levelled)
         parts = _parts_of(split)
-    now, operations = _staged_operations(split, parts, whole.program)
+    now, operations = _staged_operations(split, parts, unsplit.program)
     kinds = tuple(zip(split.split_of, now, strict=True))
     chosen = replace(chosen, operations=operations, kinds=kinds)
     after, text = generate_source(tables, chosen)

@@ -95,7 +95,7 @@ def listed(text: str, w: Lines) -> s.Object:
 
 def literal(value: object, w: Lines) -> str:
     """Return the literal of a plain value; of others, a name in the source."""
-    return repr(value) if type(value) in PLAIN else w.g.given('default', value)
+    return repr(value) if type(value) in PLAIN else w.g.name_for('default', value)
 
 
 def number(value: SupportsIndex) -> str:

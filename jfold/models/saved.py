@@ -397,10 +397,10 @@ def _versions_text(versions: Mapping[str, Any]) -> str:
 def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> Program:
     """Return a program; the inverse of `_write_program`."""
     named = {x.removeprefix(POOL): array for x, array in arrays.items()}
-    found = decode(document['root'], document['records'], named)
-    if type(found) is not tuple or not isinstance(found[0], TypedExpression):
-        raise TypeError(f'expected an expression, got {type(found).__name__}')
-    return lower_typed(*found)
+    arguments = decode(document['root'], document['records'], named)
+    if type(arguments) is not tuple or not isinstance(arguments[0], TypedExpression):
+        raise TypeError(f'expected an expression, got {type(arguments).__name__}')
+    return lower_typed(*arguments)
 
 
 def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:

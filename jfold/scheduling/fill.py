@@ -78,7 +78,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
     components, operations, at = _in_one_step(spec)
-    header = places.sections.header.whole.of(indices)
+    header = places.sections.header.combined.of(indices)
     depths, ends = header[: len(places.tables)], rows[operations]
     depths[...] = 0
     depths[components[ends > 0]] = 1

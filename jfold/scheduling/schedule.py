@@ -373,7 +373,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
         axis_names=set(shards.axes),
     )
     arrays = jax.tree.map(shards.parted, (schedule.indices, schedule.constants))
-    others = jax.tree.map(lambda x: shards.alike(shards.whole(x)), others)
+    others = jax.tree.map(lambda x: shards.alike(shards.replicated(x)), others)
     result = run(others, *arrays)
     split: T = jax.tree.map(lambda x: shards.alike(x, shards.split), result)
     return split

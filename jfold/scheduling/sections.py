@@ -97,7 +97,7 @@ class Header:
       counts: [operations] nodes of each operation.
       rows: [results] real rows of each result.
       empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
-      whole: [size] the four sections above, one after another.
+      combined: [size] the four sections above, one after another.
       examples: [] the number of examples, an element of `rows`: the rows of the value.
     """
 
@@ -105,7 +105,7 @@ class Header:
     counts: Section
     rows: Section
     empty: Section
-    whole: Section
+    combined: Section
     examples: Section
 
 

@@ -392,7 +392,7 @@ class Selection(Memoized):
         """The merged numbers of the values that operations and results read."""
         return self.merge(value_columns(self.program))
 
-    def made(self, o: int) -> Array:
+    def outputs_of(self, o: int) -> Array:
         """Return the merged numbers of an operation's only output, per node [nodes]."""
         table = len(self.program.types) + o
         return ranges(self.numbers.begin(table, 0), self.counts[table])

@@ -97,7 +97,7 @@ class Shards:
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
-    def whole(self, x: object) -> Any:
+    def replicated(self, x: object) -> Any:
         """Return `x` [*shape], resharded to be replicated over explicit `axes`.
 
         Unchanged if no axis is explicit.

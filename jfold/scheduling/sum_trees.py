@@ -43,7 +43,7 @@ def most_uses(selection: Selection, t: int) -> Array:
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
     for o in adding(selection.program, t):
-        most[selection.made(o) - begin] = 1
+        most[selection.outputs_of(o) - begin] = 1
     return most
 
 

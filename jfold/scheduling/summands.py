@@ -73,7 +73,7 @@ def _have_rows(selection: Selection) -> Array:
     if sums_need_rows(selection.program):
         return ~result
     for o in segment_sums(selection.program):
-        counts = use_counts(selection)[selection.made(o)]
+        counts = use_counts(selection)[selection.outputs_of(o)]
         result[selection.owners(types + o)[counts > 1]] = True
     return result
 
@@ -109,7 +109,7 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
     sums = sorted(segment_sums(selection.program))
     is_sum = np.zeros(selection.numbers.ends[-1], bool)
     for o in sums:
-        is_sum[selection.made(o)] = True
+        is_sum[selection.outputs_of(o)] = True
     leaves = _leaves(selection, sums)
     return tuple(
         _summed(_read(selection, slot), is_sum, leaves) if slot.combines else NO_PAIRS
@@ -145,7 +145,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
     """
     columns, types = [NO_PAIRS], len(selection.program.types)
     for o in sums:
-        results, rows = selection.made(o), chosen[selection.owners(types + o)]
+        results, rows = selection.outputs_of(o), chosen[selection.owners(types + o)]
         for a in range(len(selection.program.operations[o].inputs)):
             read = selection.values.column(types + o, 1 + a)
             columns.append(Pairs(read[rows], results[rows]))

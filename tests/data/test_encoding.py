@@ -31,7 +31,7 @@ import jfold as jf
 from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
 from jfold.data.fingerprint import fingerprint
 from jfold.files.encoding import Encoder, decode, tags
-from jfold.files.naming import name_of, named, told
+from jfold.files.naming import description, name_of, named
 from jfold.language.names import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, portable
 from jfold.language.typed import TypedUse
@@ -201,7 +201,7 @@ def test_what_is_in_the_main_program_has_no_name(
     assert name_of(local) == (__name__, 'local')
     monkeypatch.setattr(local, '__module__', main)
     assert name_of(local) is None
-    assert told(local) == f'`local` of the program that runs, `{main}`'
+    assert description(local) == f'`local` of the program that runs, `{main}`'
 
 
 def test_what_is_not_under_its_name_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
