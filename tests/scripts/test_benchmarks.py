@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from program_runs import run
 
 import jfold as jf
 
@@ -27,10 +25,8 @@ import iclr2017  # noqa: E402
 import measuring  # noqa: E402
 import model_kinds  # noqa: E402
 import paper_model  # noqa: E402
-import scaling  # noqa: E402
 import turns  # noqa: E402
 from measuring import Disagreement, agree  # noqa: E402
-from treebank import made_up_lines  # noqa: E402
 from trees import random_tree  # noqa: E402
 from turns import Times, take_turns  # noqa: E402
 
@@ -221,129 +217,7 @@ def test_padding() -> None:
     assert lengths.tolist() == [2, 1, 0]
 
 
-# ---- each as a program ---------------------------------------------------------------
-
-COMMON = '--hidden 4 --sentiment-hidden 4 --batch 2 --leaves 3 --repeats 2'.split()
-
-
-@pytest.mark.slow
-def test_two_checkouts_are_compared(tmp_path: Path) -> None:
-    """Each with its own modules, though both have one name."""
-    other = tmp_path / 'other'
-    shutil.copytree(ROOT / 'jfold', other / 'jfold')
-    sizes = '--trees 2 --leaves 2 --hidden 4 --chain 3 --repeats 2'.split()
-    (_, *rows), markdown = run('against', other, *sizes, folder=tmp_path, apart=True)
-    assert [row['ratio'] for row in rows][-3:] == [
-        'merge from a corpus',
-        'infer',
-        'train',
-    ]
-    assert all(row['median'] > 0 for row in rows)
-    assert 'gradients of a batch were equal' in markdown
-    host = other, '--host', *sizes, '--only=1 x name'
-    (_, *rows), _ = run('against', *host, folder=tmp_path, apart=True)
-    assert [row.get('ratio') for row in rows][:1] == ['1 x name']
-    with pytest.raises(SystemExit, match='a folder jfold/'):
-        against.load(tmp_path)
-
-
-@pytest.mark.slow
-def test_workers_write_one_corpus(tmp_path: Path) -> None:
-    """Two at once, the same bytes as one."""
-    quick = '--quick', '--repeats', 2
-    (_, *rows), markdown = run('tracing', *quick, folder=tmp_path, apart=True)
-    assert [row['workers'] for row in rows] == [1, 2]
-    assert all(row['rate'] > 0 for row in rows)
-    assert 'equal, byte by byte' in markdown
-
-
-def test_ways_to_store_arrays_are_compared(tmp_path: Path) -> None:
-    (_, *rows), _ = run('storage', '--quick', '--repeats', 2, folder=tmp_path)
-    assert [x['arrays'] for x in rows[:3]] == [
-        'one file',
-        'one file, checksums compared',
-        'folder of .npy',
-    ]
-    assert all(x['open [ms]'] > 0 for x in rows)
-    assert rows[-1]['corpus'] == '0.01 GB'
-
-
-def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
-    (_, *rows), _ = run('balance', '--quick', folder=tmp_path, apart=True)
-    assert [row['devices'] for row in rows] == [2, 8, 2, 8]
-    for row in rows:
-        assert 1 <= row['fullest / mean'] <= row['in order']
-
-
-@pytest.mark.slow
-def test_imports_are_compared(tmp_path: Path) -> None:
-    (_, *rows), _ = run('imports', '--repeats', 2, folder=tmp_path)
-    assert [row['import'] for row in rows[:2]] == ['import jax', 'import jfold']
-    assert rows[2]['median'] > 0
-
-
-@pytest.mark.slow
-def test_an_ensemble_is_compared(tmp_path: Path) -> None:
-    """With the same models one after another, whose gradients it has."""
-    (_, *rows), markdown = run('ensemble', '--quick', folder=tmp_path)
-    assert [row.get('models') for row in rows] == [3, 3, 3, None, None]
-    assert ['page faults' in row for row in rows] == [True] * 3 + [False] * 2
-    assert 'Gradients of all models were equal' in markdown
-
-
-@pytest.mark.slow
-def test_compiling_is_compared_with_code_by_hand(tmp_path: Path) -> None:
-    """In parts, with the same gradients."""
-    chosen = '--quick', '--only', 'cell,kinds'
-    (_, *rows), markdown = run('compile', *chosen, folder=tmp_path)
-    ratios = [row for row in rows if 'ratio' in row]
-    assert len(ratios) == 2
-    assert all(row['median'] > 0 for row in ratios)
-    assert [row['contender'] for row in rows if 'contender' in row] == (
-        ['jfold', 'by hand'] * 2
-    )
-    assert 'has given the same loss and gradients' in markdown
-
-
-@pytest.mark.slow
-def test_the_price_of_a_fixed_order(tmp_path: Path) -> None:
-    """An example alone gave what it gave in company."""
-    (_, *rows), markdown = run('reproducible', '--quick', folder=tmp_path)
-    assert [row['mode'] for row in rows] == ['infer', 'train']
-    assert all(row['median'] > 0 for row in rows)
-    assert 'alone gave to the bit' in markdown
-
-
-@pytest.mark.slow
-def test_kernels_are_told(tmp_path: Path) -> None:
-    """Of a CPU, which is said; beside the perfect batch."""
-    (head, *rows), _ = run('kernels', '--quick', folder=tmp_path)
-    assert set(head['absent']) == {'H200', 'TPU v5e'}
-    assert {row['device'] for row in rows} == {'CPU'}
-    assert [row['form'] for row in rows].count('perfect batch') == 2
-    assert all(row['kernels'] > 0 and row['estimate ms'] > 0 for row in rows)
-    assert all(row['rows / real'] >= 1 for row in rows)
-
-
-@pytest.mark.slow
-def test_kernels_are_run_beside_their_estimates(tmp_path: Path) -> None:
-    """On the device that is here."""
-    (head, *rows), _ = run(
-        'kernels', '--quick', '--run', '--repeats', 2, folder=tmp_path
-    )
-    assert head['absent'] == {}
-    assert {row['device'] for row in rows} == {'cpu'}
-    assert all(row['ms'] > 0 and row['ms / estimate'] > 0 for row in rows)
-
-
-@pytest.mark.slow
-def test_staircases_are_searched(tmp_path: Path) -> None:
-    """jfold's own first, to which the others are compared; one segment is one."""
-    (_, *rows), markdown = run('search', '--quick', '--repeats', 2, folder=tmp_path)
-    assert [row['segments'] for row in rows] == [4, 1] * 2
-    assert [row['over own'] for row in rows][::2] == [1, 1]
-    assert rows[1]['steps'] > rows[0]['steps']
-    assert 'All forms have given the same results' in markdown
+# ---- two checkouts -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('name', ['jfold', 'jfold.host', 'trees', 'jfolder', 'jax'])
@@ -359,133 +233,6 @@ def test_checkouts_hide_each_other(name: str) -> None:
         sys.modules.update(before)
 
 
-@pytest.mark.slow
-def test_core_runs(tmp_path: Path) -> None:
-    """Beside the perfect batch, growth, and single examples."""
-    sizes = '--workloads tiny --chain 20 --tree 20 --repeats 2'.split()
-    (_, *rows), _ = run('core', *sizes, folder=tmp_path)
-    beside = [row for row in rows if 'model' in row]
-    assert [row['mode'] for row in beside] == list(measuring.MODES)
-    assert all(row['perfect ms'] > 0 and row['programs'] == 1 for row in beside)
-    assert len([row for row in rows if 'ratio' in row]) == 4
-    assert rows[-1]['example'] == 'a tree of 20 nodes'
-
-
-@pytest.mark.slow
-def test_host_runs(tmp_path: Path) -> None:
-    """Every table has its rows."""
-    sizes = '--functions 600 --hidden 4 --batches 1 --nodes 1000 --repeats 2'.split()
-    (_, *rows), _ = run('host', *sizes, folder=tmp_path)
-    tables = [next(iter(row)) for row in rows]
-    assert {name: tables.count(name) for name in tables} == {
-        'from examples': 10,
-        'from a corpus': 1,
-        'an epoch over': 3,
-        'training on': 1,
-        'traced from a stream': 1,
-    }
-    assert rows[-1]['GB'] >= rows[-1]['GB before'] > 0
-
-
-@pytest.mark.slow
-def test_table_of_the_paper_runs(tmp_path: Path) -> None:
-    """All contenders in both modes; ratios follow from times."""
-    sizes = '--leaves 4 --width 4 --batches 1,2 --repeats 2'.split()
-    (_, *rows), markdown = run('iclr2017', *sizes, folder=tmp_path)
-    table = [row for row in rows if 'table 1' in row]
-    phases = {(r['mode'], r['batch'], r['contender']): r for r in rows[len(table) :]}
-    assert [(row['table 1'], row['batch']) for row in table] == [
-        (mode, batch) for mode in ('infer', 'train') for batch in (1, 2)
-    ]
-    assert len(phases) == 4 * len(iclr2017.CONTENDERS)
-    for row in table:
-        single = phases[row['table 1'], 1, 'by node']['device ms']
-        full = phases[row['table 1'], row['batch'], 'full']['device ms']
-        assert row['speed-up'] == pytest.approx(single / (full / row['batch']))
-    assert '0.161 / 0.038 / 0.036' in markdown
-
-
-MODELS = {
-    'outputs,kinds': {'no outputs', 'outputs', 'one kind', 'two kinds'},
-    'children,unused': {'child sums', 'four kinds', 'four of 5 kinds'},
-    'chains,products': {
-        *('Fold', 'lax.scan, padded', 'linen.RNN, padded'),
-        *('x @ W', 'x @ W.T', 'W @ x', 'W.T @ x'),
-    },
-    'fan-out,treebank,library': {'fan-out', 'fan-out, by hand', 'treebank', 'library'},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('names', MODELS)
-def test_models_run(names: str, tmp_path: Path) -> None:
-    """Every model has a row in each mode, every benchmark a ratio."""
-    for part, lines in made_up_lines(0).items():
-        (tmp_path / f'{part}.txt').write_text('\n'.join(lines[:20]))
-    sizes = '--children 3 --longest 6 --kinds 5 --readers 9 --files 6'.split()
-    given = ['--only', names, *COMMON, *sizes, '--trees', tmp_path]
-    (head, *rows), _ = run('models', *given, folder=tmp_path)
-    assert not head['absent']
-    found = [(row['model'], row['mode']) for row in rows if 'model' in row]
-    expected = [(name, mode) for name in MODELS[names] for mode in measuring.MODES]
-    assert sorted(found) == sorted(expected)
-    ratios = {row['benchmark'] for row in rows if 'ratio' in row}
-    assert ratios == set(names.split(','))
-    assert all(row['low'] <= row['high'] for row in rows if 'ratio' in row)
-
-
-@pytest.mark.slow
-def test_absent_data_are_told(tmp_path: Path) -> None:
-    """A benchmark that cannot run says why."""
-    (head, *rows), markdown = run('models', '--only', 'treebank', folder=tmp_path)
-    assert not rows
-    assert head['absent'] == {'treebank': 'needs the treebank: --trees PATH'}
-    assert 'treebank: skipped, needs the treebank: --trees PATH.' in markdown
-
-
-@pytest.mark.slow
-def test_molecules_run(tmp_path: Path) -> None:
-    """A row of each contender in each mode, and three ratios."""
-    sizes = '--batch 3 --width 4 --rounds 1 --repeats 2'.split()
-    (head, *rows), _ = run('molecules', *sizes, folder=tmp_path)
-    assert list(head['absent']) == ['jraph']
-    for mode in measuring.MODES:
-        found = [row for row in rows if row['mode'] == mode]
-        names = [row.get('model') or row.get('by hand') for row in found]
-        assert names == ['jfold', 'flat', 'padded', *[None] * 3]
-        assert all(row['low'] <= row['high'] for row in found if 'ratio' in row)
-
-
-@pytest.mark.slow
-def test_plain_python_is_compared_with_blocks(tmp_path: Path) -> None:
-    """A row of each form, and three ratios."""
-    (_, *rows), _ = run('lazy', '--quick', '--only', 'graphs', folder=tmp_path)
-    assert [x['form'] for x in rows if 'form' in x] == [
-        'graphs, blocks',
-        'graphs, lazy',
-    ]
-    assert [x['mode'] for x in rows if 'ratio' in x] == [
-        'schedule',
-        'train',
-        'whole train',
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['kinds', 'depth'])
-def test_sweeps_run(name: str, tmp_path: Path) -> None:
-    """Times and memory of every point, shares that add up, and a picture."""
-    sizes = '--points 2 --batch 2 --leaves 3 --width 4 --repeats 2'.split()
-    given = ['--sweeps', name, *sizes, '--pictures', tmp_path / 'pictures']
-    (_, *rows), _ = run('scaling', *given, folder=tmp_path)
-    times, memory = scaling.split(rows)
-    values = list(scaling.SWEEPS[name][:2])
-    assert [row['value'] for row in times] == values
-    assert [row['value'] for row in memory] == values
-    for row in times:
-        shares = [row[key] for key in row if key.startswith('train: ')]
-        assert len(shares) == 4
-        assert sum(shares) == pytest.approx(100)
-    for row in memory:
-        assert row['train temporary MB'] > row['infer temporary MB'] > row['values MB']
-    assert (tmp_path / 'pictures' / f'{name}.png').stat().st_size > 10_000
+def test_a_folder_without_a_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match='a folder jfold/'):
+        against.load(tmp_path)
