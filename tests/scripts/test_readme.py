@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import re
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import one_expression
 import pytest
-from one_expression import written as page_written
 from page_code import code_of, run_as_printed
 from program_runs import EXAMPLES, ROOT, output
 
@@ -127,25 +128,17 @@ def test_the_way_from_fold_names_what_there_is() -> None:
     assert all_blocks - shown == {'Reference'}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('devices', ['1', '2'])
-def test_function_names_prints_its_table_and_draws(
-    devices: str, tmp_path: Path
-) -> None:
-    """The main job, small."""
-    picture = tmp_path / 'curve.png'
-    options = '--quick', '--devices', devices, '--picture', str(picture)
-    printed = output(
-        EXAMPLES / 'function_names.py', *options, folder=tmp_path, apart=True
-    )
-    for line in ('most frequent word', 'bag of node types', 'tree model', 'nodes/s'):
-        assert line in printed
-    assert picture.read_bytes().startswith(b'\x89PNG')
+def test_one_expression_all_the_way() -> None:
+    """The page is what its program prints."""
+    assert one_expression.page().strip() == one_expression.written().strip()
+
+
+# ---- examples ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('name', 'heads'),
+    ('command', 'heads'),
     [
         ('quick_start', 'squared error  best constant'),
         ('fizzbuzz', 'always the number'),
@@ -159,21 +152,39 @@ def test_function_names_prints_its_table_and_draws(
     ],
 )
 def test_small_examples_print_their_tables(
-    name: str, heads: str, tmp_path: Path
+    command: str,
+    heads: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They learn beside a baseline."""
-    program, *options = name.split()
-    printed = output(EXAMPLES / f'{program}.py', *options, '--quick', folder=tmp_path)
+    """They learn beside a baseline; here they are tested on few examples."""
+    name, *options = command.split()
+    monkeypatch.syspath_prepend(EXAMPLES)
+    program = importlib.import_module(name)
+    monkeypatch.setattr(program, 'HELD_OUT', 100, raising=False)
+    program.main([*options, '--quick'])
+    printed = capsys.readouterr().out
     assert heads in printed
     assert 'epoch  2: loss' in printed
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('devices', ['1', '2'])
+def test_function_names(devices: str, tmp_path: Path) -> None:
+    """The main job, small: a table and a picture."""
+    picture = tmp_path / 'curve.png'
+    options = '--quick', '--devices', devices, '--picture', picture
+    printed = output(EXAMPLES / 'function_names.py', *options, folder=tmp_path)
+    for line in ('most frequent word', 'bag of node types', 'tree model', 'nodes/s'):
+        assert line in printed
+    assert picture.read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
 def test_engines_trace_in_workers(tmp_path: Path) -> None:
     """Two of Dask's, started and stopped, then two of grain's."""
-    printed = output(
-        EXAMPLES / 'corpus_in_parts.py', '--quick', folder=tmp_path, apart=True
-    )
+    options: Any = {'folder': tmp_path, 'apart': True}
+    printed = output(EXAMPLES / 'corpus_in_parts.py', '--quick', **options)
     assert 'Dask, 2 workers' in printed
     assert 'nodes) in 3 parts' in re.sub(', [0-9.]+ MB', '', printed)
     assert 'grain, 2 workers' in printed
@@ -181,38 +192,25 @@ def test_engines_trace_in_workers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('model', ['messages', 'weave'])
-def test_molecules_need_no_file(model: str, tmp_path: Path) -> None:
-    """Without one they are made up."""
+def test_molecules(model: str, tmp_path: Path) -> None:
+    """Made up, and for one of the models those of the file, where it is at hand."""
     pytest.importorskip(
         'rdkit', reason='RDKit, which reads molecules, is not installed'
     )
-    printed = output(
-        EXAMPLES / 'molecules.py', '--quick', '--model', model, folder=tmp_path
-    )
+    options = ['--quick', '--model', model]
+    options += ['--esol', str(ESOL)] if model == 'weave' and ESOL.exists() else []
+    printed = output(EXAMPLES / 'molecules.py', *options, folder=tmp_path)
+    assert printed.startswith('120 molecules')
     assert 'mean of training  linear' in re.sub('  +', '  ', printed)
     assert 'epoch  2: loss' in printed
-
-
-@pytest.mark.slow
-def test_molecules_read_the_file(tmp_path: Path) -> None:
-    """The real one, where it is at hand."""
-    pytest.importorskip(
-        'rdkit', reason='RDKit, which reads molecules, is not installed'
-    )
-    if not ESOL.exists():
-        pytest.skip(f'the solubilities of ESOL are not at {ESOL}')
-    printed = output(
-        EXAMPLES / 'molecules.py', '--quick', '--esol', str(ESOL), folder=tmp_path
-    )
-    assert printed.startswith('120 molecules')
     assert 'mean ± deviation' in printed
 
 
 @pytest.mark.slow
 def test_sentiment_needs_no_file(tmp_path: Path) -> None:
     """Without a treebank it makes one up; several models with dropout are one run."""
-    options = ('--epochs', '2', '--hidden', '8', '--limit', '60', '--seeds', '3')
-    options += ('--dropout', '0.2', '--recurrent-dropout', '0.2')
+    options = '--epochs 2 --hidden 8 --limit 60 --seeds 3'.split()
+    options += '--dropout 0.2 --recurrent-dropout 0.2'.split()
     printed = output(EXAMPLES / 'sentiment.py', *options, folder=tmp_path)
     assert re.search(r'best epochs on dev: \[[12], [12], [12]\]', printed)
     assert re.search(r'test roots: fine \d+\.\d \(\d+\.\d\), binary', printed)
@@ -225,32 +223,24 @@ def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
     """The real one, where it is at hand."""
     if not TREEBANK.exists():
         pytest.skip(f'the Stanford Sentiment Treebank is not at {TREEBANK}')
-    options = ('--trees', str(TREEBANK), '--epochs', '1', '--hidden', '8')
-    printed = output(
-        EXAMPLES / 'sentiment.py', *options, '--limit', '60', folder=tmp_path
-    )
+    options = '--epochs 1 --hidden 8 --limit 20 --batch-size 10 --seeds 1'.split()
+    options += '--dropout 0 --recurrent-dropout 0 --trees'.split()
+    printed = output(EXAMPLES / 'sentiment.py', *options, TREEBANK, folder=tmp_path)
     assert 'dev roots: fine' in printed
 
 
-@pytest.mark.slow
 def test_names_reads_an_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That of 18 languages, where it is at hand; baselines are not fitted here."""
+    """That of 18 languages, where it is at hand; no model is trained here."""
     if not NAMES.exists():
         pytest.skip(f'the names of 18 languages are not at {NAMES}')
     monkeypatch.syspath_prepend(EXAMPLES)
+    program = importlib.import_module('names')
     weights = lambda x, _, classes, __: np.zeros((x.shape[1], classes))  # noqa: E731
-    monkeypatch.setattr('training.fit_logistic', weights)
-    printed = output(
-        EXAMPLES / 'names.py', '--names', str(NAMES), '--quick', folder=tmp_path
-    )
+    monkeypatch.setattr(program, 'fit_logistic', weights)
+    monkeypatch.setattr(program, 'train', lambda task, options: 0.5)
+    program.main(['--names', str(NAMES)])
+    printed = capsys.readouterr().out
     assert re.search(r'^all +14410 +3602$', printed, re.MULTILINE)
     assert 'letters and words' in printed
-
-
-def test_one_expression_all_the_way() -> None:
-    """The page is what its program prints."""
-    program = ROOT / 'tests/support/one_expression.py'
-    printed = output(program, folder=program.parent, apart=True)
-    assert printed.strip() == page_written().strip()
