@@ -22,57 +22,60 @@ from jfold import layers
 # ---- dense ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('activation', [nn.relu, jnp.tanh, None])
-def test_fully_connected(activation: Any) -> None:
-    then = activation or (lambda x: x)
-    same(
-        jf.Vector(3) >> layers.FC(4, activation),
-        vectors(4, 3),
-        lambda params, x: then(affine(params['fc']['Dense_0'], x)),
-    )
+def test_fully_connected() -> None:
+    """With an activation of each kind, or none."""
+    kinds = nn.relu, jnp.tanh, None
+    fcs = [layers.FC(4, kind, name=f'fc_{n}') for n, kind in enumerate(kinds)]
+
+    def by_hand(params: Any, x: Any) -> Any:
+        made = [affine(params[f'fc_{n}']['Dense_0'], x) for n in range(3)]
+        return jnp.concatenate([nn.relu(made[0]), jnp.tanh(made[1]), made[2]])
+
+    same(jf.Vector(3) >> jf.AllOf(*fcs) >> jf.Concat(), vectors(4, 3), by_hand)
 
 
 TABLE = RNG.normal(size=(5, 2)).astype('float32')
 
 
-@pytest.mark.parametrize(
-    ('outside', 'rows'),
-    [('clip', [1, 4, 0, 4]), ('modulo', [1, 4, 3, 2]), ('nan', [1, 4, None, None])],
-)
-def test_rows_outside_of_a_table(outside: Any, rows: list[int | None]) -> None:
-    block = jf.Scalar('int32') >> layers.Embed(5, 2, table=TABLE, outside=outside)
-    model, params = checked(block, [1, 4, 0])
-    found = model.apply(params, model.schedule([1, 4, -3, 7]))
-    nothing = np.full(2, np.nan, 'float32')
-    expected = [nothing if row is None else TABLE[row] for row in rows]
-    np.testing.assert_array_equal(found, expected)
+OUTSIDE = 'clip', 'modulo', 'nan'
 
 
-@pytest.mark.parametrize('outside', ['clip', 'modulo', 'nan'])
+def embeddings(table: Any) -> jf.Block:
+    """One of each kind of what becomes of indices outside of a table."""
+    size = table.shape
+    kinds = [layers.Embed(*size, table=table, outside=x, name=x) for x in OUTSIDE]
+    return jf.AllOf(*kinds)
+
+
+def test_rows_inside_of_a_table() -> None:
+    model, params = checked(jf.Scalar('int32') >> embeddings(TABLE), [1, 4, 0])
+    for rows in model.apply(params, model.schedule([1, 4, 0])):
+        np.testing.assert_array_equal(rows, TABLE[[1, 4, 0]])
+
+
 @pytest.mark.parametrize(
     'dtype', [f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64)]
 )
-def test_indices_of_any_kind(dtype: str, outside: Any) -> None:
+def test_indices_of_any_kind(dtype: str) -> None:
     """Also of those that cannot hold the number of rows, or more than 32 bits."""
     with jax.enable_x64(dtype.endswith('64')):
-        check_indices(dtype, outside)
+        check_indices(dtype)
 
 
-def check_indices(dtype: str, outside: Any) -> None:
-    """Indices of each kind, against Python's arithmetic."""
+def check_indices(dtype: str) -> None:
+    """Indices inside and outside, against Python's arithmetic."""
     count, least, most = 300, np.iinfo(dtype).min, np.iinfo(dtype).max
     table = np.arange(count, dtype='float32')[:, None]
     indices = [least, max(least, -1), 0, 127, min(most, 299), min(most, 300), most]
     indices += [(1 << 32) + 7, (1 << 62) + 7] if dtype.endswith('64') else []
-    block = jf.Scalar(dtype) >> layers.Embed(count, 1, table=table, outside=outside)
-    model, params = jf.compile(block), {'embed': {'embedding': table}}
-    found = model.apply(params, model.schedule(indices))[:, 0]
-    expected = {
-        'clip': [min(max(x, 0), count - 1) for x in indices],
-        'modulo': [abs(x) % count for x in indices],
-        'nan': [x if 0 <= x < count else np.nan for x in indices],
-    }
-    np.testing.assert_array_equal(found, expected[outside])
+    model = jf.compile(jf.Scalar(dtype) >> embeddings(table))
+    params = {name: {'embedding': table} for name in OUTSIDE}
+    clipped, modulo, nan = model.apply(params, model.schedule(indices))
+    expected = [min(max(x, 0), count - 1) for x in indices]
+    np.testing.assert_array_equal(clipped[:, 0], expected)
+    np.testing.assert_array_equal(modulo[:, 0], [abs(x) % count for x in indices])
+    expected = [x if 0 <= x < count else np.nan for x in indices]
+    np.testing.assert_array_equal(nan[:, 0], expected)
 
 
 def test_layers_have_parameters_of_32_bits() -> None:
@@ -84,16 +87,15 @@ def test_layers_have_parameters_of_32_bits() -> None:
             assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype('float32')}
 
 
-@pytest.mark.parametrize('trained', [True, False])
-def test_a_table_is_trained_or_not(trained: bool) -> None:
-    block = jf.Scalar('int32') >> layers.Embed(5, 2, trained=trained)
+def test_a_table_is_trained_or_not() -> None:
+    trained, fixed = (layers.Embed(5, 2, trained=x, name=f'{x}') for x in (True, False))
+    block = jf.Scalar('int32') >> jf.AllOf(trained, fixed) >> jf.Concat()
     model, params = checked(block, [1, 1, 3])
     schedule = model.schedule([1, 1, 3])
     grads = jax.grad(lambda p: model.apply(p, schedule).sum())(params)
-    counts = np.array([0, 2, 0, 1, 0]) * trained
-    np.testing.assert_array_equal(
-        grads['embed']['embedding'], np.repeat(counts[:, None], 2, 1)
-    )
+    counts = np.repeat([[0], [2], [0], [1], [0]], 2, 1)
+    np.testing.assert_array_equal(grads['True']['embedding'], counts)
+    assert not grads['False']['embedding'].any()
 
 
 def test_categories() -> None:
@@ -216,32 +218,19 @@ def run_cell(cell: Any, params: Any, items: list[Any]) -> list[Any]:
     return outputs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('make', MAKERS)
 def test_along_a_sequence(make: Any) -> None:
-    """Outputs added up, each by its place."""
-    sums = make(4, name='cell') >> jf.GetItem(0) >> jf.Sum()
-    same(
-        jf.Map(jf.Vector(3)) >> sums,
-        SEQUENCES,
-        lambda params, items: sum(
-            run_cell(MAKERS[make], params['cell'], items), jnp.zeros(4)
-        ),
-    )
+    """Outputs added up, each by its place, and the last state."""
+    last = jf.GetItem(1) >> jf.GetItem(1) if make is layers.LSTM else jf.GetItem(1)
+    both = jf.AllOf(jf.GetItem(0) >> jf.Sum(), last) >> jf.Concat()
+
+    def by_hand(params: Any, items: list[Any]) -> Any:
+        outputs = [jnp.zeros(4), *run_cell(MAKERS[make], params['cell'], items)]
+        return jnp.concatenate([sum(outputs[1:], outputs[0]), outputs[-1]])
+
+    same(jf.Map(jf.Vector(3)) >> make(4, name='cell') >> both, SEQUENCES, by_hand)
 
 
-@pytest.mark.slow
-def test_last_states() -> None:
-    lstm = jf.Map(jf.Vector(3)) >> layers.LSTM(4) >> jf.GetItem(1) >> jf.GetItem(1)
-    gru = jf.Map(jf.Vector(3)) >> layers.GRU(4) >> jf.GetItem(1)
-    cell = MAKERS[layers.LSTM]
-    one, other = SEQUENCES[0], SEQUENCES[2]
-    same(lstm, [one, other], lambda p, x: run_cell(cell, p['lstm'], x)[-1])
-    cell = MAKERS[layers.GRU]
-    same(gru, [one, other], lambda p, x: run_cell(cell, p['gru'], x)[-1])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('make', MAKERS)
 def test_in_both_directions(make: Any) -> None:
     """Each item knows of those before and after it."""
@@ -268,7 +257,6 @@ def _weigh(item: Any, state: Any) -> Any:
 # ---- attention -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_mean_weighed_by_scores() -> None:
     """However large they are; of nothing it is zeros."""
     draw = lambda n: list(zip(RNG.normal(size=n), vectors(n, 2), strict=True))  # noqa: E731
@@ -306,7 +294,6 @@ def test_scores_of_minus_infinity_are_those_of_no_item() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_dot_product_attention() -> None:
     block = jf.Record((jf.Vector(3), jf.Map(jf.Vector(2)))) >> layers.Attention(4)
     examples = [(vectors(1, 3)[0], vectors(n, 2)) for n in (3, 1, 7)]

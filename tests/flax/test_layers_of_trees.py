@@ -49,7 +49,6 @@ def test_binary_tree_lstm() -> None:
     same(binary(word, cell) >> jf.GetItem(1), trees, lambda p, x: by_hand(p, x)[1])
 
 
-@pytest.mark.slow
 def test_missing_children_and_inputs() -> None:
     """Of two children either may be none, and each node has a vector of its own."""
     cell = jf.Function(layers.TreeLSTMCell(H), name='cell')
@@ -86,7 +85,6 @@ def drawn_trees() -> list[Any]:
     return [(a, []), small, (d, [small, (a, [(b, [])]), small])]
 
 
-@pytest.mark.slow
 def test_child_sum_tree_lstm() -> None:
     """Tai et al. 2015, equations 2 to 8."""
     block = layers.Tree(VALUE, CHILDREN, layers.ChildSumTreeLSTM(H), ([H], [H]))
@@ -105,7 +103,6 @@ def test_child_sum_tree_lstm() -> None:
     same(block >> jf.GetItem(1), drawn_trees(), lambda p, x: by_hand(p, x)[1])
 
 
-@pytest.mark.slow
 def test_child_sum_tree_gru() -> None:
     block = layers.Tree(VALUE, CHILDREN, layers.ChildSumTreeGRU(H), [H])
 
@@ -137,7 +134,6 @@ def drawn_graphs() -> list[Any]:
     return graphs
 
 
-@pytest.mark.slow
 def test_gated_graph() -> None:
     states = jf.GetItem(0) >> jf.Map(jf.Vector(4))
     parts = jf.AllOf(states, jf.GetItem(1), jf.GetItem(2))
@@ -156,7 +152,6 @@ def test_gated_graph() -> None:
     same(block, drawn_graphs(), by_hand)
 
 
-@pytest.mark.slow
 def test_messages_over_edges_with_values() -> None:
     states = jf.GetItem(0) >> jf.Map(jf.Vector(4))
     edges = jf.GetItem(3) >> jf.Map(jf.Vector(2))
@@ -176,7 +171,6 @@ def test_messages_over_edges_with_values() -> None:
     same(block, drawn_graphs(), by_hand)
 
 
-@pytest.mark.slow
 def test_weave() -> None:
     nodes = jf.GetItem(0) >> jf.Map(jf.Vector(3))
     pairs = jf.GetItem(1) >> jf.Map(jf.Map(jf.Vector(2)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,19 +25,26 @@ def vectors(count: int, size: int) -> list[Any]:
 def same(
     block: jf.Block, examples: list[Any], by_hand: Callable[[Any, Any], Any]
 ) -> None:
-    """Values, and gradients of their squares, as by hand of parameters and example."""
-    model = jf.compile(block)
-    params = model.init(jax.random.key(0))
+    """Values, and gradients of their squares, as by hand of parameters and example.
 
-    def loss(params: Any) -> Any:
-        return jnp.square(model.apply(params, model.schedule(examples))).sum()
+    The model is one program; what is by hand is run by NumPy, in double precision.
+    """
+    model = jf.compile(block)
+    params, schedule = model.init(jax.random.key(0)), model.schedule(examples)
+
+    def found(params: Any) -> Any:
+        values = model.apply(params, schedule)
+        return jnp.square(values).sum(), values
 
     def expected(params: Any) -> Any:
-        return sum(jnp.square(by_hand(params, x)).sum() for x in examples)
+        values = jnp.stack([by_hand(params, x) for x in examples])
+        return jnp.square(values).sum(), values
 
-    found = model.apply(params, model.schedule(examples))
-    close(found, jnp.stack([by_hand(params, x) for x in examples]), 1e-5)
-    close(jax.grad(loss)(params), jax.grad(expected)(params), 1e-4)
+    got, want = (jax.value_and_grad(fn, has_aux=True) for fn in (found, expected))
+    (_, values), grads = jax.jit(got)(params)
+    (_, expected_values), expected_grads = interpreter.called(want, params)
+    close(values, expected_values, 1e-5)
+    close(grads, expected_grads, 1e-4)
 
 
 def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
