@@ -43,15 +43,50 @@ def test_what_docstrings_show(module: ModuleType) -> None:
     assert found.failed == 0 < found.attempted
 
 
-def check_model(block: jf.Block, examples: list[Any], logits: int) -> Any:
-    """Together as one by one; gives the parameters."""
-    model = jf.compile(block)
+QUESTIONS = module_network.draw(8, (1, 3), seed=1).items
+LISTS = ('max', 1, 2), ('min', 3, ('med', 4, 5, 6), 7)
+MODELS: dict[str, tuple[jf.Block, list[Any], set[str]]] = {
+    'letters not seen do': (
+        names.make_block('abc', 4, 5),
+        [['ab'], ['c', 'x', 'abba']],
+        {'letter', 'letters', 'words', 'language'},
+    ),
+    'a network for each operation': (
+        calculator.make_block(4),
+        [7, ('+', 1, ('/', 2, 0)), ('*', ('-', 1, 2), 3)],
+        {'digit', *'+-*/', 'sign'},
+    ),
+    'a tracker beside the stack': (
+        spinn.make_block(4, 3),
+        [*map(spinn.parsed, LISTS)],
+        {'embed', 'leaf', 'compose', 'track', 'answer'},
+    ),
+    'a module for each name that occurs': (
+        module_network.make_block(3),
+        QUESTIONS,
+        {'see', 'is', *(w for x in QUESTIONS for w in module_network.words(x.layout))},
+    ),
+    'shares of right symbols': (
+        tree_decoder.make_block(4),
+        ['a', ('+', 'b', ('*', 'c', 'd'))],
+        {'embed', 'fold', 'unfold', 'say'},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', MODELS)
+def test_models_give_together_what_they_give_one_by_one(name: str) -> None:
+    """Metrics aside; and their layers are those that occur."""
+    block, examples, layers = MODELS[name]
+    model = jf.compile(block, like=examples if isinstance(block, jf.Lazy) else None)
     params = model.init(jax.random.key(0))
     rows = model.apply(params, model.schedule(examples))
-    assert rows.shape == (len(examples), logits)
-    expected = [model.eval(example, params) for example in examples]
+    expected: Any = [model.eval(example, params) for example in examples]
+    if isinstance(rows, tuple):
+        rows, expected = rows[0], [result for result, _ in expected]
     np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
-    return params
+    assert set(params) == layers
 
 
 @pytest.mark.parametrize('bounded', [False, True])
@@ -138,14 +173,6 @@ def test_made_up_names() -> None:
         assert set(rest) <= {*names.CONSONANTS[region], *'aeiou'}
 
 
-@pytest.mark.slow
-def test_the_model_of_names() -> None:
-    """A cell for letters, another for words; letters not seen do."""
-    block = names.make_block('abc', 4, 5)
-    params = check_model(block, [['ab'], ['c', 'x', 'abba']], 5)
-    assert set(params) == {'letter', 'letters', 'words', 'language'}
-
-
 # ---- calculator ----------------------------------------------------------------------
 
 
@@ -186,27 +213,7 @@ def test_symbols_are_counted() -> None:
     assert found[14:].nonzero()[0].tolist() == [10]
 
 
-@pytest.mark.slow
-def test_the_model_of_the_calculator() -> None:
-    """A network for each operation."""
-    block = calculator.make_block(4)
-    params = check_model(block, [7, ('+', 1, ('/', 2, 0)), ('*', ('-', 1, 2), 3)], 3)
-    assert set(params) == {'digit', *'+-*/', 'sign'}
-
-
 # ---- plain Python --------------------------------------------------------------------
-
-
-def check_lazy(block: jf.Block, examples: list[Any]) -> Any:
-    """Together as one by one, metrics aside; gives the parameters."""
-    model = jf.compile(block, like=examples)
-    params = model.init(jax.random.key(0))
-    rows = model.apply(params, model.schedule(examples))
-    expected: Any = [model.eval(example, params) for example in examples]
-    if isinstance(rows, tuple):
-        rows, expected = rows[0], [result for result, _ in expected]
-    np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
-    return params
 
 
 def test_lists_have_values() -> None:
@@ -231,14 +238,6 @@ def test_transitions_parse_lists() -> None:
         assert (stack, buffer) == ([sentence.tokens], [])
 
 
-@pytest.mark.slow
-def test_the_model_of_lists() -> None:
-    """A tracker beside the stack."""
-    lists = [('max', 1, 2), ('min', 3, ('med', 4, 5, 6), 7)]
-    params = check_lazy(spinn.make_block(4, 3), [*map(spinn.parsed, lists)])
-    assert set(params) == {'embed', 'leaf', 'compose', 'track', 'answer'}
-
-
 def test_questions_have_both_answers() -> None:
     """Each layout, about two images."""
     part = module_network.draw(40, (2, 3), seed=0)
@@ -250,27 +249,6 @@ def test_questions_have_both_answers() -> None:
     layout = 'or', 'blue', ('below', ('and', 'red', 'cross'))
     found = module_network.attended(layout, [*cells, [empty] * 3])
     assert np.argwhere(found).tolist() == [[1, 0]]
-
-
-@pytest.mark.slow
-def test_the_model_of_questions() -> None:
-    """A module for each name that occurs."""
-    part = module_network.draw(8, (1, 3), seed=1)
-    params = check_lazy(module_network.make_block(3), part.items)
-    used = {
-        word
-        for question in part.items
-        for word in module_network.words(question.layout)
-    }
-    assert set(params) == {'see', 'is', *used}
-
-
-@pytest.mark.slow
-def test_the_autoencoder_of_trees() -> None:
-    """Shares of right symbols, and whether all are right."""
-    trees = ['a', ('+', 'b', ('*', 'c', 'd'))]
-    params = check_lazy(tree_decoder.make_block(4), trees)
-    assert set(params) == {'embed', 'fold', 'unfold', 'say'}
 
 
 # ---- server --------------------------------------------------------------------------

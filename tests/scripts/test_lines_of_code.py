@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
+from layer_checks import affine, same
 
 import jfold as jf
 
@@ -26,71 +26,34 @@ from lines_of_code import attention, table, tree_lstm, weave  # noqa: E402
 RNG = np.random.default_rng(0)
 
 
-def dense(params: Any, x: jax.Array) -> jax.Array:
-    """An affine map of vectors [..., n]."""
-    return x @ params['kernel'] + params['bias']
-
-
-def drawn(shapes: Any) -> Any:
-    """Parameters of these shapes, biases too."""
-    return jax.tree.map(
-        lambda x: jnp.asarray(RNG.uniform(-0.5, 0.7, x.shape), x.dtype), shapes
-    )
-
-
-def shapes_of(model: Any) -> dict[str, Any]:
-    """Of the model's parameters."""
-    return jax.eval_shape(model.init, jax.random.key(0))
-
-
-def both(fn: Any, params: Any, **options: Any) -> Any:
-    """The value of a function, and its gradients, without compiling it."""
-    made = jax.make_jaxpr(jax.value_and_grad(fn, **options), return_shape=True)
-    closed, shapes = made(params)
-    found = interpreter.run(closed, jax.tree.leaves(params))
-    return jax.tree.unflatten(jax.tree.structure(shapes), found)
-
-
-def check_gradients(found: Any, expected: Any) -> None:
-    """Finite, alike, and not all zero."""
-    flat, want = (np.asarray(ravel_pytree(x)[0]) for x in (found, expected))
-    assert np.isfinite(flat).all()
-    assert np.abs(want).max() > 1e-3
-    np.testing.assert_allclose(flat, want, rtol=1e-4, atol=1e-5)
+def vectors(*shape: int) -> Any:
+    """Drawn vectors, in lists of lists."""
+    return [*RNG.normal(size=shape).astype('float32')]
 
 
 # ---- attention -----------------------------------------------------------------------
 
 
-def answer(params: Any, steps: jax.Array) -> jax.Array:
+def answer(params: Any, steps: Any) -> jax.Array:
     """Of one example [steps, 2], as Raffel & Ellis 2016 define it."""
-    h = jax.nn.leaky_relu(dense(params['Dense'], steps))
-    alpha = jax.nn.softmax(jnp.tanh(dense(params['Dense_1'], h)), axis=0)
-    s = jax.nn.leaky_relu(dense(params['Dense_2'], (alpha * h).sum(0)))
-    return jax.nn.leaky_relu(dense(params['Dense_3'], s))[0]
+    h = jax.nn.leaky_relu(affine(params['Dense'], jnp.stack(steps)))
+    alpha = jax.nn.softmax(jnp.tanh(affine(params['Dense_1'], h)), axis=0)
+    s = jax.nn.leaky_relu(affine(params['Dense_2'], (alpha * h).sum(0)))
+    return jax.nn.leaky_relu(affine(params['Dense_3'], s))
 
 
 def test_attention_equals_plain_jax() -> None:
-    """Loss, accuracy and gradients, of examples of unequal length."""
-    examples = [RNG.normal(size=(n, 2)).astype('float32') for n in (1, 4, 9)]
-    model = attention.make_model(6)
-    params = drawn(shapes_of(model))
-    right = [jax.jit(answer)(params, steps).item() for steps in examples]
-    targets = jnp.asarray(np.add(right, [0.03, -0.9, -0.02]), 'float32')
-    schedule = model.schedule(list(map(list, examples)))
-
-    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        return attention.loss_and_accuracy(model, params, schedule, targets)
-
-    def plain(params: Any) -> jax.Array:
-        answers = jnp.stack([answer(params, steps) for steps in examples])
-        return ((answers - targets) ** 2).mean()
-
-    (value, accuracy), grads = both(loss, params, has_aux=True)
-    want, expected = both(plain, params)
-    np.testing.assert_allclose(value, want, rtol=1e-4)
+    """Answers and gradients, of examples of unequal length; loss and accuracy."""
+    model, examples = attention.make_model(6), [vectors(n, 2) for n in (1, 4, 9)]
+    same(model.block, examples, answer)
+    params = model.init(jax.random.key(0))
+    right = [interpreter.called(answer, params, steps)[0] for steps in examples]
+    off = np.array([0.03, -0.9, -0.02], 'float32')
+    loss, accuracy = attention.loss_and_accuracy(
+        model, params, model.schedule(examples), jnp.add(jnp.asarray(right), off)
+    )
+    np.testing.assert_allclose(loss, (off**2).mean(), rtol=1e-4)
     np.testing.assert_allclose(accuracy, 2 / 3, rtol=1e-6)
-    check_gradients(grads, expected)
 
 
 # ---- the weave module ----------------------------------------------------------------
@@ -99,7 +62,7 @@ def test_attention_equals_plain_jax() -> None:
 def woven(params: list[Any], a: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Eqs. 4 and 5 of Looks et al. 2017 on atoms [n, k] and pairs [n, n, m]."""
     f_a_a, f_p_a, f_a, f_a_p, f_p_p, f_p = (
-        lambda *x, own=own: jax.nn.relu(dense(own, jnp.concatenate(x, -1)))
+        lambda *x, own=own: jax.nn.relu(affine(own, jnp.concatenate(x, -1)))
         for own in params
     )
     first = jnp.broadcast_to(a[:, None], (len(a), *a.shape))
@@ -108,57 +71,28 @@ def woven(params: list[Any], a: jax.Array, p: jax.Array) -> tuple[jax.Array, jax
     return f_a(f_a_a(a), f_p_a(p).sum(1)), f_p(pairs, f_p_p(p))
 
 
-def molecule(atoms: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features of atoms [n, 3], and of pairs [n, n, 2], which are symmetric."""
-    pairs = RNG.normal(size=(atoms, atoms, 2))
-    pairs *= 1 - np.eye(atoms)[..., None]
-    a = RNG.normal(size=(atoms, 3))
-    return a.astype('float32'), (pairs + pairs.swapaxes(0, 1)).astype('float32')
-
-
-def listed(a: np.ndarray, p: np.ndarray) -> Any:
-    """A molecule as Python lists."""
-    return list(a), list(map(list, p))
-
-
 ATOMS_AND_PAIRS = jf.Record((jf.Map(jf.Vector(3)), jf.Map(jf.Map(jf.Vector(2)))))
-
-
-def squares() -> jf.Block:
-    """Sums over all atoms, and over all pairs."""
-    total = jf.Map(jnp.square) >> jf.Sum()
-    return jf.Record((total, jf.Map(total) >> jf.Sum()))
 
 
 def test_the_weave_module_equals_plain_jax() -> None:
     """Values and gradients of molecules of unequal size."""
-    model = jf.compile(ATOMS_AND_PAIRS >> weave.make_weave(4, 3, 5) >> squares())
-    params = drawn(shapes_of(model))
-    examples = [molecule(n) for n in (1, 4)]
-    schedule = model.schedule([listed(*each) for each in examples])
+    total = jf.Map(jnp.square) >> jf.Sum()
+    sums = jf.Record((total, jf.Map(total) >> jf.Sum())) >> jf.Concat()
 
-    def loss(params: Any) -> tuple[jax.Array, Any]:
-        atoms, pairs = model.apply(params, schedule)
-        return jnp.sum(atoms) + jnp.sum(pairs), (atoms, pairs)
+    def by_hand(params: Any, molecule: Any) -> jax.Array:
+        a, p = woven([*params.values()], *map(jnp.asarray, molecule))
+        return jnp.concatenate([jnp.sum(a**2, 0), jnp.sum(p**2, (0, 1))])
 
-    def plain(params: Any) -> tuple[jax.Array, Any]:
-        each = [woven(list(params.values()), *example) for example in examples]
-        atoms = jnp.stack([jnp.sum(a**2, 0) for a, _ in each])
-        pairs = jnp.stack([jnp.sum(p**2, (0, 1)) for _, p in each])
-        return jnp.sum(atoms) + jnp.sum(pairs), (atoms, pairs)
-
-    (_, found), grads = both(loss, params, has_aux=True)
-    (_, wanted), expected = both(plain, params, has_aux=True)
-    for got, want in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4)
-    check_gradients(grads, expected)
+    molecules = [(vectors(n, 3), [*map(list, vectors(n, n, 2))]) for n in (1, 4)]
+    same(ATOMS_AND_PAIRS >> weave.make_weave(4, 3, 5) >> sums, molecules, by_hand)
 
 
 def test_weave_modules_can_be_stacked() -> None:
     """Each with parameters of its own."""
     stack = weave.make_weave(4, 3) >> weave.make_weave(5, 2)
-    model = jf.compile(ATOMS_AND_PAIRS >> stack >> squares())
-    kernels = [each['kernel'].shape for each in shapes_of(model).values()]
+    model = jf.compile(ATOMS_AND_PAIRS >> stack)
+    layers = jax.eval_shape(model.init, jax.random.key(0)).values()
+    kernels = [layer['kernel'].shape for layer in layers]
     assert len(kernels) == 12
     assert {(100, 4), (100, 3), (100, 5), (100, 2)} < set(kernels)
 
@@ -195,12 +129,12 @@ def losses(weights: Any, tree: Any) -> tuple[list[float], np.ndarray]:
         (first, left), (second, right) = (losses(weights, each) for each in rest)
         found = first + second
     given = np.concatenate([x, left[0], right[0]])
-    gates = dense(weights['TreeLSTM']['Dense_0'], given)
+    gates = affine(weights['TreeLSTM']['Dense_0'], given)
     i, o, f_left, f_right, u = np.split(gates, 5)
     c = sigmoid(i) * np.tanh(u)
     c += sigmoid(f_left + 1) * left[1] + sigmoid(f_right + 1) * right[1]
     h = sigmoid(o) * np.tanh(c)
-    scores = dense(weights['Dense'], h)
+    scores = affine(weights['Dense'], h)
     loss = np.log(np.exp(scores).sum()) - scores[label]
     return [*found, loss], np.stack([h, c])
 
