@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import io
 import statistics
 import tokenize
@@ -57,10 +58,11 @@ class File:
         return len(self.text.splitlines())
 
 
-def files(folder: Path = PACKAGE) -> list[File]:
+@functools.cache
+def files(folder: Path = PACKAGE) -> tuple[File, ...]:
     """The files of a folder and of those in it, by name."""
     paths = sorted(folder.rglob('*.py'))
-    return [File(x, t := x.read_text(), ast.parse(t)) for x in paths]
+    return tuple(File(x, t := x.read_text(), ast.parse(t)) for x in paths)
 
 
 # ---- length --------------------------------------------------------------------------
@@ -163,7 +165,8 @@ def named_twice(among: Sequence[File]) -> list[str]:
 # ---- imports -------------------------------------------------------------------------
 
 
-def imported(file: File, inside: bool = False) -> set[str]:
+@functools.cache
+def imported(file: File, inside: bool = False) -> frozenset[str]:
     """The modules of the package that a file imports, for more than types.
 
     Args:
@@ -181,8 +184,8 @@ def imported(file: File, inside: bool = False) -> set[str]:
     ]
     found = [x for x in nodes if isinstance(x, ast.ImportFrom) and x.module]
     names = {name for x in found for name in _within(x)}
-    own = {module(x) for x in PACKAGE.rglob('*.py') if x.stem != '__init__'}
-    return {name for name in own if f'jfold.{name}' in names}
+    own = (module(x.path) for x in files() if x.path.stem != '__init__')
+    return frozenset(name for name in own if f'jfold.{name}' in names)
 
 
 def _within(statement: ast.ImportFrom) -> list[str]:
@@ -200,7 +203,7 @@ def module(path: Path) -> str:
 def _imports(among: Sequence[File]) -> dict[str, set[str]]:
     """By module what it imports; but for the faces of packages, which gather."""
     own = [file for file in among if file.path.stem != '__init__']
-    return {module(file.path): imported(file) for file in own}
+    return {module(file.path): {*imported(file)} for file in own}
 
 
 def in_circles(among: Sequence[File]) -> list[str]:
