@@ -25,12 +25,14 @@ from traitlets.config import Config
 config = Config()
 config.HistoryManager.enabled = False
 shell = InteractiveShell.instance(config=config, colors='nocolor')
-shell.display_formatter.active_types = {types}
 shell.run_cell('import jfold as jf; m = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())')
-with capture_output() as out:
-    shell.run_cell('m.schedule([[1, 2], [3, "x"]])', store_history=True)
-print([sorted(x.data) for x in out.outputs])
-print([x for x in out.stdout.splitlines() if x])
+for types in ['text/html', 'text/plain'], ['text/plain']:
+    shell.display_formatter.active_types = types
+    shell.execution_count = 1
+    with capture_output() as out:
+        shell.run_cell('m.schedule([[1, 2], [3, "x"]])', store_history=True)
+    print([sorted(x.data) for x in out.outputs])
+    print([x for x in out.stdout.splitlines() if x])
 """
 
 
@@ -127,21 +129,17 @@ def test_a_copy_from_elsewhere_has_no_example() -> None:
     assert error.renumbered(3).data == ('x',)
 
 
-def in_shell(types: list[str], folder: Path) -> list[str]:
-    """What a cell that fails shows and prints, where these types of data are shown."""
-    command = [sys.executable, '-c', SHELL.format(types=types)]
-    env = os.environ | {'PYTHONPATH': str(Path(jf.__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, cwd=folder, env=env, check=True)
-    return done.stdout.decode().splitlines()[-2:]
-
-
 def test_ipython_shows_the_example_once_above_the_traceback(tmp_path: Path) -> None:
     """A terminal shows the traceback alone."""
-    shown, printed = in_shell(['text/html', 'text/plain'], tmp_path)
+    command = [sys.executable, '-c', SHELL]
+    env = os.environ | {'PYTHONPATH': str(Path(jf.__file__).parents[1])}
+    options: Any = {'capture_output': True, 'cwd': tmp_path, 'env': env}
+    done = subprocess.run(command, check=True, text=True, **options)
+    shown, printed, *of_terminal = done.stdout.splitlines()[-4:]
     assert shown == "[['text/html', 'text/plain']]"
     assert "InputError: example 1, at [1]: expected float32[], got 'x'" in printed
     assert 'm.schedule' in printed
-    assert in_shell(['text/plain'], tmp_path) == ['[]', printed]
+    assert of_terminal == ['[]', printed]
 
 
 def test_the_lines_without_ipython() -> None:
