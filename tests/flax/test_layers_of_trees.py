@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ready layers over trees and graphs, beside plain recursion."""
+"""Ready layers over trees and graphs by hand: recursion, and dropout of candidates."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import close
 from binary_trees import binary
 from checking import refuses
 from layer_checks import RNG, affine, same, vectors
@@ -17,16 +19,54 @@ from layer_checks import RNG, affine, same, vectors
 import jfold as jf
 from jfold import layers
 
+# ---- equations: gates, the candidate, and what is kept of memories -------------------
+
+sigmoid = jax.nn.sigmoid
+
+
+def leaf_by_hand(p: Any, x: Any) -> Any:
+    """Tai et al. 2015, equations 2 to 6 without children."""
+    i, o, u = jnp.split(affine(p['leaf']['Dense_0'], x), 3)
+    return i, o, jnp.tanh(u), 0.0
+
+
+def cell_by_hand(p: Any, left: Any, right: Any, *x: Any, bias: float = 1.0) -> Any:
+    """Equations 9 to 12, with an input at inner nodes or without."""
+    gates = affine(p['cell']['Dense_0'], *x, left[1], right[1])
+    i, o, u, f, g = jnp.split(gates, 5)
+    kept = sigmoid(f + bias) * left[0] + sigmoid(g + bias) * right[0]
+    return i, o, jnp.tanh(u), kept
+
+
+def children_by_hand(p: Any, x: Any, children: Any) -> Any:
+    """Equations 2 to 6 with any number of children."""
+    zeros = jnp.zeros_like(p['forget']['Dense_0']['bias'])
+    heard = sum((h for _, h in children), zeros)
+    i, o, u = jnp.split(affine(p['join']['Dense_0'], x, heard), 3)
+    forget = functools.partial(affine, p['forget']['Dense_0'], x)
+    kept = sum((sigmoid(forget(h) + 1) * c for c, h in children), zeros)
+    return i, o, jnp.tanh(u), kept
+
+
+def step_by_hand(p: Any, x: Any, before: Any) -> Any:
+    """One step of an LSTM along a sequence."""
+    (c, h), p = before, p['cell']['inner']
+
+    def gate(name: str) -> Any:
+        return x @ p[f'i{name}']['kernel'] + affine(p[f'h{name}'], h)
+
+    return gate('i'), gate('o'), jnp.tanh(gate('g')), sigmoid(gate('f')) * c
+
+
+def state(i: Any, o: Any, new: Any, kept: Any) -> tuple[Any, Any]:
+    """A memory and an output: equations 7 and 8."""
+    c = sigmoid(i) * new + kept
+    return c, sigmoid(o) * jnp.tanh(c)
+
+
 # ---- trees ---------------------------------------------------------------------------
 
-State = tuple[Any, Any]
 H = 3
-
-
-def gated(i: Any, o: Any, u: Any, kept: Any) -> State:
-    """A memory and an output."""
-    c = jax.nn.sigmoid(i) * jnp.tanh(u) + kept
-    return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
 def test_binary_tree_lstm() -> None:
@@ -34,15 +74,11 @@ def test_binary_tree_lstm() -> None:
     word = jf.Vector(2) >> jf.Function(layers.TreeLSTMLeaf(H), name='leaf')
     cell = jf.Function(layers.TreeLSTMCell(H, forget_bias=0.5), name='cell')
 
-    def by_hand(params: Any, tree: Any) -> State:
+    def by_hand(params: Any, tree: Any) -> Any:
         if not isinstance(tree, tuple):
-            gates = affine(params['leaf']['Dense_0'], tree)
-            return gated(*jnp.split(gates, 3), 0.0)
-        (c, h), (d, k) = (by_hand(params, each) for each in tree)
-        gates = affine(params['cell']['Dense_0'], jnp.concatenate([h, k]))
-        i, o, u, f, g = jnp.split(gates, 5)
-        sigmoid = jax.nn.sigmoid
-        return gated(i, o, u, sigmoid(f + 0.5) * c + sigmoid(g + 0.5) * d)
+            return state(*leaf_by_hand(params, tree))
+        states = (by_hand(params, each) for each in tree)
+        return state(*cell_by_hand(params, *states, bias=0.5))
 
     a, b, c, d = vectors(4, 2)
     trees = [a, (a, b), ((a, b), (c, (d, a)))]
@@ -56,15 +92,12 @@ def test_missing_children_and_inputs() -> None:
     child = jf.Optional(tree())
     tree.resolve_to(jf.Record((jf.Vector(2), child, child)) >> cell)
 
-    def by_hand(params: Any, node: Any) -> State:
+    def by_hand(params: Any, node: Any) -> Any:
         if node is None:
             return jnp.zeros(H), jnp.zeros(H)
         x, *children = node
-        (c, h), (d, k) = (by_hand(params, each) for each in children)
-        gates = affine(params['cell']['Dense_0'], jnp.concatenate([x, h, k]))
-        i, o, u, f, g = jnp.split(gates, 5)
-        sigmoid = jax.nn.sigmoid
-        return gated(i, o, u, sigmoid(f + 1) * c + sigmoid(g + 1) * d)
+        states = (by_hand(params, each) for each in children)
+        return state(*cell_by_hand(params, *states, x))
 
     a, b, c, d = vectors(4, 2)
     trees = [
@@ -86,19 +119,12 @@ def drawn_trees() -> list[Any]:
 
 
 def test_child_sum_tree_lstm() -> None:
-    """Tai et al. 2015, equations 2 to 8."""
     block = layers.Tree(VALUE, CHILDREN, layers.ChildSumTreeLSTM(H), ([H], [H]))
 
-    def by_hand(params: Any, tree: Any) -> State:
+    def by_hand(params: Any, tree: Any) -> Any:
         x, children = tree
         states = [by_hand(params, each) for each in children]
-        heard = sum((h for _, h in states), jnp.zeros(H))
-        forget = lambda h: affine(  # noqa: E731
-            params['forget']['Dense_0'], jnp.concatenate([x, h])
-        )
-        kept = sum((jax.nn.sigmoid(forget(h) + 1) * c for c, h in states), jnp.zeros(H))
-        gates = affine(params['join']['Dense_0'], jnp.concatenate([x, heard]))
-        return gated(*jnp.split(gates, 3), kept)
+        return state(*children_by_hand(params, x, states))
 
     same(block >> jf.GetItem(1), drawn_trees(), lambda p, x: by_hand(p, x)[1])
 
@@ -109,17 +135,105 @@ def test_child_sum_tree_gru() -> None:
     def by_hand(params: Any, tree: Any) -> Any:
         x, children = tree
         states = [by_hand(params, each) for each in children]
-        reset = lambda h: jax.nn.sigmoid(  # noqa: E731
-            affine(params['reset']['Dense_0'], jnp.concatenate([x, h]))
-        )
+        reset = functools.partial(affine, params['reset']['Dense_0'], x)
         total = sum(states, jnp.zeros(H))
-        heard = sum((reset(h) * h for h in states), jnp.zeros(H))
+        heard = sum((sigmoid(reset(h)) * h for h in states), jnp.zeros(H))
         one, other = (params['update'][f'Dense_{n}'] for n in range(2))
-        z = jax.nn.sigmoid(affine(one, jnp.concatenate([x, total])))
-        new = jnp.tanh(affine(other, jnp.concatenate([x, heard])))
+        z, new = sigmoid(affine(one, x, total)), jnp.tanh(affine(other, x, heard))
         return z * total + (1 - z) * new
 
     same(block, drawn_trees(), by_hand)
+
+
+# ---- dropout of candidates (Semeniuta et al. 2016) -----------------------------------
+
+WIDE, RATE, ROWS = 16, 0.25, 24
+VECTOR = jf.Vector(WIDE)
+STATE = jf.Record((VECTOR, VECTOR))
+DROPPED: dict[str, tuple[jf.Block, Any, tuple[int, ...]]] = {
+    'leaf': (
+        jf.Record((VECTOR,))
+        >> jf.Function(layers.TreeLSTMLeaf(WIDE, RATE), name='leaf'),
+        leaf_by_hand,
+        (1,),
+    ),
+    'pair': (
+        jf.Record((STATE, STATE))
+        >> jf.Function(layers.TreeLSTMCell(WIDE, recurrent_dropout=RATE), name='cell'),
+        cell_by_hand,
+        (2, 2),
+    ),
+    'children': (
+        jf.Record((VECTOR, jf.Map(STATE)))
+        >> layers.ChildSumTreeLSTM(WIDE, recurrent_dropout=RATE),
+        children_by_hand,
+        (1, 3),
+    ),
+    'step': (
+        jf.Record((VECTOR, STATE))
+        >> layers.LSTM(WIDE, recurrent_dropout=RATE, name='cell').cell,  # type: ignore[attr-defined]
+        step_by_hand,
+        (1, 2),
+    ),
+}
+
+
+def drawn(*shapes: int) -> Any:
+    """Vectors, pairs of them where a shape is 2, lists of these where it is 3."""
+    made: dict[int, Any] = {
+        1: lambda: vectors(1, WIDE)[0],
+        2: lambda: tuple(vectors(2, WIDE)),
+        3: lambda: [made[2](), made[2]()],
+    }
+    return tuple(made[each]() for each in shapes)
+
+
+@pytest.mark.parametrize('name', DROPPED)
+def test_the_candidate_alone_is_dropped(name: str) -> None:
+    """Every number of it is gone, or there and scaled; all else is by the equations."""
+    block, by_hand, shapes = DROPPED[name]
+    examples = [drawn(*shapes) for _ in range(ROWS)]
+    model = jf.compile(block)
+    params, schedule = model.init(jax.random.key(0)), model.schedule(examples)
+
+    def found(**options: Any) -> Any:
+        made = model.apply(params, schedule, **options)
+        return made[1] if name == 'step' else made
+
+    c, h = found(rngs=jax.random.key(3))
+    gates = [by_hand(params, *each) for each in examples]
+    i, o, new, kept = (jnp.stack(each) for each in zip(*gates, strict=True))
+    kept = kept if kept.ndim == 2 else jnp.zeros_like(c)
+    factor = (c - kept) / (sigmoid(i) * new)
+    is_there = np.asarray(factor > 0.5)
+    close(factor, jnp.asarray(is_there / (1 - RATE), 'float32'), 2e-3)
+    close(h, sigmoid(o) * jnp.tanh(c), 1e-5)
+    # Five standard deviations of the mean of 384 numbers.
+    spread = (RATE * (1 - RATE) / is_there.size) ** 0.5
+    assert abs(is_there.mean() - (1 - RATE)) < 5 * spread
+    assert len({row.tobytes() for row in is_there}) > ROWS / 2
+    close(found(deterministic=True), state(i, o, new, kept), 1e-5)
+
+
+def test_along_a_sequence_nothing_is_dropped_in_evaluation() -> None:
+    """The parameters are those of Flax's cell, as without dropout."""
+    blocks = [layers.LSTM(4, recurrent_dropout=rate, name='l') for rate in (0.5, 0.0)]
+    one, other = (jf.compile(jf.Map(jf.Vector(3)) >> block) for block in blocks)
+    params, plain = (model.init(jax.random.key(0)) for model in (one, other))
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, plain)
+    items = [vectors(n, 3) for n in (3, 0, 1)]
+    expected = other.apply(params, other.schedule(items))
+    close(one.apply(params, one.schedule(items), deterministic=True), expected, 1e-6)
+    _, (c, _) = one.apply(params, one.schedule(items), rngs=jax.random.key(3))
+    assert not np.allclose(c, expected[1][0])
+
+
+def test_what_is_no_probability() -> None:
+    for rate in (1.5, -0.1):
+        cell = jf.Function(layers.TreeLSTMLeaf(WIDE, recurrent_dropout=rate))
+        message = f'expected `recurrent_dropout` from 0 to below 1, got {rate}'
+        with pytest.raises((TypeError, ValueError), match=message):
+            jf.compile(VECTOR >> cell)
 
 
 # ---- graphs --------------------------------------------------------------------------
@@ -163,8 +277,8 @@ def test_messages_over_edges_with_values() -> None:
         h, of, to, values = graph
         h, values = jnp.stack(h), jnp.array(values).reshape(-1, 2)
         for _ in range(2):
-            both = jnp.concatenate([h[np.array(of, int)], values], 1)
-            sent = jnp.tanh(affine(params['say']['Dense_0'], both))
+            own = h[np.array(of, int)]
+            sent = jnp.tanh(affine(params['say']['Dense_0'], own, values))
             h += jax.ops.segment_sum(sent, np.array(to, int), len(h))
         return h.sum(0)
 
@@ -181,9 +295,7 @@ def test_weave() -> None:
     def by_hand(params: Any, example: Any) -> Any:
         a, p = (jnp.array(x) for x in example)
         n = len(a)
-        fc = lambda name, *x: nn.relu(  # noqa: E731
-            affine(params[f'weave_{name}']['Dense_0'], jnp.concatenate(x, -1))
-        )
+        fc = lambda name, *x: nn.relu(affine(params[f'weave_{name}']['Dense_0'], *x))  # noqa: E731
         new_a = fc('a', fc('aa', a), fc('pa', p).sum(1))
         one, other = (jnp.repeat(a[:, None], n, 1), jnp.repeat(a[None], n, 0))
         said = fc('ap', one, other) + fc('ap', other, one)

@@ -62,8 +62,7 @@ def test_attention_equals_plain_jax() -> None:
 def woven(params: list[Any], a: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Eqs. 4 and 5 of Looks et al. 2017 on atoms [n, k] and pairs [n, n, m]."""
     f_a_a, f_p_a, f_a, f_a_p, f_p_p, f_p = (
-        lambda *x, own=own: jax.nn.relu(affine(own, jnp.concatenate(x, -1)))
-        for own in params
+        lambda *x, own=own: jax.nn.relu(affine(own, *x)) for own in params
     )
     first = jnp.broadcast_to(a[:, None], (len(a), *a.shape))
     second = first.swapaxes(0, 1)
@@ -128,8 +127,7 @@ def losses(weights: Any, tree: Any) -> tuple[list[float], np.ndarray]:
     else:
         (first, left), (second, right) = (losses(weights, each) for each in rest)
         found = first + second
-    given = np.concatenate([x, left[0], right[0]])
-    gates = affine(weights['TreeLSTM']['Dense_0'], given)
+    gates = np.asarray(affine(weights['TreeLSTM']['Dense_0'], x, left[0], right[0]))
     i, o, f_left, f_right, u = np.split(gates, 5)
     c = sigmoid(i) * np.tanh(u)
     c += sigmoid(f_left + 1) * left[1] + sigmoid(f_right + 1) * right[1]

@@ -55,6 +55,6 @@ def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
     return model, params
 
 
-def affine(params: Any, x: Any) -> Any:
-    """What `nn.Dense` does."""
-    return x @ params['kernel'] + params['bias']
+def affine(params: Any, *parts: Any) -> Any:
+    """What `nn.Dense` does with vectors side by side."""
+    return jnp.concatenate(parts, -1) @ params['kernel'] + params['bias']
