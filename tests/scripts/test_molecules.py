@@ -36,12 +36,6 @@ molecules = example('molecules')
 SAME = 'CCO', 'OCC', 'C(O)C'
 
 
-def block(model: str) -> jf.Block:
-    """A small one."""
-    options = argparse.Namespace(model=model, width=4, rounds=2)
-    return molecules.make_block(options)
-
-
 def test_a_molecule_is_read() -> None:
     """Ethanol: two carbons and an oxygen in a row."""
     graph = molecules.read('CCO')
@@ -128,17 +122,13 @@ def test_targets_are_normalised_by_those_of_training() -> None:
     assert found['test'].targets.tolist() == [4.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('model', molecules.MODELS)
-def test_how_atoms_are_numbered_says_nothing(model: str) -> None:
-    made = jf.compile(block(model))
+def test_networks(model: str) -> None:
+    """However atoms are numbered; and batches give what molecules give one by one."""
+    options = argparse.Namespace(model=model, width=4, rounds=2)
+    made = jf.compile(molecules.make_block(options))
     params = made.init(jax.random.key(0))
     found = [float(made.eval(molecules.read(each), params)) for each in SAME]
     np.testing.assert_allclose(found, found[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('model', molecules.MODELS)
-def test_batches_give_what_molecules_give_one_by_one(model: str) -> None:
-    made = jf.compile(block(model))
-    params = made.init(jax.random.key(0))
     agree(made, params, [molecules.read(x) for x in ('C', 'CCO', 'C1CC1', 'N#N')], 1e-4)

@@ -14,6 +14,9 @@ from program_runs import ROOT
 
 FOLDER = ROOT / 'docs/notebooks'
 NOTEBOOKS = sorted(x.stem for x in FOLDER.glob('*.ipynb'))
+# One sets how many devices its process has, and comes first.
+IN_TURN = sorted(NOTEBOOKS, key=lambda name: name != 'several_devices')
+KEPT = ROOT / '.pytest_cache/notebooks'  # what they compile
 LARGEST = 500_000  # bytes of a notebook with its pictures
 # Text of a machine, its folders and its moments.
 OF_A_MACHINE = r'/(?:home|root|tmp|work|usr)/|site-packages|ipykernel_\d|\x1b\['
@@ -32,10 +35,16 @@ def quick(source: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', NOTEBOOKS)
-def test_all_cells_run(name: str, tmp_path: Path) -> None:
-    sources = [quick(''.join(x['source'])) for x in cells(name)]
-    assert sum('# quick:' in ''.join(x['source']) for x in cells(name)) == 1
+@pytest.mark.parametrize('names', [IN_TURN[k::3] for k in range(3)], ids=' '.join)
+def test_all_cells_run(names: list[str], tmp_path: Path) -> None:
+    """Some notebooks in one process, which forgets the names of those before."""
+    sources = []
+    for name in names:
+        own = [''.join(x['source']) for x in cells(name)]
+        assert sum('# quick:' in x for x in own) == 1
+        sources += ['%reset -f', *map(quick, own)]
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (tmp_path / 'cache').symlink_to(KEPT)
     for ran in run_cells(sources, tmp_path):
         assert ran.error is None, f'{ran.cell}\n{ran.text}'
 
