@@ -71,11 +71,6 @@ def test_sums_and_sequences_without_loops_are_drawn() -> None:
     assert {'result', 'items'} <= {*drawn} and '4' not in drawn
 
 
-def test_data_that_are_results_are_drawn() -> None:
-    drawn = texts(read(jf.draw(jf.compile(jf.Scalar()).schedule([7.5]), 0).svg))
-    assert drawn == ['data', '7.5', 'result']
-
-
 def test_boxes_stand_apart() -> None:
     boxes = [Box('a' * 9, '', 0), Box('b', '', 0), Box('c', 'd' * 30, 1, (0, 1))]
     boxes.append(Box('e', '', 1, (0, 1, 2, 3)))

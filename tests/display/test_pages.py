@@ -293,9 +293,3 @@ def test_treescope_shows_displays() -> None:
     treescope = pytest.importorskip('treescope')
     shown = treescope.render_to_html(MODEL.block, compressed=False)
     assert 'jf-head' in shown
-
-
-def test_plain_text_is_as_before() -> None:
-    schedule = small_model().schedule(EXAMPLES)
-    assert str(schedule) == 'Schedule(3 examples, 13 nodes, depth 4)'
-    assert '<' not in MODEL.explain(schedule).replace('<class', '')

@@ -48,15 +48,6 @@ def files() -> set[str]:
     return {x.relative_to(ROOT).as_posix() for x in inside if x.is_file()}
 
 
-def dependencies() -> str:
-    """Where the packages of this environment are, but for those linked from elsewhere.
-
-    A folder that a `.pth` file names is searched, but `.pth` files in it are not read,
-    so that an editable jfold stays out.
-    """
-    return sysconfig.get_path('purelib')
-
-
 @pytest.mark.slow
 def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     """In an environment that has nothing else but what jfold depends on."""
@@ -88,6 +79,8 @@ def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     status, output = run(sys.executable, *pip, *options, cwd=tmp_path)
     assert status == 0, output
     (packages,) = fresh.glob('lib/python*/site-packages')
-    (packages / 'dependencies.pth').write_text(dependencies())
+    # Of a folder that a `.pth` file names no `.pth` files are read, so that an editable
+    # jfold stays out.
+    (packages / 'dependencies.pth').write_text(sysconfig.get_path('purelib'))
     status, output = run(python, '-W', 'error', '-c', USE, cwd=tmp_path)
     assert (status, output) == (0, '[3.0, 3.0]\n')

@@ -92,12 +92,6 @@ def test_pictures_are_what_their_program_draws() -> None:
     assert drawn == stored
 
 
-def test_programs_of_the_site_begin_with_licence_and_docstring() -> None:
-    head = '# SPDX-License-Identifier: Apache-2.0\n"""'
-    for path in DOCS.rglob('*.py'):
-        assert read(path).startswith(head), path
-
-
 PAGE = """<h1 id="top">x</h1><img src="a.png" alt="b.png">
 <script src="https://b.org/x.js"></script><svg role="img"></svg><a href="#top"></a>
 <svg role="img"><title>x</title></svg><a href="none.html"></a><a href="#none"></a>

@@ -71,8 +71,11 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     'reproducible --quick --repeats 2': ({'mode': [*MODES]}, 'alone gave to the bit'),
     'seq2seq --quick --repeats 2 --only short': (
-        {'model': ['short, jfold', 'short, in loops'] * 2, 'ratio': 4}
-        | {'by hand': ['short', 'short']},
+        {
+            'model': ['short, jfold', 'short, in loops'] * 2,
+            'by hand': ['short', 'short'],
+            'ratio': 4,
+        },
         'Sequences to sequences',
     ),
     'unrolled --quick --repeats 2 --only kinds': (
@@ -201,7 +204,8 @@ def test_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are run, with a folder of bytecode of their own, which is spared here."""
-    start, ran = subprocess.run, []
+    start = subprocess.run
+    ran: list[str] = []
 
     def once(command: list[str], **options: Any) -> Any:
         if command[0] != sys.executable:

@@ -38,7 +38,7 @@ def quick(source: str) -> str:
 @pytest.mark.parametrize('names', [IN_TURN[k::3] for k in range(3)], ids=' '.join)
 def test_all_cells_run(names: list[str], tmp_path: Path) -> None:
     """Some notebooks in one process, which forgets the names of those before."""
-    sources = []
+    sources: list[str] = []
     for name in names:
         own = [''.join(x['source']) for x in cells(name)]
         assert sum('# quick:' in x for x in own) == 1

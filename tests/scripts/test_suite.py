@@ -39,17 +39,10 @@ PROGRAMS = {
 }
 
 
-def run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, names: str, *options: str
-) -> tuple[int, dict[str, Any], list[Any], str]:
-    """Exit status, parts by name, their rows, and the Markdown, of made-up programs."""
-    return run_main(suite, folder, monkeypatch, names, *options)
-
-
 def run_main(
     program: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str
 ) -> tuple[int, dict[str, Any], list[Any], str]:
-    """The same, by either program that runs parts."""
+    """Exit status, parts by name, their rows, and the Markdown, of made-up programs."""
     for name, text in PROGRAMS.items():
         (folder / f'{name}.py').write_text(text)
     monkeypatch.setattr(suite, 'PROGRAMS', folder)
@@ -72,9 +65,8 @@ def test_one_file_holds_all_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rows know their part; what is absent is told, and is no failure."""
-    status, parts, rows, markdown = run(
-        tmp_path, monkeypatch, 'core,host,peers', '--quick'
-    )
+    given = monkeypatch, 'core,host,peers', '--quick'
+    status, parts, rows, markdown = run_main(suite, tmp_path, *given)
     assert status == 0
     states = {name: part['state'] for name, part in parts.items()}
     assert states == {'core': 'done', 'host': 'done', 'peers': 'absent'}
@@ -96,7 +88,8 @@ def test_failures_do_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are told with their reason, and in the exit status."""
-    status, parts, rows, _ = run(tmp_path, monkeypatch, 'scaling,models,core')
+    given = monkeypatch, 'scaling,models,core'
+    status, parts, rows, _ = run_main(suite, tmp_path, *given)
     assert status == 1
     states = {name: part['state'] for name, part in parts.items()}
     assert states == {'scaling': 'failed', 'models': 'failed', 'core': 'done'}
