@@ -3,7 +3,7 @@
 
     python tests/support/reproducible_models.py [batches]
 
-prints of some models a digest of results and gradients, for processes to compare; or
+prints of some models a digest of results and gradients, for processes to compare, and
 how many results of random batches are not those of the examples alone.
 """
 
@@ -144,7 +144,12 @@ def model_of(name: str, **options: Any) -> jf.Model:
     return jf.compile(CASES[name].block(), **options)
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options=AS_USERS_HAVE_IT)
+users_have_it = functools.partial(
+    jax.jit, static_argnums=0, compiler_options=AS_USERS_HAVE_IT
+)
+
+
+@users_have_it
 def applied(
     model: jf.Model, params: Any, schedule: jf.Schedule, external: Any = None
 ) -> Any:
@@ -152,22 +157,35 @@ def applied(
     return model.apply(params, schedule, external)
 
 
-def bits(model: jf.Model, params: Any, schedule: jf.Schedule) -> list[list[bytes]]:
+@users_have_it
+def trained(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
+    """Gradients of a loss of all real examples, and the values beside them."""
+
+    def loss(params: Any) -> Any:
+        values = model.apply(params, schedule)
+        return jnp.where(schedule.mask[:, None], values**2, 0).sum(), values
+
+    return jax.grad(loss, has_aux=True)(params)
+
+
+def bits_of(tree: Any) -> list[bytes]:
+    """All arrays, to the bit."""
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+def bits(
+    model: jf.Model, params: Any, schedule: jf.Schedule, external: Any = None
+) -> list[list[bytes]]:
     """What each example gives: values, items of sequences, rows of metrics."""
-    given = applied(model, params, schedule)
-    has_metrics = isinstance(given, tuple) and isinstance(given[-1], dict)
-    values, metrics = given if has_metrics else (given, {})
-    return results_of(values, metrics, int(schedule.mask.sum()))
-
-
-def results_of(values: Any, metrics: Any, count: int) -> list[list[bytes]]:
-    """Values and metrics of so many examples, apart."""
+    given = applied(model, params, schedule, external)
+    values, metrics = given if model.program.metric_results else (given, {})
+    count = int(schedule.mask.sum())
     found: list[list[bytes]] = [[] for _ in range(count)]
     is_ragged = lambda x: isinstance(x, jf.Ragged)  # noqa: E731
     for each in jax.tree.leaves(values, is_leaf=is_ragged):
         rows = each.to_list() if is_ragged(each) else np.asarray(each)
         for i in range(count):
-            found[i] += [np.asarray(x).tobytes() for x in jax.tree.leaves(rows[i])]
+            found[i] += bits_of(rows[i])
     for _, each in sorted(metrics.items()):
         owner = np.asarray(each.example)
         for x in map(np.asarray, jax.tree.leaves(each.values)):
@@ -176,26 +194,12 @@ def results_of(values: Any, metrics: Any, count: int) -> list[list[bytes]]:
     return found
 
 
-def gradient(model: jf.Model, params: Any, schedule: jf.Schedule) -> list[bytes]:
-    """Of a loss that uses all results, the gradients of all parameters."""
-
-    def loss(params: Any, schedule: jf.Schedule) -> Any:
-        found = jax.tree.leaves(model.apply(params, schedule))
-        return sum((x**2).sum() for x in found if jnp.issubdtype(x.dtype, jnp.inexact))
-
-    step = jax.jit(jax.grad(loss), compiler_options=AS_USERS_HAVE_IT)
-    grads = step(params, schedule)
-    return [np.asarray(x).tobytes() for x in jax.tree.leaves(grads)]
-
-
 def digest(name: str, strategy: str) -> str:
     """Of the results and gradients of a batch."""
     model, rng = model_of(name, strategy=strategy), np.random.default_rng(0)
     params = model.init(jax.random.key(0))
-    schedule = model.schedule(examples_of(name, rng, 40))
-    found = [x for each in bits(model, params, schedule) for x in each]
-    found += gradient(model, params, schedule)
-    return hashlib.sha256(b''.join(found)).hexdigest()
+    found = trained(model, params, model.schedule(examples_of(name, rng, 40)))
+    return hashlib.sha256(b''.join(bits_of(found))).hexdigest()
 
 
 def changed(name: str, batches: int, most: int = 40, **options: Any) -> int:
@@ -218,8 +222,6 @@ BATCHES = {('tree-LSTM', 'counted'): 1000, ('messages', 'fixed'): 50}
 
 if __name__ == '__main__':
     for (name, strategy), count in BATCHES.items():
+        print(digest(name, strategy))
         if sys.argv[1:] == ['batches']:
-            found: object = changed(name, count, strategy=strategy)
-        else:
-            found = digest(name, strategy)
-        print(f'{name} {strategy}: {found}')
+            print(f'{name} {strategy}: {changed(name, count, strategy=strategy)}')
