@@ -14,20 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree, batched_loss, close
+from agreement import agree, close, of_rows, same_results
+from binary_trees import binary
 from checking import does_not_compile, refuses
 from drawing_models import (
     CASES,
     KEY,
-    MORE,
-    SLOW,
+    ROTATED,
     TREES,
-    WAYS,
+    Halves,
     compiled,
     masked,
     nested,
     noise,
     noisy,
+    state,
     tree_block,
     weights,
 )
@@ -44,17 +45,11 @@ from jfold.types import KeyType
 # ---- the same as one by one ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    'name', ['tree', 'steps', *(pytest.param(x, marks=SLOW) for x in MORE)]
-)
-def test_values_and_gradients_are_those_of_eval(name: str) -> None:
-    model, params, examples = compiled(name)
-    agree(model, params, examples, 1e-4, rngs=KEY, forward=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('name', 'residuals', 'strategy'), WAYS)
-def test_in_all_ways_to_run(name: str, residuals: str, strategy: str) -> None:
+@pytest.mark.parametrize(('name', 'residuals', 'strategy'), ROTATED)
+def test_values_and_gradients_are_those_of_eval(
+    name: str, residuals: str, strategy: str
+) -> None:
+    """Options take turns."""
     model, params, examples = compiled(name, residuals=residuals, strategy=strategy)
     agree(model, params, examples, 1e-4, rngs=KEY, forward=True)
 
@@ -64,22 +59,24 @@ def test_nothing_is_drawn_where_all_is_deterministic(name: str) -> None:
     """Here the twin shares nothing with the source."""
     model, params, examples = compiled(name)
     values = model.apply(params, model.schedule(examples), deterministic=True)
-    rows = values[0] if model.program.metric_results else values
-    for i, example in enumerate(examples):
-        want = model.eval(example, params, deterministic=True)
-        want = want[0] if model.program.metric_results else want
-        for x, y in zip(leaves(rows, i), jax.tree.leaves(want), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    found = [model.eval(x, params, deterministic=True) for x in examples]
+    same_results(*paired(model, values), [paired(model, x) for x in found], 1e-5)
 
 
-def leaves(values: Any, row: int) -> list[Any]:
-    """The arrays in a row of what `apply` gives."""
+def paired(model: jf.Model, made: Any) -> Any:
+    """Values and metrics, of which there may be none."""
+    return made if model.program.metric_results else (made, {})
 
-    def of(x: Any) -> Any:
-        return x.to_list()[row] if isinstance(x, jf.Ragged) else x[row]
 
-    is_ragged = lambda x: isinstance(x, jf.Ragged)  # noqa: E731
-    return jax.tree.leaves(jax.tree.map(of, values, is_leaf=is_ragged))
+def same_by_ids(
+    model: jf.Model, params: Any, examples: list[Any], ids: list[int], **options: Any
+) -> None:
+    """What a batch gives with these identities is what `eval` does."""
+    schedule = model.schedule(examples, **options)
+    values = model.apply(params, schedule, rngs=KEY, ids=np.array(ids))
+    pairs = zip(examples, ids, strict=True)
+    found = [model.eval(x, params, rngs=KEY, id=i) for x, i in pairs]
+    same_results(*paired(model, values), [paired(model, x) for x in found], 1e-4)
 
 
 def drawn_alone(x: Any, dropout: Any) -> Any:
@@ -117,16 +114,12 @@ def test_each_example_draws_the_same_in_any_company(
     ids = np.array(order)
     schedule = model.schedule([examples[i] for i in order], size=6)
     spare = np.concatenate([ids, ids[-1:], ids[-1:]])
-    _, found = model.apply({}, schedule, rngs=KEY, ids=spare)
-    rows = {row: [] for row in range(4)}  # type: dict[int, list[float]]
-    values, owners = np.asarray(found['drawn'].values), found['drawn'].example
-    for value, row in zip(values.tolist(), np.asarray(owners).tolist(), strict=True):
-        if row < 4:
-            rows[row].append(value)
-    for row, example in enumerate(order):
+    made = model.apply({}, schedule, rngs=KEY, ids=spare)
+    rows = [metrics['drawn'] for _, metrics in of_rows(*made, range(4))]
+    for drawn, example in zip(rows, order, strict=True):
         _, want = model.eval(examples[example], {}, rngs=KEY, id=example)
-        assert sorted(rows[row]) == sorted(float(x) for x in want['drawn'])
-        assert len(set(rows[row])) == len(rows[row])
+        assert sorted(map(float, drawn)) == sorted(map(float, want['drawn']))
+        assert len(set(map(float, drawn))) == len(drawn)
 
 
 def both_sizes(model: jf.Model, count: int) -> list[Any]:
@@ -155,33 +148,22 @@ def test_devices_change_nothing(count: int, kind: AxisType) -> None:
     model, params, examples = compiled('tree')
     where = over_devices(count, kind)
     batch = (examples * 3)[:11]
-    options = {'size': 16, 'sharding': where}
-    agree(model, params, batch, rngs=KEY, **options)
-    loss = jax.jit(lambda p, s: batched_loss(p, model, s, KEY)[1][0])
-    here = loss(params, model.schedule(batch, size=16))
-    there = loss(params, model.schedule(batch, **options))
-    for x, y in zip(here, there, strict=True):
-        assert ((np.asarray(x) == 0) == (np.asarray(y) == 0))[:11].all()
+    agree(model, params, batch, rngs=KEY, size=16, sharding=where)
 
 
 @pytest.mark.slow
 def test_identities_on_several_devices() -> None:
     model, params, examples = compiled('steps')
     where = over_devices(4, AxisType.Explicit)
-    ids = np.array([30, 10, 20, 10])
-    schedule = model.schedule(examples, sharding=where)
-    values, _ = model.apply(params, schedule, rngs=KEY, ids=ids)
-    for i, example in enumerate(examples):
-        want, _ = model.eval(example, params, rngs=KEY, id=int(ids[i]))
-        got = np.asarray(values[0])[i]
-        np.testing.assert_allclose(got, want[0], rtol=1e-4, atol=1e-5)
+    same_by_ids(model, params, examples, [30, 10, 20, 10], sharding=where)
 
 
 @pytest.mark.slow
-def test_a_corpus_a_tracer_and_batches() -> None:
+def test_corpora_of_files_tracers_batches_and_steps(tmp_path: Path) -> None:
     model, params, examples = compiled('tree')
     want = model.apply(params, model.schedule(examples), rngs=KEY)
-    corpus = model.trace(examples)
+    model.trace(examples).save(tmp_path / 'trees.jfold')
+    corpus = jf.Corpus.load(tmp_path / 'trees.jfold', model)
     indices = np.array([2, 0, 3])
     values = model.apply(params, corpus.schedule(indices), rngs=KEY, ids=indices)
     close(values, jax.tree.map(lambda x: x[indices], want), 1e-5)
@@ -191,16 +173,16 @@ def test_a_corpus_a_tracer_and_batches() -> None:
     for batch in model.batches(corpus, 2, shuffle=jax.random.key(3), epochs=1):
         values = model.apply(params, batch.schedule, rngs=KEY, ids=batch.indices)
         close(values, jax.tree.map(lambda x: x[batch.indices], want), 1e-5)  # noqa: B023
+    step = model.precompile(model.apply, params, corpus.capacities(4), rngs=KEY)
+    close(step(params, corpus.schedule(range(4)), rngs=KEY), want, 1e-5)
+    assert 'Dropout(key[dropout], float32[3])' in model.explain()
+    assert 'Dropout' in model.explain(corpus.schedule([0]))
 
 
 def test_graphs_of_objects_in_company() -> None:
     model, params, examples = compiled('graph')
-    order = np.array([2, 0, 1, 2])
-    schedule = model.schedule([examples[i] for i in order])
-    values = model.apply(params, schedule, rngs=KEY, ids=order)
-    for row, i in enumerate(order.tolist()):
-        want = model.eval(examples[i], params, rngs=KEY, id=i)
-        np.testing.assert_allclose(values[row], want, rtol=1e-4, atol=1e-5)
+    order = [2, 0, 1, 2]
+    same_by_ids(model, params, [examples[i] for i in order], order)
 
 
 def test_what_takes_no_input_draws() -> None:
@@ -209,18 +191,6 @@ def test_what_takes_no_input_draws() -> None:
     )
     model = jf.compile(jf.Map(start))
     agree(model, {}, [[1, 2], [], [3]], rngs=KEY)
-
-
-def test_a_corpus_of_a_file_and_a_step_ahead_of_time(tmp_path: Path) -> None:
-    model, params, examples = compiled('tree')
-    model.trace(examples).save(tmp_path / 'trees.jfold')
-    corpus = jf.Corpus.load(tmp_path / 'trees.jfold', model)
-    step = model.precompile(model.apply, params, corpus.capacities(4), rngs=KEY)
-    values = step(params, corpus.schedule([3, 2, 1, 0]), rngs=KEY)
-    want = model.apply(params, model.schedule(examples[::-1]), rngs=KEY)
-    close(values, want, 1e-5)
-    assert 'Dropout(key[dropout], float32[3])' in model.explain()
-    assert 'Dropout' in model.explain(corpus.schedule([0]))
 
 
 def test_keys_of_streams() -> None:
@@ -281,10 +251,7 @@ def test_equal_parts_draw_each_for_itself() -> None:
     one, other = model.apply({}, model.schedule([[1.0, 2.0]]), rngs=KEY)
     assert not (one.values[:2] == other.values[:2]).any()
     agree(model, {}, [[1.0, 2.0], [3.0]], rngs=KEY)
-
-
-def test_calls_draw_each_for_itself() -> None:
-    tree = tree_block()
+    tree = tree_block()  # calls of a declaration
     model = jf.compile(jf.AllOf(tree, tree))
     params = model.init(jax.random.key(0))
     one, other = model.apply(params, model.schedule(TREES), rngs=KEY)
@@ -321,16 +288,16 @@ def test_programs_that_draw_nothing_hold_no_keys() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures('only_new_garbage')  # JAX collects after each trace
 def test_no_tracer_leaks() -> None:
-    model, params, examples = compiled('modules')
-    schedule = model.schedule(examples)
+    """In loops; those of modules of NNX, in `test_flax`."""
+    model = jf.compile(binary(state >> noisy, jf.Function(Halves(3))))
+    params, schedule = model.init(jax.random.key(0)), model.schedule(TREES)
 
     @jax.jit
     def loss(params: Any, schedule: Any, key: Any, ids: Any) -> Any:
         return model.apply(params, schedule, rngs=key, ids=ids).sum()
 
-    ids = jnp.arange(4)
     with jax.checking_leaks():
-        grads = jax.grad(loss)(params, schedule, KEY, ids)
+        grads = jax.grad(loss)(params, schedule, KEY, jnp.arange(4))
         evaluated = jax.grad(
             lambda p: model.apply(p, schedule, deterministic=True).sum()
         )(params)
@@ -365,18 +332,6 @@ def test_a_key_is_asked_for() -> None:
         model.apply({}, schedule, rngs={'noise': KEY})
 
 
-def test_identities_are_integers_one_a_row() -> None:
-    model = jf.compile(jf.Scalar() >> noisy)
-    schedule = model.schedule([1.0, 2.0], size=3)
-    with refuses('expected `ids` as integers, got float32[3]'):
-        model.apply({}, schedule, rngs=KEY, ids=np.ones(3, np.float32))
-    with refuses(
-        'expected `ids` of 3 rows, spare ones too, got [2]: pass `batch.indices`',
-        ValueError,
-    ):
-        model.apply({}, schedule, rngs=KEY, ids=[1, 2])
-
-
 @pytest.mark.parametrize('block', [jf.Scalar() >> noisy, jf.Scalar()])
 @pytest.mark.parametrize(
     ('options', 'message'),
@@ -390,7 +345,14 @@ def test_identities_are_integers_one_a_row() -> None:
             'got an array of 3 keys: pass one, or take `jax.vmap` over them',
         ),
         ({'rngs': KEY, 'ids': 'x'}, 'expected `ids` as integers, got '),
-        ({'rngs': KEY, 'ids': [1]}, 'expected `ids` of 2 rows, spare ones too, got'),
+        (
+            {'rngs': KEY, 'ids': np.ones(3, 'f4')},
+            r'integers, got float32\[3\]',
+        ),
+        (
+            {'rngs': KEY, 'ids': [1, 2]},
+            r'of 3 rows, spare ones too, got \[2\]: pass `batch.indices`$',
+        ),
         ({'deterministic': 'no'}, "expected `deterministic` as a bool, .* got 'no'"),
     ],
 )
@@ -398,8 +360,9 @@ def test_mistakes_are_told_whether_anything_draws(
     block: jf.Block, options: dict[str, Any], message: str
 ) -> None:
     model = jf.compile(block)
-    schedule = model.schedule([1.0, 2.0])
-    with pytest.raises((TypeError, ValueError), match=message):
+    schedule = model.schedule([1.0, 2.0], size=3)
+    error = ValueError if 'of 3 rows' in message else TypeError
+    with pytest.raises(error, match=message):
         model.apply({}, schedule, **options)
 
 

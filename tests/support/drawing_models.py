@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import flax.linen as nn
@@ -15,14 +14,9 @@ from flax import nnx
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import COUNTED, FIXED, RECOMPUTE_ALL, SAVE_PRODUCTS
 
 KEY = jax.random.key(7)
-SLOW = pytest.mark.slow
-WAYS = [  # but for that of the tests above
-    *(('tree', *way) for way in [*itertools.product(RESIDUALS, STRATEGIES)][1:]),
-    ('steps', RESIDUALS[1], STRATEGIES[1]),
-]
 
 
 def noise(x: Any, dropout: Any) -> Any:
@@ -130,7 +124,13 @@ CASES = {
     'graph': (graph_block, [atoms(3), atoms(1), atoms(5)]),
     'modules': (modules_block, TREES),
 }
-MORE = 'late', 'modules'  # for 'graph', `test_apply` is quick
+# Each with other options; for 'graph', `test_apply` is quick.
+ROTATED = [
+    ('tree', SAVE_PRODUCTS, COUNTED),
+    ('steps', RECOMPUTE_ALL, FIXED),
+    pytest.param('late', SAVE_PRODUCTS, FIXED, marks=pytest.mark.slow),
+    pytest.param('modules', RECOMPUTE_ALL, COUNTED, marks=pytest.mark.slow),
+]
 
 
 def compiled(name: str, **options: Any) -> tuple[jf.Model, Any, list[Any]]:
