@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
@@ -11,10 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import COUNTED, FIXED, RECOMPUTE_ALL, SAVE_PRODUCTS
 
-SETTINGS = list(itertools.product(RESIDUALS, (*STRATEGIES, None)))  # `None`: no loops
-OPPOSITES = SETTINGS[0], SETTINGS[-2], SETTINGS[-1]
+# Options of models; `None`: no loops.
+OPPOSITES: tuple[tuple[str, str | None], ...] = (
+    (SAVE_PRODUCTS, COUNTED),
+    (RECOMPUTE_ALL, FIXED),
+    (RECOMPUTE_ALL, None),
+)
 BATCH = [[1, 2, 3], [4, 5, 6]]
 H = 3
 
@@ -55,13 +58,6 @@ def gradient(model: Any, params: Any, batch: Any, size: int | None = None) -> An
         return jnp.where(mask[:, None], values, 0).sum()
 
     return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
-
-
-def eager_gradient(block: Any, params: Any, batch: Any) -> Any:
-    def loss(params: Any) -> Any:
-        return sum(block.eval(each, params).sum() for each in batch)
-
-    return jax.tree.leaves(jax.grad(loss)(params))
 
 
 def close(got: Any, want: Any) -> None:
