@@ -72,7 +72,7 @@ def trained() -> Any:
     return params, losses
 
 
-@pytest.mark.parametrize('kind', ['plain', 'jitted', 'donated'])
+@pytest.mark.parametrize('kind', ['plain', 'donated'])
 def test_training_starts_with_no_compilation(kind: str, trained: Any) -> None:
     """One program is compiled ahead; the loop compiles nothing, and computes right."""
     model, corpus, params = prepared()
@@ -82,7 +82,6 @@ def test_training_starts_with_no_compilation(kind: str, trained: Any) -> None:
 
     kinds: dict[str, Any] = {
         'plain': jfold_step,
-        'jitted': jax.jit(jfold_step, compiler_options=QUICK),
         'donated': jax.jit(jfold_step, donate_argnums=0, compiler_options=QUICK),
     }
     with compilations('jfold_step') as compiled:
@@ -127,25 +126,23 @@ def test_arguments_by_name_and_as_shapes() -> None:
     assert model.programs == 2
 
 
-def test_what_was_compiled_can_be_looked_at() -> None:
-    """As JAX gives it."""
+def test_a_step_and_its_batches() -> None:
+    """Tells what JAX compiled; partial batches share it, from examples, too; of other
+    arguments JAX complains."""
     model, corpus, params = prepared()
     ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
     assert 'while' in ready.compiled.as_text()
     assert [spec.capacity for spec in ready.specs] == [corpus.capacities(SIZE)]
     assert repr(ready) == f'CompiledStep({corpus.capacities(SIZE)})'
-
-
-def test_partial_batches_share_the_program() -> None:
-    """With `size`; from examples, too."""
-    model, corpus, params = prepared()
-    ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
     whole = ready(params, corpus.schedule(range(4)))
     for schedule in (
         corpus.schedule([0, 1], size=SIZE),
         model.schedule(TREES[:2], size=SIZE),
     ):
         close(ready(params, schedule)[:2], whole[:2], 1e-5)
+    wider = jf.compile(tree_block(5)).init(jax.random.key(0))
+    with pytest.raises(TypeError, match='called with float32'):
+        ready(wider, corpus.schedule(range(4)))
 
 
 @pytest.mark.slow
@@ -186,19 +183,6 @@ def test_a_model_without_operations() -> None:
 # ---- several steps, and batches without room -----------------------------------------
 
 
-def test_a_smaller_capacity_is_covered() -> None:
-    """Steps for batches of one size share a capacity."""
-    model, corpus, params = prepared()
-    first = model.precompile(model.apply, params, corpus.capacities(SIZE))
-    small = model.trace(TREES[:4])
-    second = model.precompile(model.apply, params, small.capacities(SIZE))
-    assert first.specs == second.specs
-    assert model.programs == 1
-    for each in first, second:
-        each(params, corpus.schedule(range(4)))
-        each(params, small.schedule(range(4)))
-
-
 def test_a_larger_capacity_leaves_the_step_as_it_was() -> None:
     """Each has the batches that fit; what does not fit is compiled for, once."""
     model = jf.compile(tree_block(4))
@@ -233,84 +217,30 @@ def test_a_larger_capacity_leaves_the_step_as_it_was() -> None:
     assert model.programs == 2
 
 
-def test_a_batch_without_room_has_a_program_of_its_own() -> None:
-    """An example several times, as examples drawn with replacement may come."""
-    model, corpus, params = prepared()
-    ready = model.precompile(model.apply, params, corpus.capacities(2))
-    largest = int(corpus.nodes.argmax())
-    small = [model.eval(TREES[i], params) for i in (0, 1)]
-    large = [model.eval(TREES[largest], params)] * 2
-    with pytest.warns(RuntimeWarning, match='compiled the step for it too'):
-        close(ready(params, corpus.schedule([largest] * 2)), np.array(large), 1e-5)
-    with compilations('') as compiled:
-        for _ in range(2):
-            schedule = corpus.schedule([0, 1])
-            assert schedule.capacity == corpus.capacities(2)
-            close(ready(params, schedule), np.array(small), 1e-5)
-            close(ready(params, corpus.schedule([largest] * 2)), np.array(large), 1e-5)
-    assert compiled == []
-    assert model.programs == 2
-
-
-def test_a_step_without_room_keeps_no_arguments() -> None:
-    """Compiling again needs shapes, static arguments and donated ones alone."""
+def test_static_and_donated_arguments() -> None:
+    """Static ones are left out when the step is called; compiling again, for a batch
+    without room, needs shapes and these alone."""
     model, corpus, params = prepared()
 
-    @functools.partial(jax.jit, static_argnames='scale', donate_argnums=1)
-    def scaled(params: Any, before: Any, given: Any, *, scale: float) -> Any:
-        values = model.apply(params, given['schedule'])
-        return jax.tree.map(lambda x: scale * x, (values, before))
+    @functools.partial(
+        jax.jit, static_argnums=0, static_argnames='shift', donate_argnums=2
+    )
+    def scaled(
+        scale: float, params: Any, before: Any, given: Any, *, shift: int
+    ) -> Any:
+        values = scale * model.apply(params, given['schedule']) + shift
+        return values, scale * before
 
     given = {'schedule': corpus.capacities(2)}
-    ready = model.precompile(scaled, params, jax.numpy.zeros(2), given, scale=2.0)
-    for indices in [0, 1], [int(corpus.nodes.argmax())] * 2:
-        with warnings.catch_warnings(action='ignore'):
-            schedule = corpus.schedule(indices)
-            now = jax.numpy.ones(2), {'schedule': schedule}
-            values, twice = ready(params, *now)
-        expected = [2 * model.eval(TREES[i], params) for i in indices]
-        close(values, np.array(expected), 1e-5)
-        assert twice.tolist() == [2, 2]
-
-
-def test_static_arguments_before_the_schedule() -> None:
-    """Are left out when the step is called, with or without room."""
-    model, corpus, params = prepared()
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def scaled(scale: float, params: Any, schedule: jf.Schedule) -> Any:
-        return scale * model.apply(params, schedule)
-
-    ready = model.precompile(scaled, 2.0, params, corpus.capacities(2))
+    ready = model.precompile(scaled, 2.0, params, jax.numpy.zeros(2), given, shift=1)
     largest = int(corpus.nodes.argmax())
     for indices in [0, 1], [largest] * 2, [largest] * 2:
         with warnings.catch_warnings(action='ignore'):
-            found = ready(params, corpus.schedule(indices))
-        expected = [2 * model.eval(TREES[i], params) for i in indices]
-        close(found, np.array(expected), 1e-5)
-
-
-def test_other_arguments_are_for_jax_to_complain_about() -> None:
-    model, corpus, params = prepared()
-    ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
-    wider = jf.compile(tree_block(5)).init(jax.random.key(0))
-    with pytest.raises(TypeError, match='called with float32'):
-        ready(wider, corpus.schedule(range(4)))
-
-
-def test_a_program_too_many() -> None:
-    """The budget counts capacities, too."""
-    model = jf.compile(tree_block(4), max_programs=1)
-    params = model.init(jax.random.key(0))
-    corpus = model.trace(TREES)
-    model.precompile(model.apply, params, corpus.capacities(2))
-    with pytest.raises(jf.ProgramBudgetError) as caught:
-        model.precompile(model.apply, params, corpus.capacities(3))
-    assert str(caught.value).startswith(
-        'expected batches for at most 1 programs, as `max_programs` says, got a batch '
-        'of 3 examples, which needs program 2; no batch had 3 examples before. '
-    )
-    corpus.schedule([0, 1])
+            now = jax.numpy.ones(2), {'schedule': corpus.schedule(indices)}
+            values, twice = ready(params, *now)
+        expected = [2 * model.eval(TREES[i], params) + 1 for i in indices]
+        close(values, np.array(expected), 1e-5)
+        assert twice.tolist() == [2, 2]
 
 
 # ---- the next run --------------------------------------------------------------------
