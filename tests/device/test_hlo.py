@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from typing import Any
 
 import jax
@@ -80,44 +79,34 @@ def test_a_scatter_in_a_nested_loop_is_found() -> None:
     assert scatters(module)
 
 
+def written(**computations: str) -> str:
+    """HLO of computations, the last one the entry, each by its instructions."""
+    texts = []
+    for name, body in computations.items():
+        *lines, last = (f'  {line.strip()}' for line in body.strip().split('\n'))
+        parts = f'%{name} (x: f32[9]) -> f32[9] {{', *lines, f'  ROOT{last[1:]}', '}'
+        texts.append('\n'.join(parts))
+    return '\n\n'.join([*texts[:-1], f'ENTRY {texts[-1]}'])
+
+
 def test_every_call_is_followed() -> None:
     """Each way in which HLO names a computation counts."""
-    module = parse(
-        """
-%leaf (x: f32[9]) -> f32[9] {
-  %x = f32[9]{0} parameter(0)
-  ROOT %c = f32[9]{0} copy(%x)
-}
-
-%branch (x: f32[9]) -> f32[9] {
-  %x = f32[9]{0} parameter(0)
-  ROOT %f = f32[9]{0} fusion(%x), kind=kLoop, calls=%leaf
-}
-
-%other (x: f32[9]) -> f32[9] {
-  ROOT %s = f32[9]{0} scatter(%x, %x, %x), to_apply=%add
-}
-
-%add (x: f32[], y: f32[]) -> f32[] {
-  ROOT %a = f32[] add(%x, %y)
-}
-
-%body (t: (s32[], f32[9])) -> (s32[], f32[9]) {
-  ROOT %k = (s32[], f32[9]{0}) conditional(%i), branch_computations={%branch, %other}
-}
-
-%check (t: (s32[], f32[9])) -> pred[] {
-  ROOT %p = pred[] parameter(0)
-}
-
-ENTRY %main (x: f32[9]) -> f32[9] {
-  %q = f32[9]{0} copy(%x)
-  ROOT %w = (s32[], /*index=1*/f32[9]{0}) while(%t), condition=%check, body=%body
-}
-"""
+    text = written(
+        leaf='%c = f32[9]{0} copy(%x)',
+        branch='%f = f32[9]{0} fusion(%x), kind=kLoop, calls=%leaf',
+        other='%s = f32[9]{0} scatter(%x, %x, %x), to_apply=%add',
+        add='%a = f32[] add(%x, %y)',
+        body='%k = (s32[], f32[9]{0}) conditional(%i), '
+        'branch_computations={%branch, %other}',
+        check='%p = pred[] parameter(0)',
+        main="""
+        %q = f32[9]{0} copy(%x)
+        %w = (s32[], /*index=1*/f32[9]{0}) while(%t), condition=%check, body=%body
+        """,
     )
+    module = parse(text)
     assert len(module) == 7
-    assert {i.name for i in in_loops(module)} == set('pksafxc')
+    assert {i.name for i in in_loops(module)} == set('pksafc')
     assert [i.split()[2] for i in large(module, 9)] == [
         'conditional',
         'scatter',
@@ -127,64 +116,50 @@ ENTRY %main (x: f32[9]) -> f32[9] {
     assert len(scatters(module)) == 1
 
 
-COUNTED = """
-%gathers (p: f32[9,2], i: s32[]) -> f32[3,2] {
-  %p = f32[9,2]{1,0} parameter(0)
-  %i = s32[] parameter(1)
-  ROOT %d = f32[3,2]{1,0} dynamic-slice(%p, %i), dynamic_slice_sizes={3,2}
-}
-
-%inner_body (t: (s32[], f32[9,2])) -> (s32[], f32[9,2]) {
-  %t = (s32[], f32[9,2]{1,0:T(8,128)}) parameter(0)
-  %j = s32[]{:T(128)} get-tuple-element(%t), index=0
-  %b = f32[9,2]{1,0} get-tuple-element(%t), index=1
-  %k = f32[9,2]{1,0} copy(%b)
-  ROOT %r = (s32[], f32[9,2]{1,0}) tuple(%j, %k)
-}
-
-%inner_check (t: (s32[], f32[9,2])) -> pred[] {
-  %t = (s32[], f32[9,2]{1,0}) parameter(0)
-  %j = s32[] get-tuple-element(%t), index=0
-  %n = s32[]{:T(128)} constant(7)
-  ROOT %l = pred[] compare(%j, %n), direction=LT
-}
-
-%body (t: (s32[], f32[9,2])) -> (s32[], f32[9,2]) {
-  %t = (s32[], f32[9,2]{1,0}) parameter(0)
-  %j = s32[] get-tuple-element(%t), index=0
-  %b = f32[9,2]{1,0} get-tuple-element(%t), index=1
-  %f = f32[3,2]{1,0} fusion(%b, %j), kind=kLoop, calls=%gathers
-  %s = s32[] add(%j, %j)
-  %u = f32[9,2]{1,0} dynamic-update-slice(%b, %f, %s, %s)
-  %v = (s32[], f32[9,2]{1,0}) tuple(%s, %u)
-  %w = (s32[], f32[9,2]{1,0}) while(%v), INNER
-  %x = f32[9,2]{1,0} get-tuple-element(%w), index=1
-  ROOT %r = (s32[], f32[9,2]{1,0}) tuple(%s, %x)
-}
-
-%check (t: (s32[], f32[9,2])) -> pred[] {
-  ROOT %t = pred[] parameter(0)
-}
-
-ENTRY %main (x: f32[9,2]) -> (s32[], f32[9,2]) {
-  %x = f32[9,2]{1,0} parameter(0)
-  %c = f32[9,2]{1,0} copy(%x)
-  %z = s32[] constant(0)
-  %t = (s32[], f32[9,2]{1,0}) tuple(%z, %c)
-  ROOT %w = (s32[], f32[9,2]{1,0}) while(%t), OUTER
-}
-"""
-LOOPS = {
-    'INNER': 'condition=%inner_check, body=%inner_body, '
-    'metadata={op_name="a/scatter-add"}',
-    'OUTER': 'condition=%check, body=%body, '
-    'backend_config={"known_trip_count":{"n":"5"}}',
-}
+OUTER = 'condition=%check, body=%body, backend_config={"known_trip_count":{"n":"5"}}'
 
 
 def test_kernels_are_counted() -> None:
     """Of a loop in a loop each trip; of what a loop counts to, the constant."""
-    module = parse(re.sub('INNER|OUTER', lambda found: LOOPS[found[0]], COUNTED))
+    text = written(
+        gathers='%d = f32[3,2]{1,0} dynamic-slice(%p, %i), dynamic_slice_sizes={3,2}',
+        inner_body="""
+        %t = (s32[], f32[9,2]{1,0:T(8,128)}) parameter(0)
+        %j = s32[]{:T(128)} get-tuple-element(%t), index=0
+        %b = f32[9,2]{1,0} get-tuple-element(%t), index=1
+        %k = f32[9,2]{1,0} copy(%b)
+        %r = (s32[], f32[9,2]{1,0}) tuple(%j, %k)
+        """,
+        inner_check="""
+        %t = (s32[], f32[9,2]{1,0}) parameter(0)
+        %j = s32[] get-tuple-element(%t), index=0
+        %n = s32[]{:T(128)} constant(7)
+        %l = pred[] compare(%j, %n), direction=LT
+        """,
+        body="""
+        %t = (s32[], f32[9,2]{1,0}) parameter(0)
+        %j = s32[] get-tuple-element(%t), index=0
+        %b = f32[9,2]{1,0} get-tuple-element(%t), index=1
+        %f = f32[3,2]{1,0} fusion(%b, %j), kind=kLoop, calls=%gathers
+        %s = s32[] add(%j, %j)
+        %u = f32[9,2]{1,0} dynamic-update-slice(%b, %f, %s, %s)
+        %v = (s32[], f32[9,2]{1,0}) tuple(%s, %u)
+        %w = (s32[], f32[9,2]{1,0}) while(%v), INNER
+        %x = f32[9,2]{1,0} get-tuple-element(%w), index=1
+        %r = (s32[], f32[9,2]{1,0}) tuple(%s, %x)
+        """,
+        check='%t = pred[] parameter(0)',
+        main="""
+        %x = f32[9,2]{1,0} parameter(0)
+        %c = f32[9,2]{1,0} copy(%x)
+        %z = s32[] constant(0)
+        %t = (s32[], f32[9,2]{1,0}) tuple(%z, %c)
+        %w = (s32[], f32[9,2]{1,0}) while(%t), OUTER
+        """,
+    )
+    inner = 'condition=%inner_check, body=%inner_body, '
+    inner += 'metadata={op_name="a/scatter-add"}'
+    module = parse(text.replace('INNER', inner).replace('OUTER', OUTER))
     (loop,) = loops(module)
     assert (loop.trips, loop.count) == (5, 2 + 7)
     assert kernels(module) == 1 + 5 * 9
@@ -193,38 +168,32 @@ def test_kernels_are_counted() -> None:
     assert [i.split()[0] for i in scatters(module)] == ['w']
 
 
-GIVEN = """
-%body (t: (s32[], s32[4], f32[2,2], f32[9,2])) -> (s32[], s32[4], f32[2,2], f32[9,2]) {
-  %t = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) parameter(0)
-  %j = s32[] get-tuple-element(%t), index=0
-  %n = s32[4]{0} get-tuple-element(%t), index=1
-  %m = f32[2,2]{1,0} get-tuple-element(%t), index=2
-  %b = f32[9,2]{1,0} get-tuple-element(%t), index=3
-  %k = f32[2,2]{1,0} copy(%SOURCE)
-  %x = f32[2,2]{1,0} add(%k, %m)
-  %u = f32[9,2]{1,0} dynamic-update-slice(%b, %x, %j, %j)
-  ROOT %r = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) tuple(%j, %n, %m, %u)
-}
-
-%check (t: (s32[], s32[4], f32[2,2], f32[9,2])) -> pred[] {
-  ROOT %t = pred[] parameter(0)
-}
-
-ENTRY %main (t: (s32[], s32[4], f32[2,2], f32[9,2])) -> f32[9,2] {
-  %t = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) parameter(0)
-  ROOT %w = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) while(%t), OUTER
-}
-"""
-
-
 @pytest.mark.parametrize(('source', 'found'), [('m', ['k']), ('s', [])])
 def test_a_tile_may_have_the_shape_of_a_matrix(source: str, found: list[str]) -> None:
     """A copy of the large matrix that a loop is given is told, one of a tile is not;
     nor what loops copy that carry no indices."""
-    tile = '  %s = f32[2,2]{1,0} dynamic-slice(%b, %j, %j)\n  %k ='
-    text = GIVEN.replace('OUTER', LOOPS['OUTER']).replace('  %k =', tile)
-    text = text.replace('[2,2]', '[512,512]').replace('[9,2]', '[999,512]')
-    module = parse(text.replace('SOURCE', source))
+    state = '(s32[], s32[4]{0}, MATRIX, BUFFER)'
+    text = written(
+        body=f"""
+        %t = {state} parameter(0)
+        %j = s32[] get-tuple-element(%t), index=0
+        %n = s32[4]{{0}} get-tuple-element(%t), index=1
+        %m = MATRIX get-tuple-element(%t), index=2
+        %b = BUFFER get-tuple-element(%t), index=3
+        %s = MATRIX dynamic-slice(%b, %j, %j)
+        %k = MATRIX copy(%{source})
+        %x = MATRIX add(%k, %m)
+        %u = BUFFER dynamic-update-slice(%b, %x, %j, %j)
+        %r = {state} tuple(%j, %n, %m, %u)
+        """,
+        check='%t = pred[] parameter(0)',
+        main=f"""
+        %t = {state} parameter(0)
+        %w = {state} while(%t), {OUTER}
+        """,
+    )
+    text = text.replace('MATRIX', 'f32[512,512]{1,0}')
+    module = parse(text.replace('BUFFER', 'f32[999,512]{1,0}'))
     assert [i.split()[0] for i in copies(module, 4)] == found
     assert copies(module, 5) == []
 
@@ -304,19 +273,16 @@ any_way = pytest.mark.parametrize(('reverse', 'strategy'), ways)
 
 
 @any_way
-def test_loops_copy_no_buffer(reverse: str | None, strategy: str) -> None:
-    """Buffers are written in place."""
+def test_loops_copy_no_buffer_and_do_not_scatter(
+    reverse: str | None, strategy: str
+) -> None:
+    """Buffers are written in place; gradients are gathered from where consumers left
+    them."""
     module = parse(text(reverse, strategy, 40, 30))
     rows = smallest_buffer(model(reverse or RESIDUALS[0], strategy), 30)
     assert rows > 1024  # neither a tile nor a chunk is mistaken for a buffer
-    assert large(module, rows) == []
-
-
-@any_way
-def test_loops_do_not_scatter(reverse: str | None, strategy: str) -> None:
-    """Gradients are gathered from where the consumers left them."""
-    module = parse(text(reverse, strategy, 40, 30))
     assert any(i.opcode == 'while' for each in module.values() for i in each)
+    assert large(module, rows) == []
     assert scatters(module) == []
 
 

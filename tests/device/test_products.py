@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from binary_trees import binary, binary_tree
-from hlo import compiled_text, parse, scatters
-from looped import in_loops
+from binary_trees import binary, binary_tree, dense_cell
+from hlo import compiled_text, in_loops, parse, scatters
+from looped import in_loops as looped
 
 import jfold as jf
 from jfold.base import jaxprs
 from jfold.device import xla
 from jfold.device.execution import make_execution
 from jfold.device.split_reverse import SplitReverse
+from jfold.scheduling.layout import layout
 from jfold.scheduling.spec import STRATEGIES
 from jfold.scheduling.tiles import NARROW
 
@@ -152,55 +153,59 @@ def rewritten(fn: Callable[..., Any], *shapes: Any, turn: bool = True) -> list[A
     return list(made.eqns)
 
 
-def names(equations: list[Any]) -> list[str]:
-    """Of their primitives."""
-    return [equation.primitive.name for equation in equations]
+# By name: a function, shapes, whether tiles are narrow, and what is left.
+REWRITTEN = {
+    'in order': (lambda k, x: x @ k, (MATRIX, ROWS), True, 'dot 3x4 4x6'),
+    'of columns, which are wanted': (
+        lambda k, x: k @ x.T,
+        (MATRIX[::-1], ROWS),
+        False,
+        'transpose 3x4, dot 4x3 6x4, transpose 3x6',
+    ),
+    'of a vector': (
+        lambda k, x: k @ x,
+        (MATRIX[::-1], (4,)),
+        True,
+        'transpose 6x4, dot 4 4x6',
+    ),
+    'in wide tiles, where it is the same work': (
+        lambda k, x: x @ k.T,
+        (MATRIX[::-1], ROWS),
+        False,
+        'transpose 6x4, dot 3x4 4x6',
+    ),
+    'with a number, which stands in the equation': (
+        lambda k, x: jnp.tensordot(2.0, k @ x, axes=0),
+        (MATRIX[::-1], (4,)),
+        True,
+        'transpose 6x4, dot 4 4x6, dot  6',
+    ),
+    'of rows': (
+        lambda k, x: k + x @ x.T,
+        ((3, 3), ROWS),
+        True,
+        'transpose 3x4, dot 3x4 4x3',
+    ),
+    'along an axis that both have': (
+        lambda k, x: jnp.einsum('bij,bj->bi', x, x[:, 0] @ k),
+        ((4, 4), (3, 2, 4)),
+        True,
+        'dot 3x4 4x4, dot 3x2x4 3x4',
+    ),
+}
 
 
-def test_a_product_in_order_stays() -> None:
-    """Rows times a matrix."""
-    assert names(rewritten(lambda k, x: x @ k, MATRIX, ROWS)) == ['dot_general']
-
-
-def test_a_matrix_times_columns_is_turned_round() -> None:
-    """And back, if columns are wanted."""
-    found = rewritten(lambda k, x: k @ x.T, MATRIX[::-1], ROWS, turn=False)
-    assert names(found)[-2:] == ['dot_general', 'transpose']
-    assert found[-2].outvars[0].aval.shape == (3, 6)
-
-
-def test_a_matrix_times_a_vector_is_a_vector_times_its_transpose() -> None:
-    """So that `vmap` puts rows first."""
-    found = rewritten(lambda k, x: k @ x, MATRIX[::-1], (4,))
-    assert names(found) == ['transpose', 'dot_general']
-    assert [v.aval.shape for v in found[1].invars] == [(4,), MATRIX]
-
-
-def test_wide_tiles_leave_the_matrix_to_the_backend() -> None:
-    """It is the same work there."""
-    found = rewritten(lambda k, x: x @ k.T, MATRIX[::-1], ROWS, turn=False)
-    assert names(found) == ['transpose', 'dot_general']
-
-
-def test_products_with_a_number_stay() -> None:
-    """It stands in the equation itself."""
-
-    def multiply(k: Any, x: Any) -> Any:
-        return jnp.tensordot(2.0, k @ x, axes=0)
-
-    assert names(rewritten(multiply, MATRIX[::-1], (4,)))[-1] == 'dot_general'
-
-
-def test_products_of_rows_stay() -> None:
-    """With and without axes that both have."""
-    assert names(rewritten(lambda k, x: k + x @ x.T, (3, 3), ROWS))[:2] == [
-        'transpose',
-        'dot_general',
+@pytest.mark.parametrize('name', REWRITTEN)
+def test_products_are_written_rows_first(name: str) -> None:
+    """So that `vmap` puts rows first; all others stay."""
+    fn, shapes, turn, expected = REWRITTEN[name]
+    read = [
+        (e.primitive.name, ['x'.join(map(str, v.aval.shape)) for v in e.invars])
+        for e in rewritten(fn, *shapes, turn=turn)
     ]
-    found = rewritten(
-        lambda k, x: jnp.einsum('bij,bj->bi', x, x[:, 0] @ k), (4, 4), (3, 2, 4)
-    )
-    assert names(found).count('dot_general') == 2
+    kinds = {'dot_general': 'dot', 'transpose': 'transpose'}
+    found = [' '.join([kinds[name], *x]) for name, x in read if name in kinds]
+    assert ', '.join(found) == expected
 
 
 def test_operands_keep_their_precision() -> None:
@@ -233,7 +238,7 @@ def words(strategy: str) -> jf.Model:
         return jax.random.normal(key, (6, H))
 
     word = jf.Scalar('int32') >> jf.Function(look_up, init)
-    return in_loops(jf.Map(word) >> jf.Sum(), strategy=strategy)
+    return looped(jf.Map(word) >> jf.Sum(), strategy=strategy)
 
 
 @pytest.mark.parametrize('strategy', STRATEGIES)
@@ -280,3 +285,38 @@ def test_an_entry_whose_number_is_known_is_left_as_it_is() -> None:
     )
     model = jf.compile(jf.Vector(3) >> entry)
     agree(model, model.init(jax.random.key(0)), [[1, 2, 3], [4, 5, 6]])
+
+
+WORDS = 5003  # no buffer, tile or chunk of a small batch has as many rows
+
+
+def trees_of_words(strategy: str, count: int) -> tuple[jf.Model, jf.Schedule]:
+    """A cell over trees of seven embedded words, among all there are."""
+    leaf = jf.Scalar('int32') >> jf.layers.Embed(WORDS, 3)
+    made = jf.compile(binary(leaf, dense_cell(3)), strategy=strategy)
+    rng = np.random.default_rng(0)
+    return made, made.schedule([binary_tree(rng, 7, WORDS) for _ in range(count)])
+
+
+def test_loops_make_no_gradient_of_a_table() -> None:
+    """One that is dense is taken behind them, however many levels and tiles."""
+    made, schedule = trees_of_words('fixed', 4)
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        return (made.apply(params, schedule) ** 2).sum()
+
+    params = made.init(jax.random.key(0))
+    module = parse(compiled_text(jax.grad(loss), params, schedule))
+    assert any(WORDS in i.rows for each in module.values() for i in each)
+    within = list(in_loops(module))
+    assert within
+    assert not [i for i in within if WORDS in i.rows]
+
+
+def test_all_rows_of_a_table_are_one_chunk() -> None:
+    """Loops that ask the batch how often they run make one gradient of it as well."""
+    made, schedule = trees_of_words('counted', 64)
+    names = [operation.layer.name for operation in made.program.operations]
+    word = names.index('embed')
+    rows = schedule.capacity.rows[word]
+    assert layout(schedule.spec).chunk[word] == rows >= 64 * 7

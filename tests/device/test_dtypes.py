@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of 64 bits beside those of 32, where JAX keeps them and where it does not."""
+"""Dtypes: numbers of 64 bits beside those of 32, and that nothing is promoted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import close
+from binary_trees import binary
+from checking import same
 from looped import in_loops
 
 import jfold as jf
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 BIG = 2**53 + 1  # no float64 is that
 x64 = jax.enable_x64
@@ -202,3 +205,74 @@ def test_weakly_typed_parameters_promote_as_strong_ones(compiles: Any) -> None:
             assert found.dtype == model.eval(1.0, x).dtype == 'float64'
             assert found.tolist() == [0.25, 0.75]
             assert jax.grad(lambda p: model.apply(p, schedule).sum())(x)['half'] == 4
+
+
+# ---- nothing is promoted -------------------------------------------------------------
+
+TREE = ([1, 2, 3], ([1, 1, 1], ([0, 1, 2], [2, 2, 2])))
+
+
+def promoting() -> jf.Block:
+    """A recursion, sums over sequences of several dtypes, and metrics."""
+    layer = jf.Function(
+        lambda p, a, b: jnp.tanh(p @ a + b),
+        lambda key, *_: jax.random.normal(key, (3, 3)),
+        name='layer',
+    )
+    means = [
+        jf.InputTransform(lambda _: [1, 2]) >> jf.Map(jf.Scalar(dtype)) >> jf.Mean()
+        for dtype in ('float32', 'float16', 'bfloat16', 'int32', 'complex64')
+    ]
+    value = binary(jf.Vector(3), layer) >> jf.AllOf(jf.Identity(), jf.Metric('value'))
+    return jf.AllOf(value >> jf.GetItem(0), *means)
+
+
+@pytest.mark.parametrize(
+    ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
+)
+def test_values_and_gradients_promote_nothing(residuals: str, strategy: str) -> None:
+    with jax.numpy_dtype_promotion('strict'):
+        model = jf.compile(promoting(), residuals=residuals, strategy=strategy)
+        params = model.init(jax.random.key(0))
+        schedule = model.schedule([TREE, TREE[0], TREE[1]])
+
+        def loss(params: Any) -> Any:
+            (values, *_), metrics = model.apply(params, schedule)
+            weighed = jnp.where(schedule.mask[:, None], values, 0.0)
+            return weighed.sum() + metrics['value'].mean().sum()
+
+        gradient = jax.grad(loss)(params)
+        (_, *means), _ = model.apply(params, schedule)
+    assert float(abs(gradient['layer']).sum()) > 0
+    got = [(x[0].item(), x.dtype.name) for x in means]
+    assert got == [
+        (1.5, 'float32'),
+        (1.5, 'float16'),
+        (1.5, 'bfloat16'),
+        (1.5, 'float32'),
+        (1.5 + 0j, 'complex64'),
+    ]
+
+
+def test_means_of_metrics_promote_nothing() -> None:
+    """Of any dtype, alone or in tuples, and of none."""
+    values = (
+        jnp.array([1, 2, 0], 'int8'),
+        jnp.array([1, 2, 0], 'float16'),
+        jnp.array([True, False, False]),
+        jnp.array([[1j, 2], [3j, 2], [0, 0]], 'complex64'),
+    )
+    mask = jnp.array([True, True, False])
+    metric = jf.MetricValues(values, jnp.arange(3), mask)
+    nothing = jf.MetricValues(jnp.zeros(3), jnp.arange(3), mask & False)
+    with jax.numpy_dtype_promotion('strict'):
+        same(
+            metric.mean(),
+            (
+                np.float32(1.5),
+                np.float16(1.5),
+                np.float32(0.5),
+                np.array([2j, 2], np.complex64),
+            ),
+        )
+        assert nothing.mean().item() == 0
