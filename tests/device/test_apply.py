@@ -11,19 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree, close
+from agreement import agree
 from drawing_models import compiled
 from expressions import Expression, expressions
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from looped import in_loops
 
 import jfold as jf
 from jfold.language.unrolling import MOST
 from jfold.program.components import components
 from jfold.scheduling.spec import RESIDUALS
-from jfold.scheduling.summands import sum_leaves
 
 pytestmark = pytest.mark.usefixtures('wide')
 
@@ -116,24 +114,18 @@ def test_uses_beside_each_other_stay_one_operation() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('root', ['whole', 'sequences', 'sequence'])
 def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
-    """In double precision."""
+    """In double precision; two batches, if an expression can be run like that."""
 
     @settings(max_examples=2)
     @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
     def equal(expression: Expression, residuals: str) -> None:
-        with jax.enable_x64(True):
-            check(expression, residuals)
+        model = jf.compile(expression.block, residuals=residuals)
+        assume(model.program.applied)
+        params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
+        for size in (3, 3):
+            agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
 
     equal()
-
-
-def check(expression: Expression, residuals: str) -> None:
-    """Two batches agree, if the expression can be run like that."""
-    model = jf.compile(expression.block, residuals=residuals)
-    assume(model.program.applied)
-    params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
-    for size in (3, 3):
-        agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
 
 
 def test_batches_that_read_nothing_read_within_bounds() -> None:
@@ -210,34 +202,6 @@ def test_schedules_of_a_corpus_are_those_of_its_examples() -> None:
     summary, operations, *_ = model.explain(model.schedule(examples[:4])).split('\n\n')
     assert summary.endswith(', no loops')
     assert '1x' in operations
-
-
-def test_transformations() -> None:
-    """Those of plain JAX: forward mode, second derivatives, models at once."""
-    model, examples = jf.compile(network(1)), molecules(3, 4)
-    loops, schedule = in_loops(network(1)), model.schedule(examples)
-    params, other = model.init(KEY), loops.schedule(examples)
-
-    def losses(params: Any) -> Any:
-        return (model.apply(params, schedule) ** 2).sum()
-
-    def loss_in_loops(params: Any) -> Any:
-        return (loops.apply(params, other) ** 2).sum()
-
-    def curved(loss: Any) -> Any:
-        return jax.jvp(jax.grad(loss), (params,), (params,))[1]
-
-    close(curved(losses), curved(loss_in_loops), 1e-10)
-    two = jax.tree.map(lambda x: jnp.stack([x, -x]), params)
-    close(jax.vmap(losses)(two), jax.vmap(loss_in_loops)(two), 1e-12)
-
-
-def test_sums_that_sums_read() -> None:
-    """What is added up in the end, and where."""
-    read, made = np.array([4, 0, 1, 2, 3, 8]), np.array([9, 4, 4, 6, 6, 9])
-    found, sums = sum_leaves(read, made)
-    assert found.tolist() == [0, 1, 2, 3, 8]
-    assert sums.tolist() == [9, 9, 6, 6, 9]
 
 
 def test_rooms_of_a_few_rows() -> None:

@@ -99,6 +99,22 @@ def dropped(p: Any, state: Any, x: Any, *, dropout: Any) -> Any:
     return simple(p, state, x)
 
 
+def looped(p: Any, state: Any, x: Any) -> Any:
+    """A function with a loop, which stays as it is."""
+    return jax.lax.fori_loop(0, 2, lambda _, h: simple(p, h, x), state)
+
+
+def narrow() -> jf.Block:
+    """A product of an item that costs less than to be read."""
+    return jf.Map(jf.Vector(WORTH - 1)) >> layers.LSTM(SIZE, name='cell')
+
+
+def nnx_cell() -> jf.Block:
+    """A fold by a cell of NNX."""
+    inner = jf.Function(nnx.GRUCell(SIZE, SIZE, rngs=nnx.Rngs(0)), name='cell')
+    return jf.Map(item) >> jf.Fold(jf.compose(lambda h, x: inner(h, x)[0]), start)
+
+
 def folded(cell: Any, init: Any = None, **more: Any) -> jf.Block:
     """A fold of vectors."""
     return jf.Map(item >> embed) >> jf.Fold(
@@ -196,8 +212,11 @@ CASES: dict[str, tuple[Callable[[], jf.Block], list[Any], int]] = {
     'added': (lambda: folded(added, weights('h')), LISTS, 0),
     'beside': (lambda: folded(beside, weights('h')), LISTS, 0),
     'mixed': (mixed, [[A, B], [[A, B], [C, [D, E]]]], 0),
+    'drawn': (lambda: folded(dropped, weights('x', 'h'), rngs='dropout'), LISTS, 1),
+    'nnx': (nnx_cell, LISTS, 1),
+    'looped': (lambda: folded(looped, weights('x', 'h')), LISTS, 0),
+    'few summands': (narrow, [np.ones((3, WORTH - 1), 'float32').tolist()], 0),
 }
-FEW = 'lstm', 'deep', 'two items', 'decoder'
 
 
 def plan_of(model: jf.Model, examples: list[Any]) -> Execution:
@@ -217,34 +236,23 @@ def test_values_and_gradients(name: str) -> None:
     make, examples, count = CASES[name]
     model = jf.compile(make())
     assert len(hoisted_products(kernel_of(plan_of(model, examples)))) == count
-    agree(model, model.init(jax.random.key(0)), examples, forward=True)
+    params, rngs = model.init(jax.random.key(0)), jax.random.key(3)
+    agree(model, params, examples, forward=True, rngs=rngs)
 
 
-@pytest.mark.parametrize('name', FEW)
 @pytest.mark.parametrize(
-    'chosen',
-    [{'residuals': RECOMPUTE_ALL}, {'strategy': FIXED}, {'reproducible': True}],
-    ids=str,
+    ('name', 'chosen'),
+    [
+        ('lstm', {'reproducible': True}),
+        ('deep', {'residuals': RECOMPUTE_ALL}),
+        ('two items', {'strategy': FIXED}),
+        ('decoder', {'residuals': RECOMPUTE_ALL, 'strategy': FIXED}),
+    ],
 )
 def test_values_and_gradients_whatever_the_options(name: str, chosen: Any) -> None:
     make, examples, _ = CASES[name]
     model = jf.compile(make(), **chosen)
     agree(model, model.init(jax.random.key(0)), examples, forward=True)
-
-
-def test_what_is_drawn_is_drawn_outside() -> None:
-    model = jf.compile(folded(dropped, weights('x', 'h'), rngs='dropout'))
-    assert hoisted_products(kernel_of(plan_of(model, LISTS)))
-    rngs = jax.random.key(3)
-    agree(model, model.init(jax.random.key(0)), LISTS, forward=True, rngs=rngs)
-
-
-def test_an_nnx_cell() -> None:
-    inner = jf.Function(nnx.GRUCell(SIZE, SIZE, rngs=nnx.Rngs(0)), name='cell')
-    cell = jf.compose(lambda state, x: inner(state, x)[0])
-    model = jf.compile(jf.Map(item) >> jf.Fold(cell, start))
-    assert hoisted_products(kernel_of(plan_of(model, LISTS)))
-    agree(model, model.init(jax.random.key(0)), LISTS, forward=True)
 
 
 @pytest.mark.parametrize('strategy', ['counted', 'fixed'])
@@ -294,23 +302,6 @@ def test_inputs_from_outside_get_cotangents_after_the_loop() -> None:
         assert {*found.late_inputs, *found.early_inputs} == {*found.flow.places}
         # What both places need of the cotangents crosses, and no input's own.
         assert len(found.crossing) == 1
-
-
-def test_few_summands_are_repeated() -> None:
-    """A product that costs less than to be read stays where it is."""
-    narrow = jf.Map(jf.Vector(WORTH - 1)) >> layers.LSTM(SIZE, name='cell')
-    model = jf.compile(narrow)
-    examples = [np.ones((3, WORTH - 1), 'float32').tolist()]
-    assert not hoisted_products(kernel_of(plan_of(model, examples)))
-
-
-def test_functions_with_loops_stay_as_they_are() -> None:
-    def looped(p: Any, state: Any, x: Any) -> Any:
-        return jax.lax.fori_loop(0, 2, lambda _, h: simple(p, h, x), state)
-
-    model = jf.compile(folded(looped, weights('x', 'h')))
-    assert not hoisted_products(kernel_of(plan_of(model, LISTS)))
-    agree(model, model.init(jax.random.key(0)), LISTS)
 
 
 def test_what_is_printed_is_what_is_given() -> None:

@@ -205,11 +205,7 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
         tree_of(words),
         (2, 2, 0),
     ),
-    'softmax below': (
-        tree(jf.Map(word) >> softmax) >> loss,
-        tree_of(words),
-        (7, 2, 0),
-    ),
+    'softmax below': (tree(jf.Map(word) >> softmax) >> loss, tree_of(words), (7, 2, 0)),
     'rounds below, softmax above': (
         jf.Map(bags) >> softmax >> loss,
         many(tree_of(words)),
@@ -225,14 +221,15 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
         lambda rng: (words(rng), many(a_tree)(rng)),
         (2, 3, 1),
     ),
-    'two results': (
-        trees >> attention >> jf.AllOf(loss, one),
-        many(a_tree),
-        (0, 2, 7),
-    ),
+    'two results': (trees >> attention >> jf.AllOf(loss, one), many(a_tree), (0, 2, 7)),
 }
-any_model = pytest.mark.parametrize('name', MODELS)
 QUICK = 'a sum that is read twice', 'softmax', 'rounds below, softmax above'
+ROTATED = [
+    pytest.param(name, *options, marks=() if name in QUICK else pytest.mark.slow)
+    for name, options in zip(
+        MODELS, itertools.cycle(itertools.product(RESIDUALS, STRATEGIES))
+    )
+]
 
 
 def batches(name: str, *sizes: int) -> list[list[Any]]:
@@ -243,7 +240,7 @@ def batches(name: str, *sizes: int) -> list[list[Any]]:
 # ---- what runs where -----------------------------------------------------------------
 
 
-@any_model
+@pytest.mark.parametrize('name', MODELS)
 def test_what_runs_where(name: str) -> None:
     block, _, counts = MODELS[name]
     program = jf.compile(block).program
@@ -261,11 +258,6 @@ def test_what_takes_no_turns_is_in_loops_without_sums() -> None:
     """There a tile costs nothing, while room would."""
     program = jf.compile(tree() >> one >> loss).program
     assert not program.applied
-
-
-def test_a_fixed_order_needs_loops() -> None:
-    model = jf.compile(trees >> attention >> loss, reproducible=True)
-    assert not model.program.applied
 
 
 def test_a_largest_with_a_gradient_takes_turns() -> None:
@@ -307,26 +299,17 @@ def test_extrema_begin_with_an_infinity_or_take_turns(
 # ---- values and gradients ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    'name',
-    [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in MODELS],
-)
-def test_values_and_gradients_are_those_of_eval(name: str) -> None:
-    """In two batches of one model, whose rooms and modes of reading differ."""
-    model = jf.compile(MODELS[name][0])
+@pytest.mark.parametrize(('name', 'residuals', 'strategy'), ROTATED)
+def test_values_and_gradients_are_those_of_eval(
+    name: str, residuals: str, strategy: str
+) -> None:
+    """In two batches of one model, whose rooms and modes of reading differ; options
+    take turns."""
+    block, *_ = MODELS[name]
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
     params = model.init(KEY)
     for examples in batches(name, 1, 5):
-        agree(model, params, examples, 1e-11, forward=True)
-
-
-@pytest.mark.parametrize(
-    ('residuals', 'strategy'), [*itertools.product(RESIDUALS, STRATEGIES)][1:]
-)
-def test_other_options(residuals: str, strategy: str) -> None:
-    name = 'rounds below, softmax above'
-    model = jf.compile(MODELS[name][0], residuals=residuals, strategy=strategy)
-    (examples,) = batches(name, 4)
-    agree(model, model.init(KEY), examples, 1e-11, forward=True)
+        agree(model, params, examples, 1e-11, forward=len(examples) > 1)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ every loop runs; see `device.xla.loop_after`.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -22,8 +23,6 @@ from ways_in import WAYS
 
 import jfold as jf
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
-
-slow = pytest.mark.slow
 
 
 def _init(key: Any, *_: Any) -> Any:
@@ -104,13 +103,16 @@ def check(name: str, way: str, where: Any = None, **options: str) -> None:
     close(got, want, 1e-4)
 
 
-@pytest.mark.parametrize('strategy', STRATEGIES)
-@pytest.mark.parametrize('residuals', RESIDUALS)
-@pytest.mark.parametrize('name', BLOCKS)
-def test_schedules_that_are_closed_over(
-    name: str, residuals: str, strategy: str
-) -> None:
-    """By both strategies of loops, and both policies of what is stored."""
+PAIRS = list(itertools.product(RESIDUALS, STRATEGIES))
+
+
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [*zip(BLOCKS, PAIRS, strict=True), *zip(BLOCKS, PAIRS[::-1], strict=True)],
+)
+def test_schedules_that_are_closed_over(name: str, options: tuple[str, str]) -> None:
+    """Both strategies of loops, and both policies of what is stored, take turns."""
+    residuals, strategy = options
     check(name, 'closed over', residuals=residuals, strategy=strategy)
 
 
@@ -125,9 +127,15 @@ def test_schedules_of_shards_that_are_closed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    'name', ['trees', *(pytest.param(x, marks=slow) for x in BLOCKS if x != 'trees')]
+    ('way', 'name'),
+    [
+        *((way, 'trees') for way in WAYS),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in zip(WAYS, itertools.cycle(['lists', 'chains', 'sums']))
+        ),
+    ],
 )
-@pytest.mark.parametrize('way', WAYS)
 def test_every_way_in(way: str, name: str) -> None:
-    """As an argument, donated, from a file, and one of several."""
+    """As an argument, donated, from a file, and one of several; models take turns."""
     check(name, way)
