@@ -288,7 +288,7 @@ def test_programs_that_draw_nothing_hold_no_keys() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures('only_new_garbage')  # JAX collects after each trace
 def test_no_tracer_leaks() -> None:
-    """In loops; those of modules of NNX, in `test_flax`."""
+    """In loops, with a cell of Linen; those of NNX have a test of their own."""
     model = jf.compile(binary(state >> noisy, jf.Function(Halves(3))))
     params, schedule = model.init(jax.random.key(0)), model.schedule(TREES)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled program: nothing in its loops is as large as a buffer but the buffers.
+"""The compiled program: nothing in its loops is as large as a buffer but the buffers,
+and training takes little memory beside them.
 
 The checks read the optimised HLO.
 """
@@ -14,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from binary_trees import binary, binary_tree, chain
+from binary_trees import binary, binary_tree, chain, embedding
 from hlo import (
+    AS_USERS_HAVE_IT,
     compiled_text,
     copies,
     in_loops,
@@ -31,7 +33,8 @@ from jax import lax
 import jfold as jf
 from jfold.runtime import run
 from jfold.scheduling.layout import active_types, layout
-from jfold.scheduling.spec import FIXED, RESIDUALS, STRATEGIES
+from jfold.scheduling.schedule import abstract
+from jfold.scheduling.spec import FIXED, RESIDUALS, STRATEGIES, Spec
 from jfold.scheduling.staircase import SEGMENTS
 
 # ---- the parser finds what it is to find ---------------------------------------------
@@ -298,3 +301,62 @@ def test_the_program_does_not_grow_with_the_batch(
     ]
     most = SEGMENTS if strategy == FIXED else 1
     assert max(sizes) <= most * min(sizes)
+
+
+# ---- memory --------------------------------------------------------------------------
+
+WIDTH, LEAVES = 32, 64
+
+
+def lstm(params: Any, left: Any, right: Any) -> Any:
+    """A cell of five gates, whose state is c beside h."""
+    gates = params @ jnp.concatenate([left[WIDTH:], right[WIDTH:]])
+    i, o, u, f, g = jnp.split(jax.nn.sigmoid(gates), 5)
+    c = i * u + f * left[:WIDTH] + g * right[:WIDTH]
+    return jnp.concatenate([c, o * jnp.tanh(c)])
+
+
+def tree_lstm(residuals: str) -> jf.Model:
+    """A tree-LSTM on binary trees."""
+
+    def init(key: Any, *_: Any) -> Any:
+        return jax.random.normal(key, (5 * WIDTH, 2 * WIDTH)) / 16
+
+    leaf = jf.Scalar('int32') >> embedding(2 * WIDTH)
+    return jf.compile(binary(leaf, jf.Function(lstm, init)), residuals=residuals)
+
+
+def taken(trees: int, residuals: str, *, exact: bool = True) -> int:
+    """Bytes of what a compiled gradient needs beside arguments and results.
+
+    Args:
+      exact: with the capacity of the trees, else with the room that a stream is given.
+    """
+    model, rng = tree_lstm(residuals), np.random.default_rng(0)
+    examples = [binary_tree(rng, LEAVES) for _ in range(trees)]
+    if exact:
+        capacity = model.trace(examples).capacities(trees)
+        schedule = abstract(Spec(model.program, capacity, residuals))
+    else:
+        schedule = model.schedule(examples)
+    params = model.init(jax.random.key(0))
+    grad = jax.grad(lambda params, schedule: model.apply(params, schedule).sum())
+    step = jax.jit(grad, compiler_options=AS_USERS_HAVE_IT)
+    compiled = step.lower(params, schedule).compile()
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('trees', 'share'), [(64, 0.75), (256, 0.7)])
+def test_training_takes_values_products_and_edges(trees: int, share: float) -> None:
+    """At most 1.3 times these, in a stream too, and a share without the products.
+
+    Tiles and weights take the same for any batch, so the larger has the less.
+    """
+    cells, leaves = trees * (LEAVES - 1), trees * LEAVES
+    values, products, edges = 2 * (cells + leaves), 5 * cells, 4 * cells
+    whole, less = (taken(trees, each) for each in RESIDUALS)
+    needed = 4 * WIDTH * (values + products + edges)
+    assert whole <= 1.15 * needed
+    assert taken(trees, RESIDUALS[0], exact=False) <= 1.3 * needed
+    assert less <= share * whole

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,8 +42,8 @@ OTHERS = [*(binary_tree(RNG, n) for n in (6, 2, 3)), chain(4)]
 @functools.cache
 def expected(seed: int = 0, other: bool = False) -> Any:
     """The value of the eager twin and its gradient."""
-    trees = OTHERS if other else TREES
-    return jax.value_and_grad(eager)(params(seed), trees)
+    twin = functools.partial(eager, trees=OTHERS if other else TREES)
+    return interpreter.called(jax.value_and_grad(twin), params(seed))
 
 
 # ---- reverse mode, and what needs none -----------------------------------------------
