@@ -17,10 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from agreement import close, weighted
+from agreement import agree, close
 from binary_trees import binary_tree, chain, tree_block
 from compilations import compilations
-from expression_parts import tables
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,8 +193,7 @@ def test_arguments_by_name_and_as_shapes() -> None:
 
 
 def test_a_step_and_its_batches() -> None:
-    """Tells what JAX compiled; partial batches share it, from examples, too; of other
-    arguments JAX complains."""
+    """Partial batches and a step for less share it; JAX refuses other arguments."""
     model, corpus, params = prepared()
     ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
     assert 'while' in ready.compiled.as_text()
@@ -210,30 +208,21 @@ def test_a_step_and_its_batches() -> None:
     wider = jf.compile(tree_block(5)).init(jax.random.key(0))
     with pytest.raises(TypeError, match='called with float32'):
         ready(wider, corpus.schedule(range(4)))
+    small = model.trace(TREES[:4]).capacities(SIZE)
+    assert model.precompile(model.apply, params, small).specs == ready.specs
+    assert model.programs == 1
 
 
 @pytest.mark.slow
 @given(expressions(), st.integers(0, 2**32))
 @settings(max_examples=3)
 def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> None:
-    """Give the values and gradients of those that have some."""
-    model = jf.compile(expression.block)
-    params = model.init(jax.random.key(0))
+    """Give the values and gradients of examples one by one."""
+    model = jf.compile(expression.block, max_programs=1)
     examples = expression.batch(np.random.default_rng(seed), 4)
-    corpus = model.trace(examples)
-
-    def loss(params: Any, schedule: jf.Schedule) -> Any:
-        made = model.apply(params, schedule, tables(model))
-        values, metrics = made if model.program.metric_results else (made, {})
-        first = jax.tree.map(lambda x: x[:3], values)
-        return weighted((first, *(metric.sum() for metric in metrics.values())))
-
-    grad = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
-    expected = grad(params, model.schedule(examples[:3], size=SIZE))
-    exact = jf.Model(model.block, model.program, max_programs=1)
-    step = exact.precompile(grad, params, corpus.capacities(SIZE))
-    schedule = replace(corpus, scheduler=exact.scheduler).schedule(range(3), size=SIZE)
-    close(step(params, schedule), expected, 1e-5)
+    model.reserve(model.trace(examples).capacities(SIZE))
+    agree(model, model.init(jax.random.key(0)), examples[:3], size=SIZE)
+    assert model.programs == 1
 
 
 def test_a_model_without_operations() -> None:

@@ -40,25 +40,29 @@ FORMS: dict[str, Form] = {
 BY_ROW = {'x @ k', 'k.T @ x', 'tensordot'}  # the matrix is [inputs, outputs]
 
 
-def model(form: str) -> jf.Model:
-    """Trees of numbers by a cell with one product."""
+def trees_by(cell: Any, *shape: int) -> jf.Model:
+    """Trees of numbers by a cell with one matrix."""
 
     def init(key: jax.Array, *_: Any) -> Any:
-        shape = (2 * H, H) if form in BY_ROW else (H, 2 * H)
         return 0.3 * jax.random.normal(key, shape)
+
+    def embed(table: Any, number: Any) -> Any:
+        return jnp.tanh(number * table)
+
+    leaf = jf.Scalar() >> jf.Function(
+        embed, lambda key, _: jax.random.normal(key, (H,))
+    )
+    return jf.compile(binary(leaf, jf.Function(cell, init, name='cell')))
+
+
+def model(form: str) -> jf.Model:
+    """By a product of that form."""
 
     def cell(kernel: Any, left: Any, right: Any) -> Any:
         both = jnp.concatenate([left, right])
         return jnp.tanh(FORMS[form](kernel, both)) + 0.5 * left
 
-    def embed(table: Any, number: Any) -> Any:
-        return jnp.tanh(number * table)
-
-    def init_leaf(key: jax.Array, _: Any) -> Any:
-        return jax.random.normal(key, (H,))
-
-    leaf = jf.Scalar() >> jf.Function(embed, init_leaf)
-    return jf.compile(binary(leaf, jf.Function(cell, init, name='cell')))
+    return trees_by(cell, *((2 * H, H) if form in BY_ROW else (H, 2 * H)))
 
 
 @pytest.mark.parametrize('form', FORMS)
@@ -123,15 +127,8 @@ def test_transposed_cotangents_that_are_constant() -> None:
     def cell(kernel: Any, left: Any, right: Any) -> Any:
         return jnp.tanh(kernel @ left) + 0.3 * sign(kernel @ right.T).T
 
-    def embed(table: Any, number: Any) -> Any:
-        return jnp.tanh(number * table)
-
-    def init(key: jax.Array, *_: Any) -> Any:
-        return 0.5 * jax.random.normal(key, (H, H))
-
-    leaf = jf.Scalar() >> jf.Function(embed, init)
     with jax.enable_x64(True):
-        made = jf.compile(binary(leaf, jf.Function(cell, init)))
+        made = trees_by(cell, H, H)
         rng = np.random.default_rng(0)
         trees = [binary_tree(rng, n) for n in (40, 9, 2)]
         params = jax.tree.map(np.float64, made.init(jax.random.key(0)))
@@ -264,20 +261,6 @@ def test_rows_of_tables_are_gathered_at_one_coordinate() -> None:
     assert found[0].params['dimension_numbers'].collapsed_slice_dims == (0,)
 
 
-def test_gradients_of_tables_are_taken_at_once_where_steps_are_fixed() -> None:
-    """Not in a loop of scatters."""
-    made = words('fixed')
-    params = made.init(jax.random.key(0))
-    schedule = made.schedule([list(range(6)) * 500])
-
-    def loss(params: Any) -> Any:
-        return made.apply(params, schedule).sum()
-
-    text = compiled_text(jax.grad(loss), params)
-    assert 'scatter' in text
-    assert scatters(parse(text)) == []
-
-
 def test_an_entry_whose_number_is_known_is_left_as_it_is() -> None:
     """It is one of a number in the program, which no row of a tile decides."""
     entry = jf.Function(
@@ -299,18 +282,21 @@ def trees_of_words(strategy: str, count: int) -> tuple[jf.Model, jf.Schedule]:
 
 
 def test_loops_make_no_gradient_of_a_table() -> None:
-    """One that is dense is taken behind them, however many levels and tiles."""
-    made, schedule = trees_of_words('fixed', 4)
+    """One that is dense is taken behind them, at once, however many levels and tiles,
+    and rows than a step takes; loops do not scatter."""
+    made, schedule = trees_of_words('fixed', 200)
 
     def loss(params: Any, schedule: jf.Schedule) -> Any:
         return (made.apply(params, schedule) ** 2).sum()
 
     params = made.init(jax.random.key(0))
-    module = parse(compiled_text(jax.grad(loss), params, schedule))
+    text = compiled_text(jax.grad(loss), params, schedule)
+    module, within = parse(text), list(in_loops(parse(text)))
+    assert 'scatter' in text
     assert any(WORDS in i.rows for each in module.values() for i in each)
-    within = list(in_loops(module))
     assert within
     assert not [i for i in within if WORDS in i.rows]
+    assert scatters(module) == []
 
 
 def test_all_rows_of_a_table_are_one_chunk() -> None:

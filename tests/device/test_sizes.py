@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree, batched_loss, close, floats
+from agreement import agree, batched_loss, floats
 from binary_trees import binary, binary_tree, dense_cell, embedding, tree_block
 from checking import numbers, observed, refuses
 from expression_parts import tables
@@ -116,22 +115,6 @@ def test_the_mask_tells_examples_from_spare_rows() -> None:
     assert model.schedule(TREES, size=4).mask.tolist() == [True] * 4
     assert model.schedule([], size=2).mask.tolist() == [False, False]
     assert model.schedule([]).mask.tolist() == []
-
-
-def test_spare_rows_that_a_loss_cannot_bear() -> None:
-    """What the loss makes of them may be anything, as long as it is masked."""
-    model = jf.compile(tree_block())
-    params = model.init(jax.random.key(0))
-
-    def loss(params: Any, schedule: jf.Schedule, targets: Any) -> Any:
-        each = jnp.log(targets) * model.apply(params, schedule).sum(axis=1)
-        return jnp.where(schedule.mask, each, 0).sum() / schedule.mask.sum()
-
-    targets = jnp.array([1.0, 2, 3, 4])
-    exact = jax.grad(loss)(params, model.schedule(TREES), targets)
-    spare = jnp.append(targets, jnp.ones(2))
-    padded = jax.grad(loss)(params, model.schedule(TREES, size=6), spare)
-    close(padded, exact, 1e-5)
 
 
 # ---- sizes and programs --------------------------------------------------------------
