@@ -69,8 +69,8 @@ def same(got: Any, want: Any) -> None:
 
 @pytest.mark.parametrize('width', [4, 6])
 def test_a_corpus_outlasts_its_model(width: int, tmp_path: Path) -> None:
-    """Widths of layers do not count, in memory and in a file."""
-    corpus = run(4)[0].trace(DATA)
+    """Widths of layers do not count, in memory and in a file, nor for a tracer."""
+    corpus, traced = run(4)[0].trace(DATA), run(4)[0].tracer()(DATA)
     model, params = run(width)
     want = model.predict(params, DATA, batch_size=3)
     corpus.save(tmp_path / 'corpus.jfold')
@@ -83,7 +83,9 @@ def test_a_corpus_outlasts_its_model(width: int, tmp_path: Path) -> None:
         same(model.apply(params, schedule), want)
         for batch in model.batches(each, 3):
             same(model.apply(params, batch.schedule), want)
-    assert_equal(model.join([corpus]), model.trace(DATA))
+    same(model.apply(params, model.schedule(traced)), want)
+    for part in corpus, traced:
+        assert_equal(model.join([part]), model.trace(DATA))
 
 
 def two_widths(wide: int, narrow: int) -> jf.Model:
@@ -158,14 +160,6 @@ def test_one_constant_that_is_several_now() -> None:
     ):
         make(1, 2).join([corpus])
     assert make(2, 2).predict({}, corpus)[0].to_list()[0] == [2]
-
-
-def test_what_a_tracer_made_outlasts_its_model() -> None:
-    traced = run(4)[0].tracer()(DATA)
-    model, params = run(6)
-    want = model.predict(params, DATA, batch_size=3)
-    same(model.apply(params, model.schedule(traced)), want)
-    assert_equal(model.join([traced]), model.trace(DATA))
 
 
 def test_parts_in_files_stay_there(tmp_path: Path) -> None:

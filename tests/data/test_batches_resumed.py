@@ -190,20 +190,26 @@ def test_states_of_other_arguments(
 
 
 def test_what_is_no_state() -> None:
-    found = made(range(9), 2)
+    found = made(range(9), 2, epochs=2)
     state = found.state()
-    with refuses(
-        'expected a state at the end of a batch, got 3 examples of epoch 0: the source '
-        'has changed',
-        ValueError,
-    ):
-        found.restore(state | {'position': np.array(3)})
+    for epoch, position in (0, 3), (1, 10):  # within a batch, beyond the end
+        with refuses(
+            f'expected a state at the end of a batch, got {position} examples of epoch '
+            f'{epoch}: the source has changed',
+            ValueError,
+        ):
+            found.restore(
+                state | {'epoch': np.array(epoch), 'position': np.array(position)}
+            )
     with refuses(
         'expected `state` of batches made with the same arguments, got one with format '
         '2 instead of 1: make them with these',
         ValueError,
     ):
         found.restore(state | {'format': np.array(2)})
+    list(found)
+    found.restore(found.state())
+    assert list(found) == []
 
 
 @pytest.mark.parametrize(
@@ -229,20 +235,6 @@ def test_numbers_that_no_state_has(name: str, value: Any, source: Any) -> None:
         ValueError,
     ):
         found.restore(found.state() | {name: array})
-
-
-def test_states_beyond_the_end() -> None:
-    found = made(range(9), 2, epochs=2)
-    state = found.state()
-    with refuses(
-        'expected a state at the end of a batch, got 10 examples of epoch 1: the '
-        'source has changed',
-        ValueError,
-    ):
-        found.restore(state | {'epoch': np.array(1), 'position': np.array(10)})
-    list(found)
-    found.restore(found.state())
-    assert list(found) == []
 
 
 KEY = 'expected one PRNG key, an int seed or None as `shuffle`, got {}: '

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from binary_trees import chain
 from checking import refuses
 from expressions import Expression, expressions
@@ -116,27 +115,15 @@ def test_capacities_are_no_larger_than_the_largest_batch() -> None:
     assert (small.rows, small.levels) == ((3, 2), 2)
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'error', 'text'),
-    [
-        ((None,), TypeError, 'expected `batch_size` as int, got None'),
-        (
-            (2, 0),
-            ValueError,
-            'expected `max_nodes` of at least 1, got 0; write `max_nodes=1` or more',
-        ),
-        ((2, 'a'), TypeError, "expected `max_nodes` as int, got 'a'"),
-    ],
-)
-def test_arguments_of_capacities(arguments: Any, error: Any, text: str) -> None:
-    """Each wrong one has its own error."""
-    with refuses(text, error):
-        trees().trace(TREES).capacities(*arguments)
-
-
-def test_arguments_of_capacities_of() -> None:
-    """Likewise."""
+def test_arguments_of_capacities() -> None:
     corpus = trees().trace(TREES)
+    with refuses('expected `batch_size` as int, got None'):
+        corpus.capacities(None)  # type: ignore[arg-type]
+    text = 'expected `max_nodes` of at least 1, got 0; write `max_nodes=1` or more'
+    with refuses(text, ValueError):
+        corpus.capacities(2, 0)
+    with refuses("expected `max_nodes` as int, got 'a'"):
+        corpus.capacities(2, 'a')  # type: ignore[arg-type]
     with refuses('expected `size` as int, got 2.5'):
         corpus.capacities_of([], 2.5)  # type: ignore[arg-type]
     text = 'expected at most 2 examples, as `size` says, got 3 in batch 1'

@@ -6,9 +6,6 @@ from __future__ import annotations
 import io
 import json
 import mmap
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -136,26 +133,3 @@ def test_damaged_data_are_told(tmp_path: Path) -> None:
     path.write_bytes(content.replace(b'NUMPY', b'NUMPX'))
     with pytest.raises(DamagedError, match=f'^{path}: array .*: wrong checksum'):
         Corpus.load(path, model)
-
-
-KILLED = """
-import os, signal, sys, tree_corpora
-corpus = tree_corpora.trees().trace([(1, 2)] * 1000)
-setattr(os, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-corpus.save(sys.argv[1])
-"""
-
-
-@pytest.mark.parametrize('place', ['fsync', 'replace'])
-def test_killed_while_it_saves(tmp_path: Path, place: str) -> None:
-    """The file that was there before is intact."""
-    path, model = tmp_path / 'c.jfold', trees()
-    corpus = model.trace(TREES)
-    corpus.save(path)
-    command = [sys.executable, '-c', KILLED, str(path), place]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[1] / 'support', check=False
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 2  # what was begun is another file
-    assert_equal(Corpus.load(path, model), corpus)

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, trees
 
 import jfold as jf
+from jfold.data.fingerprint import fingerprint
+from jfold.data.recording import Tracing
 
 
 def sent(corpus: Any) -> Any:
@@ -26,25 +28,60 @@ def sent(corpus: Any) -> Any:
     return cloudpickle.loads(cloudpickle.dumps(corpus))
 
 
-@settings(max_examples=25)
-@given(any_expressions(), st.integers(0, 99))
-def test_what_is_joined_is_as_if_traced_together(
-    expression: Expression, seed: int
+@given(any_expressions(), st.data())
+@settings(max_examples=40)
+def test_however_examples_are_traced_their_schedules_are_the_same(
+    expression: Expression, data: st.DataObject
 ) -> None:
-    """Whatever the expression; by a corpus, by a tracer, by none."""
-    examples = expression.batch(np.random.default_rng(seed), 5)
+    """By a model or a tracer elsewhere; in chunks, joined, from files; in any order."""
     model = jf.compile(expression.block)
-    whole = model.trace(examples, progress=False)
+    examples = expression.batch(np.random.default_rng(data.draw(st.integers(0, 99))), 6)
+    direct = model.trace(examples, progress=False)
+    tracer = sent(model.tracer())
+    assert str(tracer.program) == str(model.program)
+    assert fingerprint(tracer.program) == fingerprint(model.program)
+    traced = pickle.loads(pickle.dumps(tracer(examples)))
+    assert len(traced) == 6
+    assert_same(model.schedule(traced), model.schedule(examples))
+    cuts = sorted(data.draw(st.lists(st.integers(0, 6), max_size=4)))
+    ranges = list(itertools.pairwise([0, *cuts, 6]))
+    chunks = Tracing(model.program, skip_errors=False)
+    for a, b in ranges:
+        if a < b:
+            chunks.add(examples[a:b])
     parts = [
         model.trace(examples[:2], progress=False),
         model.tracer()(examples[2:3]),
         model.trace([], progress=False),
         sent(model.trace(examples[3:4], progress=False)),
-        model.tracer()(examples[4:]),
+        tracer(examples[4:]),
     ]
-    joined = model.join(parts)
-    assert_equal(joined, whole)
-    assert_same(joined.schedule(range(5)), model.schedule(examples))
+    corpora = [direct, chunks.corpus(model.scheduler), model.join(parts)]
+    indices = data.draw(st.lists(st.integers(0, 5), max_size=8))
+    size = len(indices) + data.draw(st.integers(0, 2))
+    expected = model.schedule([examples[i] for i in indices], size=size)
+    with tempfile.TemporaryDirectory() as name:
+        folder, verify = Path(name), data.draw(st.booleans())
+        direct.save(folder / 'own')
+        tracer.save(examples, folder / 'sent')
+        assert (folder / 'own').read_bytes() == (folder / 'sent').read_bytes()
+        (folder / 'parts').mkdir()
+        for n, (a, b) in enumerate(ranges):
+            path = folder / f'parts/{n}.jfold'
+            if n % 2:
+                model.trace(examples[a:b], progress=False).save(path)
+            else:
+                tracer.save(examples[a:b], path)
+        in_parts = jf.Corpus.load(folder / 'parts', model, verify=verify)
+        in_parts.save(folder / 'all')
+        corpora += [
+            jf.Corpus.load(folder / x, model, verify=verify) for x in ('own', 'all')
+        ]
+        for corpus in *corpora, in_parts:
+            assert_equal(corpus, direct)
+            assert corpus.nodes.tolist() == direct.nodes.tolist()
+            assert repr(corpus) == repr(direct)
+            assert_same(corpus.schedule(indices, size=size), expected)
 
 
 def test_places_count_on() -> None:
@@ -89,30 +126,6 @@ def test_a_pickled_corpus_is_of_no_model() -> None:
 
 
 # ---- in several files ----------------------------------------------------------------
-
-
-@settings(max_examples=15)
-@given(any_expressions(), st.integers(0, 99), st.data())
-def test_parts_in_files_are_as_one_corpus(
-    expression: Expression, seed: int, data: st.DataObject
-) -> None:
-    """Whatever is picked, in whichever order; and saved again as one file."""
-    examples = expression.batch(np.random.default_rng(seed), 6)
-    model = jf.compile(expression.block)
-    whole = model.trace(examples, progress=False)
-    cuts = sorted(data.draw(st.lists(st.integers(0, 6), max_size=3)))
-    with tempfile.TemporaryDirectory() as folder:
-        for a, b in itertools.pairwise([0, *cuts, 6]):
-            part = model.trace(examples[a:b], progress=False)
-            part.save(Path(folder) / f'part-{a}-{b}.jfold')
-        parts = jf.Corpus.load(folder, model)
-        chosen = data.draw(st.lists(st.integers(0, 5), max_size=8))
-        assert_same(parts.schedule(chosen), whole.schedule(chosen))
-        assert_equal(parts, whole)
-        assert parts.nodes.tolist() == whole.nodes.tolist()
-        assert repr(parts) == repr(whole)
-        parts.save(Path(folder) / 'all')
-        assert_equal(jf.Corpus.load(Path(folder) / 'all', model), whole)
 
 
 def test_what_lies_in_files_is_not_loaded(tmp_path: Path) -> None:

@@ -64,10 +64,11 @@ def expected_lists(model: jf.Model) -> list[Any]:
 # ---- predictions ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('kind', ['list', 'stream', 'corpus', 'traced'])
-@pytest.mark.parametrize('size', [4, 11, 30])
+@pytest.mark.parametrize(
+    ('kind', 'size'), [('list', 4), ('stream', 30), ('corpus', 4), ('traced', 11)]
+)
 def test_predictions_equal_the_twin(kind: str, size: int) -> None:
-    """Of any source, in its order, by one program."""
+    """Of any source, in its order, by one program; each in batches of one size."""
     model = jf.compile(tree_block(4), max_programs=1)
     params = model.init(jax.random.key(0))
     source: Any = {
@@ -170,14 +171,6 @@ def test_a_stream_is_read_batch_by_batch() -> None:
 
     assert model.predict({}, stream(), batch_size=4).tolist() == [*range(400)]
     assert max(most) <= 6 * 4
-
-
-def test_an_example_that_does_not_fit() -> None:
-    """Is named by its place."""
-    model = jf.compile(jf.Scalar())
-    with pytest.raises(jf.InputError) as caught:
-        model.predict({}, [1, 2, 3, 'x'], batch_size=2)
-    assert str(caught.value).startswith('example 3 of the source: expected float32[]')
 
 
 def test_the_bar_waits_for_the_first_program(monkeypatch: Any) -> None:

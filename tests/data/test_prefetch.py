@@ -149,8 +149,9 @@ def test_a_thread_may_close_its_own_batches() -> None:
     assert len(list(found)) <= 1
 
 
-BUSY = """
-import threading, jfold as jf
+ENDING = """
+import os, signal, threading, warnings
+import jfold as jf
 from jfold.data.batches import batches
 from jfold.data.prefetch import Prefetcher
 
@@ -158,6 +159,21 @@ def blocked():
     yield 1
     threading.Event().wait()
 
+taken = Prefetcher(iter(range(9)), 2)
+next(taken)
+with warnings.catch_warnings():
+    # JAX has threads of its own, which the child does not use.
+    warnings.simplefilter('ignore')
+    child = os.fork()
+if not child:
+    signal.alarm(60)
+    try:
+        list(taken)
+    except RuntimeError as error:
+        taken.close()
+        os._exit(7 if 'got a fork of it' in str(error) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert list(taken) == [*range(1, 9)]
 waiting = Prefetcher(blocked(), 2)
 model = jf.compile(jf.Scalar())
 building = batches(model, [1.0] * 999, 9, epochs=None, prefetch=1000000)
@@ -165,11 +181,11 @@ print(next(waiting), next(building).count)
 """
 
 
-def test_the_interpreter_can_end() -> None:
-    """While one thread waits for ever, and another is in the middle of its work."""
+def test_a_fork_is_told_and_the_interpreter_can_end() -> None:
+    """A fork lacks threads. At the end one waits for ever, and one is in its work."""
     root = str(Path(jf.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, '-W', 'error', '-c', BUSY],
+        [sys.executable, '-W', 'error', '-c', ENDING],
         env={'PYTHONPATH': root, 'JAX_PLATFORMS': 'cpu'},
         capture_output=True,
         text=True,
@@ -187,28 +203,3 @@ def test_a_prefetcher_of_anything() -> None:
     assert list(itertools.islice(found, 500)) == list(range(500))
     found.close()
     assert list(found) == []
-
-
-FORKED = """
-import os, signal, warnings
-from jfold.data.prefetch import Prefetcher
-
-warnings.simplefilter('ignore')  # JAX has threads of its own, which nobody uses here
-taken = Prefetcher(iter(range(9)), 2)
-next(taken)
-child = os.fork()
-if not child:
-    signal.alarm(60)
-    try:
-        list(taken)
-    except RuntimeError as error:
-        taken.close()
-        os._exit(7 if 'got a fork of it' in str(error) else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert list(taken) == [*range(1, 9)]
-"""
-
-
-def test_a_fork_is_told_instead_of_waiting_for_ever() -> None:
-    """Threads are not in a process that is forked."""
-    subprocess.run([sys.executable, '-c', FORKED], check=True, timeout=120)

@@ -235,19 +235,6 @@ def test_errors_leave_the_old_file_and_no_other(
     unchanged(path)
 
 
-def test_errors_of_the_system_stay(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / 'none')
-    with pytest.raises(FileNotFoundError):
-        write(tmp_path / 'none' / 'a', {}, {})
-    with pytest.raises(IsADirectoryError, match='give it a name in there'):
-        write(tmp_path, {}, {})
-    os.mkfifo(tmp_path / 'pipe')
-    with pytest.raises(FileExistsError, match='got that of a device or pipe'):
-        write(tmp_path / 'pipe', {}, {})
-    assert os.listdir(tmp_path) == ['pipe']
-
-
 @pytest.mark.parametrize('name', ['', 'target'])
 def test_a_full_disk_leaves_the_old_file(path: Path, name: str) -> None:
     """The system says that the file grows too large; the error names it."""

@@ -6,30 +6,14 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import numpy as np
 import pytest
 from binary_trees import tree_block
-from expressions import Expression, expressions
-from hypothesis import given, settings
 from tree_corpora import assert_same
 
 import jfold as jf
-
-
-@given(expressions())
-@settings(max_examples=20, deadline=None)
-def test_schedules_are_those_of_the_examples(expression: Expression) -> None:
-    model = jf.compile(expression.block)
-    examples = expression.batch(np.random.default_rng(0), 4)
-    tracer = cloudpickle.loads(cloudpickle.dumps(model.tracer()))
-    traced = pickle.loads(pickle.dumps(tracer(examples)))
-    assert len(traced) == 4
-    assert_same(model.schedule(traced), model.schedule(examples))
 
 
 def test_bad_examples_are_refused_where_they_are_traced() -> None:
@@ -105,26 +89,6 @@ def test_processes_of_a_pool_trace(method: str, tmp_path: Path) -> None:
         command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
     )
     assert done.stdout == '3 examples are equal\n'
-
-
-@given(expressions())
-@settings(max_examples=10, deadline=None)
-def test_what_tracers_write_is_a_corpus(expression: Expression) -> None:
-    """To the bit that of a model, as a file and as parts."""
-    model = jf.compile(expression.block)
-    examples = expression.batch(np.random.default_rng(0), 5)
-    tracer = cloudpickle.loads(cloudpickle.dumps(model.tracer()))
-    with tempfile.TemporaryDirectory() as name:
-        folder, parts = Path(name), Path(name) / 'parts'
-        parts.mkdir()
-        tracer.save(examples, folder / 'a.jfold')
-        model.trace(examples).save(folder / 'b.jfold')
-        assert (folder / 'a.jfold').read_bytes() == (folder / 'b.jfold').read_bytes()
-        for k in range(2):
-            tracer.save(examples[k::2], parts / f'{k}.jfold')
-        corpus = jf.Corpus.load(parts, model)
-        chosen = [*examples[::2], *examples[1::2]]
-        assert_same(corpus.schedule(range(5)), model.schedule(chosen))
 
 
 def test_a_part_is_whole_or_not_at_all(tmp_path: Path) -> None:

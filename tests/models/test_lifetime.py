@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import linecache
 import pathlib
 import weakref
@@ -172,12 +173,18 @@ USES = (
 )
 
 
-@pytest.mark.parametrize('cell', [summing, looping])
-@pytest.mark.parametrize('use', USES)
+@pytest.mark.parametrize(
+    ('use', 'cell'),
+    [
+        *zip(USES, itertools.cycle([summing, looping]), strict=False),
+        (differentiated, looping),
+        (trained_in_jit, looping),
+    ],
+)
 def test_all_of_a_model_is_freed(
     use: Callable[[jf.Model], None], cell: Callable[..., Any]
 ) -> None:
-    """Functions, tables and arrays too, after `del` and a collection."""
+    """Functions, tables and arrays too. Cells take turns; both are trained."""
     made = Made(cell)
     use(made.model)
     assert set(made.alive()) == set(made.parts)
@@ -266,13 +273,12 @@ def compile_many(count: int) -> None:
         model.schedule([[1, 2]])
 
 
-@pytest.mark.parametrize('models', [100, pytest.param(700, marks=pytest.mark.slow)])
-def test_models_that_are_dropped_leave_nothing(models: int) -> None:
+def test_models_that_are_dropped_leave_nothing() -> None:
     """No object of the library's, and few of others', or bytes, for each."""
     compile_many(100)  # by then caches of bounded size have what they hold
     before, lines = count_objects(), len(linecache.cache)
     memory = resident_bytes()
-    compile_many(models)
+    compile_many(250)
     after = count_objects()
     assert {x.__name__: after[x.__name__] - before[x.__name__] for x in COUNTED} == {
         x.__name__: 0 for x in COUNTED

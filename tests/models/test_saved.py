@@ -37,6 +37,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope='module')
+def loaded(path: Path) -> Any:
+    """What is read of it."""
+    return jf.load(path)
+
+
 # ---- in other processes --------------------------------------------------------------
 
 READER = """
@@ -132,22 +138,26 @@ def test_a_batch_that_outgrew_all(tmp_path: Path) -> None:
         loaded.predict([[1] * 100])
 
 
-@pytest.mark.parametrize('given', ['list', 'stream', 'corpus', 'traced', 'joined'])
-def test_predictions_of_any_source(path: Path, given: str) -> None:
-    """In their order, with metrics; what a tracer of either made fits both."""
-    loaded = jf.load(path)
-    source: Any = {
-        'list': lambda: TREES * 3,
-        'stream': lambda: iter(TREES * 3),
-        'corpus': lambda: loaded.trace(TREES * 3, progress=False),
-        'traced': lambda: model().tracer()(TREES * 3),
-        'joined': lambda: loaded.join([loaded.tracer()(TREES)] * 3),
-    }[given]()
-    want = model().predict(params(), TREES * 3, batch_size=4)
-    same(loaded.predict(source), want)
-    if given == 'corpus':
-        single = loaded.predict(source, batch_size=1, progress=False)
-        assert jax.tree.structure(single) == jax.tree.structure(want)
+def test_predictions_of_any_source(loaded: Any, tmp_path: Path) -> None:
+    """In their order, with metrics; what either has traced fits both."""
+    trees = TREES * 3
+    model().trace(trees).save(tmp_path / 'corpus.jfold')
+    corpus = loaded.trace(trees, progress=False)
+    sources = {
+        'list': trees,
+        'stream': iter(trees),
+        'corpus': corpus,
+        'file': jf.Corpus.load(tmp_path / 'corpus.jfold', loaded),
+        'traced': model().tracer()(trees),
+        'joined': loaded.join([loaded.tracer()(TREES)] * 3),
+    }
+    want = model().predict(params(), trees, batch_size=4)
+    for source in sources.values():
+        same(loaded.predict(source), want)
+    single = loaded.predict(corpus, batch_size=1, progress=False)
+    assert jax.tree.structure(single) == jax.tree.structure(want)
+    for nothing in [], loaded.trace([]):
+        same(loaded.predict(nothing), model().predict(params(), []))
 
 
 def test_batches_of_a_corpus_each_by_its_capacity(tmp_path: Path) -> None:
@@ -162,24 +172,7 @@ def test_batches_of_a_corpus_each_by_its_capacity(tmp_path: Path) -> None:
     assert loaded.predict(given).tolist() == [8, 1, 4, 4]
 
 
-def test_predictions_of_nothing(path: Path) -> None:
-    """Of the types that results have."""
-    loaded = jf.load(path)
-    same(loaded.predict([]), model().predict(params(), []))
-    same(loaded.predict(loaded.trace([])), model().predict(params(), []))
-
-
-def test_a_corpus_in_a_file_goes_with_both(path: Path, tmp_path: Path) -> None:
-    """It says which expression it is of, and so does the model."""
-    model().trace(TREES).save(tmp_path / 'corpus.npz')
-    loaded = jf.load(path)
-    corpus = jf.Corpus.load(tmp_path / 'corpus.npz', loaded)
-    want = model().predict(params(), TREES, batch_size=4)
-    same(loaded.predict(corpus), want)
-
-
-def test_other_parameters_of_the_same_shapes(path: Path) -> None:
-    loaded = jf.load(path)
+def test_other_parameters_of_the_same_shapes(loaded: Any) -> None:
     given = model().init(jax.random.key(1))
     schedule = loaded.schedule(TREES, size=4)
     want = model().apply(given, model().schedule(TREES, size=4), deterministic=True)
@@ -198,7 +191,7 @@ def test_other_parameters_of_the_same_shapes(path: Path) -> None:
     with refuses(
         f'expected `schedule` as a schedule, got 3 (int): {hint}'.replace(' (int)', '')
     ):
-        loaded.apply(given, 3)  # type: ignore[arg-type]
+        loaded.apply(given, 3)
 
 
 def test_parameters_in_other_containers(tmp_path: Path) -> None:
@@ -219,9 +212,8 @@ def test_parameters_in_other_containers(tmp_path: Path) -> None:
     same(loaded.apply(given, schedule), loaded.apply(loaded.params, schedule))
 
 
-def test_transformations_that_are_no_part_of_a_file(path: Path) -> None:
+def test_transformations_that_are_no_part_of_a_file(loaded: Any) -> None:
     """Each is refused with what to do; `jax.jit` alone is none of them."""
-    loaded = jf.load(path)
     schedule = loaded.schedule(TREES)
 
     def total(given: Any) -> Any:
@@ -253,11 +245,11 @@ def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
     assert compiled == []
 
 
-def test_the_public_names_of_a_loaded_model(path: Path) -> None:
+def test_the_public_names_of_a_loaded_model(loaded: Any) -> None:
     """Those of a model, as far as it is one."""
     uses = {'apply', 'join', 'precompile', 'predict', 'schedule', 'trace', 'tracer'}
     facts = {'capacities', 'params', 'platforms', 'program', 'scheduler'}
-    assert {name for name in dir(jf.load(path)) if name[0] != '_'} == uses | facts
+    assert {name for name in dir(loaded) if name[0] != '_'} == uses | facts
 
 
 def test_nothing_is_read_of_the_file_later(path: Path, tmp_path: Path) -> None:
@@ -270,9 +262,8 @@ def test_nothing_is_read_of_the_file_later(path: Path, tmp_path: Path) -> None:
     same(loaded.predict(TREES), want)
 
 
-def test_errors_of_examples_tell_where(path: Path) -> None:
+def test_errors_of_examples_tell_where(loaded: Any) -> None:
     """As those of the model."""
-    loaded = jf.load(path)
     with pytest.raises(jf.InputError) as expected:
         model().schedule(['good', ['good', ['x', 3]]])
     with refuses(str(expected.value), jf.InputError):
@@ -340,20 +331,25 @@ BLOCKS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
         jf.layers.RecordEncoder(Part, 4),
         [SCREW, Part('nut', Colour.BLUE, [SCREW])],
     ),
-    'void': lambda: (jf.AllOf(jf.Scalar(), jf.Void()), [1, 2]),
-    'keys of many kinds': lambda: (
-        jf.OneHotFromList(
-            [None, 1.5, (1, 'x'), b'q', True, float('inf')], strict=False
+    'values of many kinds': lambda: (
+        jf.Record(
+            {
+                'void': jf.AllOf(jf.Scalar(), jf.Void()),
+                'keys': jf.OneHotFromList(
+                    [None, 1.5, (1, 'x'), b'q', True, float('inf')], strict=False
+                ),
+                'default': jf.GetItem('a', default={'b': (1, [2.5])})
+                >> jf.GetItem('b')
+                >> jf.Record((jf.Scalar(), jf.Vector(1))),
+                'constant': jf.FromTensor(np.arange(3, dtype='int32')),
+            }
         ),
-        [None, 1.5, (1, 'x'), b'q', 'else', float('inf')],
+        [
+            {'void': 1, 'keys': key, 'default': {}, 'constant': None}
+            for key in (None, 1.5, (1, 'x'), b'q', 'else', float('inf'))
+        ]
+        + [{'void': 2, 'keys': True, 'default': {'a': {'b': (3, [4])}}, 'constant': 0}],
     ),
-    'objects as defaults': lambda: (
-        jf.GetItem('a', default={'b': (1, [2.5])})
-        >> jf.GetItem('b')
-        >> jf.Record((jf.Scalar(), jf.Vector(1))),
-        [{}, {'a': {'b': (3, [4])}}],
-    ),
-    'a constant': lambda: (jf.FromTensor(np.arange(3, dtype='int32')), [None, None]),
     'parameters of any structure': lambda: (
         jf.Scalar()
         >> jf.Function(
@@ -372,22 +368,21 @@ def test_models_of_many_kinds(name: str, tmp_path: Path) -> None:
     check(block, examples, tmp_path)
 
 
-@pytest.mark.parametrize('residuals', ['save products', 'recompute all'])
-@pytest.mark.parametrize('strategy', ['counted', 'fixed'])
-def test_options_of_the_model(tmp_path: Path, strategy: str, residuals: str) -> None:
-    """Schedules are for the programs as they were saved."""
+@pytest.mark.parametrize(
+    ('strategy', 'residuals', 'reproducible'),
+    [('counted', 'recompute all', True), ('fixed', 'save products', False)],
+)
+def test_options_of_the_model(
+    tmp_path: Path, strategy: str, residuals: str, reproducible: bool
+) -> None:
+    """Schedules are for the programs as they were saved; of each option either value
+    occurs."""
+    options = {'strategy': strategy, 'residuals': residuals}
     block = trees(nn.Embed(8, 4), JOIN)
-    loaded = check(block, INTS, tmp_path, strategy=strategy, residuals=residuals)
+    loaded = check(block, INTS, tmp_path, reproducible=reproducible, **options)
     (spec,) = loaded.scheduler.budget.specs
     assert (spec.strategy, spec.residuals) == (strategy, residuals)
-
-
-def test_sums_in_a_fixed_order_stay_so(tmp_path: Path) -> None:
-    """In files as in the model that was saved."""
-    block = trees(nn.Embed(8, 4), JOIN)
-    loaded = check(block, INTS, tmp_path, reproducible=True)
-    (spec,) = loaded.scheduler.budget.specs
-    assert spec.reproducible
+    assert spec.reproducible == reproducible
 
 
 def test_arrays_of_64_bits(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notebook of thirty cells, as somebody writes it who gets to know a model.
+"""A notebook of 36 cells, as somebody writes it who gets to know a model.
 
 A cell that is a mistake names its error in its first line, `# raises InputError`; one
 that defines anew what others have compiled says `# defines`.
@@ -33,6 +33,13 @@ def largest(tree):
 rng = random.Random(0)
 trees = [random_tree(rng) for _ in range(60)]
 targets = np.array([largest(tree) for tree in trees])
+
+def late(x):
+    _thread.interrupt_main()
+    time.sleep(9)
+
+def price(item):
+    return item['price']
 
 # %%
 # defines
@@ -158,6 +165,32 @@ def numbers():
     raise KeyboardInterrupt
 
 model.trace(numbers())
+
+# %% and while a function of the data runs
+# raises KeyboardInterrupt
+jf.compile(jf.InputTransform(late) >> jf.Scalar()).schedule([1])
+
+# %% and while a layer is traced
+# raises KeyboardInterrupt
+jf.compile(jf.Scalar() >> jf.Function(late))
+
+# %% within a function that JAX traces
+# raises KeyboardInterrupt
+jax.jit(lambda x: jf.compile(jf.Scalar() >> jf.Function(late)))(1)
+
+# %%
+# raises TypeError
+jf.compile(jf.InputTransform(price)).schedule([{}])
+
+# %%
+# raises InputError
+jf.compile(jf.InputTransform(price) >> jf.Scalar()).predict({}, [{}], batch_size=1)
+
+# %%
+# raises InputError
+priced = jf.compile(jf.InputTransform(price) >> jf.Scalar())
+for batch in priced.batches([{'price': 1}, {}], 2):
+    pass
 
 # %%
 model.predict(params, corpus, batch_size=16).shape
