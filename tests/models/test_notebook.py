@@ -21,7 +21,8 @@ def check(ran: Ran) -> None:
     twice."""
     assert ran.error == expected(ran.cell), f'{ran.cell}\n{ran.text}'
     if ran.error is not None:
-        assert len(ran.lines) <= 12, f'{ran.cell}\n{ran.text}'
+        lines = [line for line in ran.lines if '# raises' not in line]
+        assert len(lines) <= 12, f'{ran.cell}\n{ran.text}'
         # The last frame of all, which IPython shows even if it is marked, is a user's.
         assert 'File ' not in ran.text, f'{ran.cell}\n{ran.text}'
     if '# defines' not in ran.cell:
@@ -43,6 +44,6 @@ def test_cell_by_cell(tmp_path: Path) -> None:
 def test_out_of_order(tmp_path: Path) -> None:
     """All cells in another order, then any of them."""
     rng = random.Random(0)
-    again = rng.sample(CELLS, len(CELLS)) + rng.choices(CELLS, k=54)
+    again = rng.sample(CELLS, len(CELLS)) + rng.choices(CELLS, k=24)
     for ran in run_cells([*FIRST, *again], tmp_path):
         check(ran)

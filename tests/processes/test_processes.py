@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -15,7 +14,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from one_process import EXAMPLES, JOBS, SIZE, compiled, dealt, loss, train, trees
+from one_process import (
+    EXAMPLES,
+    JOBS,
+    SIZE,
+    compiled,
+    dealt,
+    loss,
+    train,
+    trees,
+    with_paths,
+)
 
 SUPPORT = Path(__file__).parents[1] / 'support'
 Found = dict[str, list[Any]]  # of each process, by job
@@ -27,8 +36,7 @@ def processes(*jobs: str, count: int = 2) -> Found:
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    path = os.pathsep.join([str(SUPPORT.parents[1]), str(SUPPORT)])
-    env = os.environ | {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': path}
+    env = with_paths(SUPPORT.parents[1], SUPPORT)
     command = [sys.executable, str(SUPPORT / 'one_process.py'), str(port), str(count)]
     running = [
         subprocess.Popen(
@@ -54,6 +62,13 @@ def alone(batches: Any) -> list[Any]:
     with jax.enable_x64(True):
         model, params = compiled()
         return train(model, params, batches(model), None)
+
+
+def sum_of(examples: list[Any]) -> float:
+    """The loss of some examples on one device."""
+    with jax.enable_x64(True):
+        model, params = compiled()
+        return float(loss(params, model, model.schedule(examples), 1.0))
 
 
 def test_of_a_corpus(jobs: Found) -> None:
@@ -83,38 +98,19 @@ def test_of_streams(jobs: Found) -> None:
 
 
 def test_of_a_schedule(jobs: Found) -> None:
-    """Four examples of one process and three of the other, on two devices each."""
+    """Four examples of one process and three of the other, on two devices each; as
+    they are, and traced by a tracer that was sent."""
     first, second = jobs['of_schedules']
-    with jax.enable_x64(True):
-        model, params = compiled()
-        want = float(loss(params, model, model.schedule(trees(7)), 1.0))
-    for own, (value, examples, _, text, told) in enumerate((first, second)):
+    want = sum_of(trees(7))
+    for own, (values, examples, _, text, told) in enumerate((first, second)):
         assert re.search(r'^8 examples, \d+ nodes of this process, depth', told)
         numbers = re.findall(r'^(\d) +\d+ +\d+ +\d+$', told, re.MULTILINE)[:2]
         assert numbers == [str(2 * own), str(2 * own + 1)]
         assert '\nthis process has 2 of 4 shards\nthe fullest' in told
-        np.testing.assert_allclose(value, want, rtol=1e-12)
+        np.testing.assert_allclose(values, [want] * 2, rtol=1e-12)
         assert examples == 8
         assert text.startswith('Schedule(8 examples, 4 shards, ')
     assert (first[2], second[2]) == ([True, True], [True, True])
-
-
-def test_of_workers_that_trace(jobs: Found) -> None:
-    """Each process has two of grain's; together they give what one list gives."""
-    first, second = jobs['of_workers']
-    assert first == second
-    with jax.enable_x64(True):
-        model, params = compiled()
-        want = float(loss(params, model, model.schedule(trees(2 * SIZE)), 1.0))
-    np.testing.assert_allclose(sum(first[:-1]), want, rtol=1e-12)
-    assert len(first) == 2 + 1
-
-
-def sum_of(examples: list[Any]) -> float:
-    """The loss of some examples on one device."""
-    with jax.enable_x64(True):
-        model, params = compiled()
-        return float(loss(params, model, model.schedule(examples), 1.0))
 
 
 def test_generated_expressions(jobs: Found) -> None:

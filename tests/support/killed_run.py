@@ -53,8 +53,8 @@ def random_tree(rng: random.Random, depth: int) -> Any:
     return random_tree(rng, depth - 1), random_tree(rng, depth - 1)
 
 
-def main(folder: Path) -> None:
-    """Trains, from where it was left."""
+def main(folder: Path) -> int:
+    """Trains, from where it was left; returns how many steps that makes in all."""
     model, rng = make_model(), random.Random(0)
     corpus = model.trace([random_tree(rng, 4) for _ in range(24)])
     batches = model.batches(corpus, 4, shuffle=jax.random.key(1), epochs=EPOCHS)
@@ -78,6 +78,7 @@ def main(folder: Path) -> None:
             found = manager.restore(before, args=ocp.args.StandardRestore(like))
             now = found['now']
             batches.restore(found['data'])
+        number = before
         for number, batch in enumerate(batches, before + 1):
             print('step', number, flush=True)
             key = jax.random.fold_in(jax.random.key(2), batch.epoch)
@@ -86,6 +87,7 @@ def main(folder: Path) -> None:
             manager.save(number, args=ocp.args.StandardSave(kept))
     leaves = jax.tree.leaves(now)
     np.savez(folder / 'params.npz', *leaves)
+    return number
 
 
 if __name__ == '__main__':

@@ -41,6 +41,8 @@ def late(x):
 def price(item):
     return item['price']
 
+priced = jf.compile(jf.InputTransform(price) >> jf.Scalar())
+
 # %%
 # defines
 WIDTH = 8
@@ -184,11 +186,10 @@ jf.compile(jf.InputTransform(price)).schedule([{}])
 
 # %%
 # raises InputError
-jf.compile(jf.InputTransform(price) >> jf.Scalar()).predict({}, [{}], batch_size=1)
+priced.predict({}, [{}], batch_size=1)
 
 # %%
 # raises InputError
-priced = jf.compile(jf.InputTransform(price) >> jf.Scalar())
 for batch in priced.batches([{'price': 1}, {}], 2):
     pass
 

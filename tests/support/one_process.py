@@ -9,8 +9,11 @@ Prints what it found out, by job, as JSON.
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -28,6 +31,18 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 import jfold as jf
 from jfold.data import agreement as talks
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+
+
+def with_paths(*paths: Path) -> dict[str, str]:
+    """The environment of other processes, with the programs compiled in tests."""
+    return os.environ | {
+        'JAX_PLATFORMS': 'cpu',
+        'PYTHONPATH': os.pathsep.join(map(str, paths)),
+        'JAX_COMPILATION_CACHE_DIR': str(jax.config.jax_compilation_cache_dir),
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    }
+
 
 DEVICES = 2  # of each process
 SIZE, EXAMPLES = 8, 22
@@ -96,34 +111,18 @@ def dealt(half: int, number: int) -> Iterator[Any]:
 
 
 def of_schedules(sharding: Any) -> Any:
-    """Each process gives its own part of a batch."""
+    """Each process gives its own part of a batch, and then what a tracer made of it."""
     model, params = compiled()
     data = trees(7)
     own = data[:4] if not jax.process_index() else data[4:]
+    tracer = pickle.loads(pickle.dumps(model.tracer()))
+    traced = model.schedule(pickle.loads(pickle.dumps(tracer(own))), sharding=sharding)
     schedule = model.schedule(own, sharding=sharding)
     weights = np.asarray(schedule.mask.addressable_shards[0].data)  # of the first shard
-    value = jax.jit(loss, static_argnums=1)(params, model, schedule, schedule.mask)
+    step = jax.jit(loss, static_argnums=1)
+    values = [float(step(params, model, x, x.mask)) for x in (schedule, traced)]
     text = model.explain(schedule)
-    return [float(value), schedule.examples, weights.tolist(), repr(schedule), text]
-
-
-def of_workers(sharding: Any) -> Any:
-    """Each process has workers of its own, which trace its part of the examples."""
-    import grain
-    from absl import flags
-
-    flags.FLAGS.mark_as_parsed()
-    model, params = compiled()
-    half, own = SIZE // 2, slice(jax.process_index(), None, jax.process_count())
-    source = grain.MapDataset.source(trees(2 * SIZE)).shuffle(seed=0)[own]
-    lists = source.batch(half, batch_fn=list).map(model.tracer())
-    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
-    values = []
-    for traced in lists.to_iter_dataset().mp_prefetch(options):
-        schedule = model.schedule(traced, sharding=sharding)
-        value = jax.jit(loss, static_argnums=1)(params, model, schedule, 1.0)
-        values.append(float(value))
-    return [*values, model.programs]
+    return [values, schedule.examples, weights.tolist(), repr(schedule), text]
 
 
 def of_expressions(sharding: Any) -> Any:
@@ -281,7 +280,7 @@ def told(batches: Any) -> str:
 JOBS = {
     job.__name__: job
     for job in (
-        *(of_corpus, of_streams, of_schedules, of_workers),
+        *(of_corpus, of_streams, of_schedules),
         *(of_expressions, of_shared_shards, of_some, stopped),
         *(bad_example, end_of_data, silence),
     )
