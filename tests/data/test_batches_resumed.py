@@ -215,13 +215,8 @@ def test_what_is_no_state() -> None:
 @pytest.mark.parametrize(
     ('name', 'value'),
     [
-        ('position', 16.5),
-        ('position', 4.0),
-        ('position', True),
-        ('position', -2),
-        ('epoch', -1),
-        ('batches', 1.5),
-        ('skipped', -3),
+        *(('position', x) for x in (16.5, 4.0, True, -2)),
+        *(('epoch', -1), ('batches', 1.5), ('skipped', -3)),
     ],
 )
 @pytest.mark.parametrize('source', [range(9), Stream(*range(9))])

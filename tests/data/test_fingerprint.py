@@ -317,7 +317,6 @@ PLAIN = Plain({'a': 1}), Plain({'a': 2})
     ],
 )
 def test_other_callables_differ(old: Any, new: Any, line: str, place: str) -> None:
-    """By what they hold."""
     text = f'a different `{line}` in Pipe[0].InputTransform({place})'
     assert between(number(old), number(new)) == [text]
 

@@ -107,7 +107,6 @@ def test_sequences_and_metrics(size: int) -> None:
 
 
 def test_sequences_can_be_padded() -> None:
-    """As those of a batch."""
     model = jf.compile(jf.Map(jf.Scalar()))
     found = model.predict({}, [[1, 2], [], [3]], batch_size=2)
     items, real = found.padded(2, fill=-1)
@@ -142,7 +141,6 @@ def test_no_examples() -> None:
 
 
 def test_arrays_that_are_passed() -> None:
-    """With every batch."""
     model = jf.compile(jf.Map(jf.External('table', 2)) >> jf.Sum())
     table = np.array([[1, 2], [3, 4]], 'float32')
     external = {'table': table}

@@ -182,7 +182,7 @@ print(next(waiting), next(building).count)
 
 
 def test_a_fork_is_told_and_the_interpreter_can_end() -> None:
-    """A fork lacks threads. At the end one waits for ever, and one is in its work."""
+    """A fork lacks threads; at the end one waits, and another is in its work."""
     root = str(Path(jf.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, '-W', 'error', '-c', ENDING],

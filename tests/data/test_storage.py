@@ -289,17 +289,18 @@ def test_every_truncation_is_found(path: Path) -> None:
 
 
 def test_every_flipped_byte_is_found(path: Path) -> None:
-    """Those of data by their checksums alone."""
+    """Those of data by their checksums alone, so one flip of each is enough."""
     intact = path.read_bytes()
     flips = np.random.default_rng(0).integers(1, 256, len(intact)).tolist()
     for place, flip in enumerate(flips):
-        for each in {flip, 1, 128}:
+        is_data = 64 <= place < intact.index(b'{"arrays"')
+        for each in {flip} if is_data else {flip, 1, 128}:
             changed = bytearray(intact)
             changed[place] ^= each
             path.write_bytes(changed)
             with pytest.raises((DamagedError, UnknownFormatError)) as caught:
                 read(path)
-            if 64 <= place < intact.index(b'{"arrays"'):
+            if is_data:
                 assert 'wrong checksum' in str(caught.value)
                 read(path, verify=False)
     path.write_bytes(intact)

@@ -64,7 +64,6 @@ def test_all_is_finite() -> None:
 
 @pytest.mark.parametrize(('bad', 'kind'), [(-4, 'nan'), (0, '-inf')])
 def test_an_item_of_a_sequence(bad: float, kind: str) -> None:
-    """With its number, and what it was."""
     model = jf.compile(jf.GetItem('x') >> logs >> jf.Sum())
     found = jf.find_nan(model, {}, [{'x': [1, 2]}, {'x': [3, 1, bad, -9]}])
     assert isinstance(found, jf.NonFinite)
@@ -268,7 +267,6 @@ def test_what_no_result_is_made_of() -> None:
 
 
 def test_losses_of_data() -> None:
-    """Their gradient is not asked for."""
     block = number >> jf.AllOf(scale(jnp.sin), jf.Identity())
     loss = lambda x: x[0].sum() + jnp.sqrt(x[1]).sum()  # noqa: E731
     assert _is_finite(block, [0.0], loss)
@@ -374,7 +372,6 @@ def test_ints_below_a_number() -> None:
 
 
 def test_tensors_of_ints_below_a_number() -> None:
-    """Every one of their ints."""
     model = jf.compile(jf.Vector(2, 'uint8', below=3))
     assert model.apply({}, model.schedule([[0, 2]])).tolist() == [[0, 2]]
     with pytest.raises(jf.InputError, match=r'example 1: .* 0 to 2, .*got 3'):
@@ -385,7 +382,6 @@ def test_tensors_of_ints_below_a_number() -> None:
 
 
 def test_in_trees_of_any_depth() -> None:
-    """With the path in the data."""
     model = jf.compile(trees(jf.Scalar('int32', below=5), jnp.add))
     with pytest.raises(
         jf.InputError, match=r"example 1, at \['r'\]\['l'\]: expected ints"

@@ -114,7 +114,6 @@ def test_the_smallest_capacity_that_holds_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_outgrew_all(tmp_path: Path) -> None:
-    """It is told by how much, and what to do."""
     made = sums()
     jf.save(tmp_path / 'm', made, {}, rooms(made, 4, 2))
     loaded = jf.load(tmp_path / 'm')
@@ -263,7 +262,6 @@ def test_nothing_is_read_of_the_file_later(path: Path, tmp_path: Path) -> None:
 
 
 def test_errors_of_examples_tell_where(loaded: Any) -> None:
-    """As those of the model."""
     with pytest.raises(jf.InputError) as expected:
         model().schedule(['good', ['good', ['x', 3]]])
     with refuses(str(expected.value), jf.InputError):
@@ -363,7 +361,6 @@ BLOCKS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
 
 @pytest.mark.parametrize('name', BLOCKS)
 def test_models_of_many_kinds(name: str, tmp_path: Path) -> None:
-    """To the bit."""
     block, examples = BLOCKS[name]()
     check(block, examples, tmp_path)
 

@@ -125,7 +125,6 @@ def test_capacities_of_several_devices(tmp_path: Path) -> None:
 
 
 def test_platforms_that_there_are(tmp_path: Path) -> None:
-    """JAX would take any words."""
     made = sums()
     room = rooms(made, 2, 1)
     text = "expected `platforms` of 'cpu', 'cuda', 'rocm', 'tpu', got 'gpu'"
@@ -259,7 +258,6 @@ def test_other_platforms(tmp_path: Path) -> None:
 
 
 def test_other_versions(path: Path, tmp_path: Path) -> None:
-    """What wrote it is told."""
     versions = {'jax': '0.1', 'jfold': '9'}
     now = f'jax {jax.__version__} and jfold {jf.__version__}'
     end = 'save it again, or load it with the versions that wrote it'
@@ -383,7 +381,6 @@ def test_functions_that_have_changed(
 
 
 def test_only_named_modules_are_imported(path: Path) -> None:
-    """And what they import themselves."""
     names = {
         record[1] for record in saved(path)['program']['records'] if record[0] == 'name'
     }

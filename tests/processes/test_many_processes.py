@@ -38,8 +38,7 @@ def tell(state: Any) -> dict[str, Any]:
 def test_a_run_that_a_process_left_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the same bits in as many processes; in one of more devices, which sum in
-    another order, to rounding."""
+    """In as many processes to the same bits, in one with more devices to rounding."""
     for name, value in with_paths(ROOT).items():
         monkeypatch.setenv(name, value)
 

@@ -98,8 +98,7 @@ def test_of_streams(jobs: Found) -> None:
 
 
 def test_of_a_schedule(jobs: Found) -> None:
-    """Four examples of one process and three of the other, on two devices each; as
-    they are, and traced by a tracer that was sent."""
+    """Four examples of one process, three of the other; as they are, and traced."""
     first, second = jobs['of_schedules']
     want = sum_of(trees(7))
     for own, (values, examples, _, text, told) in enumerate((first, second)):

@@ -86,15 +86,21 @@ model
 
 # %%
 # defines
-@jax.jit
-def step(params, state, schedule, targets):
-    def loss(params):
-        logits = model.apply(params, schedule)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+def make_step():
+    @jax.jit
+    def step(params, state, schedule, targets):
+        def loss(params):
+            logits = model.apply(params, schedule)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+            return schedule.mean(losses)
 
-    value, grads = jax.value_and_grad(loss)(params)
-    updates, state = optimizer.update(grads, state)
-    return optax.apply_updates(params, updates), state, value
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(params, updates), state, value
+
+    return step
+
+step = make_step()
 
 # %%
 print(model.program)
@@ -203,17 +209,7 @@ model = make_model(WIDTH)
 params = model.init(jax.random.key(0))
 optimizer = optax.adam(0.01)
 state = optimizer.init(params)
-
-@jax.jit
-def step(params, state, schedule, targets):
-    def loss(params):
-        logits = model.apply(params, schedule)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        return schedule.mean(losses)
-
-    value, grads = jax.value_and_grad(loss)(params)
-    updates, state = optimizer.update(grads, state)
-    return optax.apply_updates(params, updates), state, value
+step = make_step()
 
 # %% the corpus is that of the model before, of the same structure
 for batch in model.batches(corpus, 16, shuffle=0):
