@@ -137,7 +137,7 @@ def test_an_empty_corpus() -> None:
 
 
 def test_examples_of_any_iterable() -> None:
-    """Arrays, sets and iterators that were begun."""
+    """Arrays, sets and iterators that were begun; no text, which is one example."""
     model = jf.compile(jf.Scalar())
     begun = iter(range(5))
     next(begun)
@@ -149,6 +149,8 @@ def test_examples_of_any_iterable() -> None:
     ):
         values = model.apply({}, model.trace(examples).schedule(range(4)))
         np.testing.assert_array_equal(values, [1, 2, 3, 4])
+    with refuses('expected a sequence of examples, got bytes: pass `[example]`'):
+        model.trace(b'ab')
 
 
 class Example(list[Any]):

@@ -83,6 +83,26 @@ def test_the_table() -> None:
     assert set(BY_JAX) <= set(names)
 
 
+@pytest.mark.parametrize(
+    ('message', 'lacks'),
+    [
+        ("Scalar('float32'): expected an object, got void; dropped", ['do']),
+        ("Scalar('float32'): expected an object, got void; drop it first", []),
+        ('expected a list, got Schedule: pass `[example]`', ['where']),
+        ('example 3: expected float32[], got None; in Map', ['do']),
+        ('example 3: got None; in Map', ['expected', 'do']),
+        ("'NoneType' object is not iterable", ['expected', 'got', 'where', 'do']),
+        ('expected `size` as int', ['got', 'do']),
+        ('expected `size` as int, got a pass; taken', ['do']),
+        ('unexpected key, forgot `size`; use one', ['expected', 'got']),
+    ],
+)
+def test_a_grade_tells_what_is_missing(message: str, lacks: list[str]) -> None:
+    assert missing(message) == lacks
+    grades = ['good', 'fair', 'poor']
+    assert grade(message) == grades[min(len(lacks), 2)]
+
+
 def test_schedules_that_do_not_stack_print_their_capacities() -> None:
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Reduce(jnp.add))
     spec = model.schedule([[1]]).spec

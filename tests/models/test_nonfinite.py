@@ -28,11 +28,11 @@ number = jf.Scalar()
 logs = jf.Map(number >> jf.Function(jnp.log))
 
 
-def told(block: Any, examples: list[Any], **options: Any) -> str:
+def told(block: Any, examples: list[Any], loss: Any = None) -> str:
     """What is found, in words."""
     model = jf.compile(block)
     params = model.init(jax.random.key(0))
-    return repr(jf.find_nan(model, params, examples, **options))
+    return repr(jf.find_nan(model, params, examples, loss=loss))
 
 
 def trees(leaf: Any, pair: Any) -> jf.Block:
@@ -53,66 +53,140 @@ def scale(fn: Any, name: str = 'scaled') -> jf.Function:
     return jf.Function(lambda w, x: fn(w * x), lambda key, x: jnp.ones(()), name=name)
 
 
+def is_finite(block: Any, examples: list[Any], loss: Any = sum_of_floats) -> bool:
+    """Whether the gradient of a step of training is."""
+    model = jf.compile(block)
+    schedule, params = model.schedule(examples), model.init(jax.random.key(0))
+    step = jax.jit(jax.grad(lambda p: loss(model.apply(p, schedule))))
+    return all(jnp.isfinite(x).all() for x in jax.tree.leaves(step(params)))
+
+
+def logarithm(results: Any) -> Any:
+    """A loss of items and of a metric."""
+    items, metrics = results
+    return items.values.sum() + jnp.sqrt(metrics['seen'].values).sum()
+
+
+def difference(x: Any) -> Any:
+    """A loss that is small, whose gradient is not."""
+    return (x - jax.lax.stop_gradient(x)).sum()
+
+
+constant = jf.AllOf(number, jf.Void() >> jf.FromTensor(np.float32(-np.inf)))
+embed = jf.Scalar('int32') >> jf.Function(nn.Embed(10, 4))
+over = jf.Function(lambda w, x: (w * x, 1 / x), lambda key, x: jnp.ones(()))
+observed = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+items = jf.Map(number >> scale(jnp.sin) >> observed)
+rest = jf.Slice(start=1) >> jf.Sum()
+roots_of_items = jf.Map(number >> scale(jnp.sqrt)) >> jf.Sum()
+exps = jf.Map(number >> jf.Function(jnp.log) >> jf.Function(jnp.exp))
+inverse = jf.Map(number >> scale(lambda x: 1 / x) >> scale(jnp.sin, 'sin'))
+stopped = number >> scale(jax.lax.stop_gradient, 'stopped')
+same_number = number >> scale(lambda x: x)
+FINE: dict[str, tuple[Any, ...]] = {  # an expression, examples, perhaps a loss
+    'values': (logs >> jf.Sum(), [[1, 2], [], [3]]),
+    'no examples': (logs >> jf.Sum(), []),
+    'indices': (trees(embed, jnp.add), [pair(1, 2)]),
+    'a maximum of an infinite constant': (constant >> jnp.maximum, [1.0, 2.0]),
+    'the gradient of a parameter': (roots_of_items, [[1, 2], [3, 1]]),
+    'the gradient of data': (number >> jnp.sqrt >> scale(jnp.exp), [1.0, 0.0]),
+    'a loss': (items, [[1, 2], [3, 1]], logarithm),
+    'a loss of data': (
+        number >> jf.AllOf(scale(jnp.sin), jf.Identity()),
+        [0.0],
+        lambda x: x[0].sum() + jnp.sqrt(x[1]).sum(),
+    ),
+    'an output that nobody takes': (number >> over >> jf.GetItem(0), [0.0]),
+    'items that are cut off': (exps >> rest, [[-1.0, 1.0]]),
+    'data that are cut off': (jf.Map(number) >> rest, [[math.nan, 1.0]]),
+    'gradients that a function stops': (
+        stopped >> jf.AllOf(jf.Function(jnp.sqrt), scale(jnp.sin)),
+        [0.0],
+    ),
+    'a gradient beside an overflow': (same_number, [3e38], difference),
+    'gradients of which few are large': (same_number, [1e37] * 33, difference),
+}
+
+
+@pytest.mark.parametrize('name', FINE)
+def test_nothing_is_found_where_training_is_finite(name: str) -> None:
+    block, examples, *loss = FINE[name]
+    assert is_finite(block, examples, *loss)
+    assert told(block, examples, *loss) == 'None'
+
+
+batched = jf.Map(number >> jf.Function(jnp.log, batched=True)) >> jf.Sum()
+FAULTS: list[tuple[Any, ...]] = [
+    (jf.GetItem('x') >> logs >> jf.Sum(), [{'x': [1, 2]}, {'x': [3, 1, 0, -9]}]),
+    # The first node, from the leaves on; those above are of NaN already.
+    (
+        trees(number, lambda a, b: jnp.sqrt(a - b)),
+        [pair(9, 5), pair(pair(3, 2), pair(1.5, pair(4, 6)))],
+    ),
+    ({'a': logs >> jf.Sum(), 'b': number}, [{'a': [1], 'b': math.inf}]),
+    (constant >> jnp.multiply, [1.0, 0.0]),
+    (batched, [[1.0] * 50, [2.0] * 150 + [-2.0]]),
+    (roots_of_items, [[1, 2], [3, 0, 1]]),
+    (roots_of_items, [[1.0] * 99, [2.0] * 70 + [0.0] + [1.0] * 9]),
+    (number >> scale(jnp.negative) >> jnp.sqrt, [-1.0, 0.0]),
+    (items, [[1, 2], [3, 0]], logarithm),
+    (number >> scale(jnp.sin), [1.0], lambda x: x.sum() + jnp.inf),
+    (same_number, [3e38, 2e38], difference),
+    (inverse >> rest, [[0.0, 1.0]]),
+]
+TEXTS = """\
+example 1, at ['x'][2]: expected finite values of log(float32[]) -> float32[], got inf of 0.0; in Pipe[1].Map.Pipe[1].Function(log)
+example 1, at ['r']['r']: expected finite values of function(float32[], float32[]) -> float32[], got nan of 4.0, 6.0; in tree.OneOf[<class 'dict'>].Pipe[1].Function(function)
+example 0, at ['b']: expected finite numbers, got inf in the data; in Record['b'].Scalar('float32')
+example 1: expected finite values of multiply(float32[], float32[]) -> float32[], got nan of 0.0, -inf; in Pipe[1].Function(multiply)
+example 1, at [150]: expected finite values of log(float32[]) -> float32[], got nan of -2.0; in Pipe[0].Map.Pipe[1].Function(log)
+example 1, at [1]: expected a finite gradient of layer 'scaled', got nan of 0.0; in Pipe[0].Map.Pipe[1].Function(scaled)
+example 1, at [70]: expected a finite gradient of layer 'scaled', got nan of 0.0; in Pipe[0].Map.Pipe[1].Function(scaled)
+example 1: expected a finite gradient of input 0 of sqrt(float32[]) -> float32[], got inf of -0.0; in Pipe[2].Function(sqrt)
+example 1: expected a loss with a finite gradient, got inf
+expected a finite loss, got inf
+expected a finite gradient of layer 'scaled', got inf in sum, though of no node alone
+example 0, at [0]: expected a finite gradient of input 0 of sin(float32[]) -> float32[], got nan of inf; in Pipe[0].Map.Pipe[2].Function(sin)
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ('fault', 'text'), [*zip(FAULTS, TEXTS.splitlines(), strict=True)]
+)
+def test_the_first_fault_is_told(fault: tuple[Any, ...], text: str) -> None:
+    """In values, and then in gradients."""
+    block, examples, *loss = fault
+    assert told(block, examples, *loss) == text
+    if 'gradient' in text:
+        assert not is_finite(block, examples, *loss)
+
+
 # ---- values --------------------------------------------------------------------------
 
 
-def test_all_is_finite() -> None:
-    model = jf.compile(logs >> jf.Sum())
-    assert jf.find_nan(model, {}, [[1, 2], [], [3]]) is None
-    assert jf.find_nan(model, {}, []) is None
-
-
-@pytest.mark.parametrize(('bad', 'kind'), [(-4, 'nan'), (0, '-inf')])
-def test_an_item_of_a_sequence(bad: float, kind: str) -> None:
+def test_an_item_of_a_sequence() -> None:
+    """With its number, and what it was."""
     model = jf.compile(jf.GetItem('x') >> logs >> jf.Sum())
-    found = jf.find_nan(model, {}, [{'x': [1, 2]}, {'x': [3, 1, bad, -9]}])
+    found = jf.find_nan(model, {}, [{'x': [1, 2]}, {'x': [3, 1, -4, -9]}])
     assert isinstance(found, jf.NonFinite)
     assert (found.example, found.path) == (1, "['x'][2]")
     assert found.layer == 'log'
-    assert [x.tolist() for x in found.inputs] == [bad]
+    assert [x.tolist() for x in found.inputs] == [-4]
     assert found.block.endswith('Map.Pipe[1].Function(log)')
     assert str(found) == (
         "example 1, at ['x'][2]: expected finite values of log(float32[]) -> "
-        f'float32[], got {kind[-3:]} of {float(bad)}; in {found.block}'
+        f'float32[], got nan of -4.0; in {found.block}'
     )
-
-
-def test_a_node_of_a_tree() -> None:
-    """The first one, from the leaves on; those above are of NaN already."""
-    block = trees(number, lambda a, b: jnp.sqrt(a - b))
-    examples = [pair(9, 5), pair(pair(3, 2), pair(1.5, pair(4, 6)))]
-    text = told(block, examples)
-    assert text.startswith("example 1, at ['r']['r']: expected finite values of ")
-    assert 'got nan of 4.0, 6.0; in tree.OneOf' in text
 
 
 def test_an_index_outside_a_table() -> None:
     """What JAX makes NaN of, and what it makes another row of."""
-    embed = jf.Scalar('int32') >> jf.Function(nn.Embed(10, 4))
     table = jf.Function(lambda w, i: w[i], lambda key, i: jnp.ones((10, 4)), name='t')
     examples = [pair(1, 2), pair(pair(3, 4), pair(9, 12))]
     for leaf in embed, jf.Scalar('int32') >> table:
         text = told(trees(leaf, jnp.add), examples)
         assert text.startswith("example 1, at ['r']['r']: expected ")
         assert 'index 12 is out of bounds for axis 0 with size 10' in text
-    assert told(trees(embed, jnp.add), examples[:1]) == 'None'
-
-
-def test_data_that_are_not_finite() -> None:
-    text = told({'a': logs >> jf.Sum(), 'b': number}, [{'a': [1], 'b': math.inf}])
-    assert text == (
-        "example 0, at ['b']: expected finite numbers, got inf in the data; in "
-        "Record['b'].Scalar('float32')"
-    )
-
-
-def test_constants_that_are_infinite() -> None:
-    """May be meant; NaN that is made of them is not."""
-    lowest = jf.FromTensor(np.float32(-np.inf))
-    largest = jf.AllOf(number, jf.Void() >> lowest) >> jf.Function(jnp.maximum)
-    assert told(largest, [1.0, 2.0]) == 'None'
-    times = jf.AllOf(number, jf.Void() >> lowest) >> jf.Function(jnp.multiply)
-    assert 'got nan of 0.0, -inf' in told(times, [1.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -147,70 +221,12 @@ def test_objects_that_are_shared() -> None:
     assert [x.tolist() for x in found.inputs] == [-1.0]
 
 
-def test_whole_tiles_and_many_rows() -> None:
-    """More than are run at once."""
-    block = jf.Map(number >> jf.Function(jnp.log, batched=True)) >> jf.Sum()
-    examples = [[1.0] * 50, [2.0] * 150 + [-2.0]]
-    assert told(block, examples).startswith('example 1, at [150]: expected finite')
-
-
 # ---- gradients -----------------------------------------------------------------------
-
-
-def test_the_gradient_of_a_parameter() -> None:
-    """Of which layer, and in which example."""
-    block = jf.Map(number >> scale(jnp.sqrt)) >> jf.Sum()
-    text = told(block, [[1, 2], [3, 0, 1]])
-    assert text == (
-        "example 1, at [1]: expected a finite gradient of layer 'scaled', got nan of "
-        '0.0; in Pipe[0].Map.Pipe[1].Function(scaled)'
-    )
-    assert told(block, [[1, 2], [3, 1]]) == 'None'
-    many = [[1.0] * 99, [2.0] * 70 + [0.0] + [1.0] * 9]
-    assert told(block, many).startswith('example 1, at [70]: expected a finite grad')
-
-
-def test_the_gradient_of_what_depends_on_parameters() -> None:
-    """That of data does not count: it is not asked for."""
-    root = jf.Function(jnp.sqrt)
-    assert told(number >> root >> scale(jnp.exp), [1.0, 0.0]) == 'None'
-    text = told(number >> scale(jnp.negative) >> root, [-1.0, 0.0])
-    assert text.startswith(
-        'example 1: expected a finite gradient of input 0 of sqrt(float32[]) -> '
-    )
-    assert 'got inf of -0.0; in Pipe[2].Function(sqrt)' in text
-
-
-def test_the_gradient_of_a_loss() -> None:
-    """As it is given, of values, sequences and metrics."""
-    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
-    block = jf.Map(number >> scale(jnp.sin) >> seen)
-
-    def logarithm(value: Any) -> Any:
-        (items, metrics) = value
-        return items.values.sum() + jnp.sqrt(metrics['seen'].values).sum()
-
-    text = told(block, [[1, 2], [3, 0]], loss=logarithm)
-    assert text == 'example 1: expected a loss with a finite gradient, got inf'
-    assert told(block, [[1, 2], [3, 1]], loss=logarithm) == 'None'
-
-
-def test_a_loss_that_is_not_finite() -> None:
-    text = told(number >> scale(jnp.sin), [1.0], loss=lambda x: x.sum() + jnp.inf)
-    assert text == 'expected a finite loss, got inf'
 
 
 def roots(weight: Any, x: Any) -> Any:
     """Two outputs, of which the second has an infinite gradient at zero."""
     return weight * x, jnp.sqrt(weight * x)
-
-
-def _is_finite(block: Any, examples: list[Any], loss: Any) -> bool:
-    """Whether the gradient of a step of training is."""
-    model = jf.compile(block)
-    schedule, params = model.schedule(examples), model.init(jax.random.key(0))
-    step = jax.jit(jax.grad(lambda p: loss(model.apply(p, schedule))))
-    return all(jnp.isfinite(x).all() for x in jax.tree.leaves(step(params)))
 
 
 both = jf.Function(roots, lambda key, x: jnp.ones(()), name='roots')
@@ -243,56 +259,10 @@ seen = jf.AllOf(scale(jnp.sin), root >> jf.Metric('seen')) >> jf.GetItem(0)
 def test_what_the_loss_does_not_read(block: Any, read: Any, unread: Any) -> None:
     """Has no gradient; what it reads has one, though it comes to zero times it."""
     examples = [1.0, 0.0]
-    assert _is_finite(block, examples, unread)
+    assert is_finite(block, examples, unread)
     assert told(block, examples, loss=unread) == 'None'
-    assert not _is_finite(block, examples, read)
+    assert not is_finite(block, examples, read)
     assert 'expected a finite gradient of' in told(block, examples, loss=read)
-
-
-def test_what_no_result_is_made_of() -> None:
-    """An output that nobody takes, items that are cut off, what others make of them; a
-    gradient that comes of them all the same is told."""
-    over = jf.Function(lambda w, x: (w * x, 1 / x), lambda key, x: jnp.ones(()))
-    taken, rest = number >> over >> jf.GetItem(0), jf.Slice(start=1) >> jf.Sum()
-    items = jf.Map(number >> jf.Function(jnp.log) >> jf.Function(jnp.exp))
-    for block, example in (taken, 0.0), (items >> rest, [-1.0, 1.0]):
-        assert _is_finite(block, [example], lambda x: x.sum())
-        assert told(block, [example]) == 'None'
-    assert told(jf.Map(number) >> rest, [[math.nan, 1.0]]) == 'None'
-    infinite = jf.Map(number >> scale(lambda x: 1 / x) >> scale(jnp.sin, 'sin')) >> rest
-    assert not _is_finite(infinite, [[0.0, 1.0]], lambda x: x.sum())
-    assert told(infinite, [[0.0, 1.0]]).startswith(
-        'example 0, at [0]: expected a finite gradient of input 0 of sin'
-    )
-
-
-def test_losses_of_data() -> None:
-    block = number >> jf.AllOf(scale(jnp.sin), jf.Identity())
-    loss = lambda x: x[0].sum() + jnp.sqrt(x[1]).sum()  # noqa: E731
-    assert _is_finite(block, [0.0], loss)
-    assert told(block, [0.0], loss=loss) == 'None'
-
-
-def test_gradients_that_come_to_no_parameter() -> None:
-    """A function stops them."""
-    stopped = scale(jax.lax.stop_gradient, 'stopped')
-    block = number >> stopped >> jf.AllOf(jf.Function(jnp.sqrt), scale(jnp.sin))
-    assert _is_finite(block, [0.0], lambda x: x[0].sum() + x[1].sum())
-    assert told(block, [0.0]) == 'None'
-
-
-def test_gradients_that_overflow_in_sum() -> None:
-    """Of parameters, though each node gives a finite one."""
-    block, many = number >> scale(lambda x: x), [3e38, 2e38]
-    loss = lambda x: (x - jax.lax.stop_gradient(x)).sum()  # noqa: E731
-    assert _is_finite(block, many[:1], loss)
-    assert told(block, many[:1], loss=loss) == 'None'
-    assert not _is_finite(block, many, loss)
-    assert told(block, many, loss=loss) == (
-        "expected a finite gradient of layer 'scaled', got inf in sum, though of no "
-        'node alone'
-    )
-    assert told(block, [1e37] * 33, loss=loss) == 'None'  # whatever runs beside
 
 
 @pytest.mark.slow

@@ -42,8 +42,9 @@ def test_cell_by_cell(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_out_of_order(tmp_path: Path) -> None:
-    """All cells in another order, then any of them."""
+    """All cells in another order, then any that define nothing anew."""
     rng = random.Random(0)
-    again = rng.sample(CELLS, len(CELLS)) + rng.choices(CELLS, k=24)
+    again = rng.sample(CELLS, len(CELLS))
+    again += rng.choices([x for x in CELLS if '# defines' not in x], k=24)
     for ran in run_cells([*FIRST, *again], tmp_path):
         check(ran)

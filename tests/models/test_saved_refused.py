@@ -69,38 +69,52 @@ def test_functions_without_a_name_are_all_told(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_external_arrays_are_refused(tmp_path: Path) -> None:
-    made = jf.compile(jf.Map(jf.External('features', 2)) >> jf.Sum())
-    text = (
-        "expected a model without `External` blocks, got one with ['features']: save "
-        'one whose arrays are parameters, such as of `jf.layers.Embed`'
-    )
-    with refuses(text, ValueError):
-        jf.save(tmp_path / 'm', made, {}, made.trace([[1]]).capacities(1))
+EXTERNAL = jf.compile(jf.Map(jf.External('features', 2)) >> jf.Sum())
+WRONG: list[dict[str, Any]] = [  # in place of right arguments
+    {'model': EXTERNAL},
+    {'model': 3},
+    {'path': 3},
+    {'capacities': None},
+    {'capacities': []},
+    {'capacities': 3},
+    {'capacities': [3]},
+    {'platforms': ['cpu', 'gpu']},  # JAX would take any words
+    {'platforms': 'cpu'},
+    {'platforms': []},
+]
+TEXTS = """\
+ValueError: expected a model without `External` blocks, got one with ['features']: save one whose arrays are parameters, such as of `jf.layers.Embed`
+TypeError: expected `model` as what `jfold.compile` returns, got 3
+TypeError: expected `path` as the path of a file, got 3
+ValueError: expected a capacity at least, got none: pass `capacities=` of `model.trace(examples).capacities(batch_size)`, or call `model.reserve` with it before
+ValueError: expected a capacity at least, got none: pass `capacities=` of `model.trace(examples).capacities(batch_size)`, or call `model.reserve` with it before
+TypeError: expected `capacities` as a list of capacities, got 3
+TypeError: expected a `Capacity`, got int: take it from `model.trace(examples).capacities(batch_size)`
+ValueError: expected `platforms` of 'cpu', 'cuda', 'rocm', 'tpu', got 'gpu'
+TypeError: expected `platforms` as a list of names, got 'cpu': pass `platforms=['cpu']`
+TypeError: expected `platforms` as a list of names, got [] (list): pass `platforms=['cpu']`
+"""  # noqa: E501
 
 
-def test_capacities_that_there_must_be(tmp_path: Path) -> None:
-    """Some, of this model, for one device."""
-    made, path = sums(), tmp_path / 'm'
-    text = (
-        'expected a capacity at least, got none: pass `capacities=` of '
-        '`model.trace(examples).capacities(batch_size)`, or call `model.reserve` with '
-        'it before'
-    )
-    for none in None, []:
-        with refuses(text, ValueError):
-            jf.save(path, made, {}, none)
-    with refuses('expected `capacities` as a list of capacities, got 3'):
-        jf.save(path, made, {}, 3)  # type: ignore[arg-type]
-    with refuses(
-        'expected a `Capacity`, got int: take it from '
-        '`model.trace(examples).capacities(batch_size)`'
-    ):
-        jf.save(path, made, {}, [3])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ('wrong', 'text'), [*zip(WRONG, TEXTS.splitlines(), strict=True)]
+)
+def test_arguments_that_are_refused(
+    wrong: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    save: Any = jf.save
+    made = sums()
+    right = {'path': tmp_path / 'm', 'model': made, 'params': {}}
+    right |= {'capacities': rooms(made, 2, 1)}
+    with pytest.raises((TypeError, ValueError)) as caught:
+        save(**right | wrong)
+    assert f'{type(caught.value).__name__}: {caught.value}' == text
+    assert os.listdir(tmp_path) == []
+
+
+def test_capacities_of_another_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='expected a `Capacity` of this model'):
-        jf.save(path, made, {}, model().trace(TREES).capacities(1))
-    with refuses('expected `model` as what `jfold.compile` returns, got 3'):
-        jf.save(path, 3, {})  # type: ignore[arg-type]
+        jf.save(tmp_path / 'm', sums(), {}, model().trace(TREES).capacities(1))
 
 
 def test_capacities_of_several_devices(tmp_path: Path) -> None:
@@ -122,18 +136,6 @@ def test_capacities_of_several_devices(tmp_path: Path) -> None:
         ValueError, match='expected a batch for one device, as what was'
     ):
         corpus.schedule([0, 1], sharding=sharding)
-
-
-def test_platforms_that_there_are(tmp_path: Path) -> None:
-    made = sums()
-    room = rooms(made, 2, 1)
-    text = "expected `platforms` of 'cpu', 'cuda', 'rocm', 'tpu', got 'gpu'"
-    with refuses(text, ValueError):
-        jf.save(tmp_path / 'm', made, {}, room, platforms=['cpu', 'gpu'])
-    hint = "pass `platforms=['cpu']`"
-    for wrong, shown in ('cpu', "'cpu'"), ([], '[] (list)'):
-        with refuses(f'expected `platforms` as a list of names, got {shown}: {hint}'):
-            jf.save(tmp_path / 'm', made, {}, room, platforms=wrong)
 
 
 def test_functions_that_jax_does_not_export(tmp_path: Path) -> None:
@@ -169,8 +171,6 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     assert caught.value.__notes__ == [
         'expected a model in a file, got none: write it by `jf.save`'
     ]
-    with refuses('expected `path` as the path of a file, got 3'):
-        jf.save(3, made, {})  # type: ignore[arg-type]
 
 
 def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
