@@ -26,22 +26,22 @@ from functions import (
     from_text,
     jax_reverses,
 )
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
-from networks import Batch, Network, compare, draw_batch
+from networks import Network, compare, draw_tree
 
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
-TOGETHER = 12
+TOGETHER = 24
 NO_SHRINKING = [Phase.explicit, Phase.generate]  # a smaller seed is no simpler case
 LEAF = K['w @ x + b']
 
 
-def growing(seed: int = 0) -> list[Batch]:
-    """Batches that outgrow each other's capacity, with spare rows."""
-    rng = np.random.default_rng(seed)
-    return [draw_batch(rng, [3, 1], 3), draw_batch(rng, [9, 1, 20, 4], 300)]
+def trees(*leaves: int) -> list[Any]:
+    """A tree for each number of leaves."""
+    rng = np.random.default_rng(1)
+    return [draw_tree(rng, n) for n in leaves]
 
 
 def groups() -> list[list[str]]:
@@ -61,9 +61,9 @@ def cases() -> Iterator[Any]:
     some are quick tests."""
     for i, names in enumerate(groups()):
         dtypes = KINDS[names[0]].dtypes
-        by_numpy = bool(i % 9)
-        marks = [pytest.mark.slow] if i % 18 else []
-        dtype = dtypes[i // len(SETTINGS) % len(dtypes)]
+        by_numpy = bool(i % 7)
+        marks = [pytest.mark.slow] if i % 14 else []
+        dtype = dtypes[i % len(dtypes)]
         setting = SETTINGS[i % len(SETTINGS)]
         yield pytest.param(names, dtype, *setting, by_numpy, marks=marks, id=names[0])
 
@@ -83,9 +83,8 @@ def test_each_kind_in_and_out_of_a_recurrence(
 ) -> None:
     """A group of kinds is the cell; the same, with other parameters, is the head."""
     kinds = bundle(*(KINDS[name] for name in names))
-    batch = draw_batch(np.random.default_rng(1), [3, 1, 4], 5)
     network = Network(kinds, kinds, LEAF)
-    compare([network], [batch], dtype, residuals, strategy, by_numpy)
+    compare(network, trees(3, 1, 2), 5, dtype, residuals, strategy, by_numpy)
 
 
 MOST = [
@@ -109,11 +108,11 @@ MOST = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS[1:3])
-def test_one_of_each_family_in_growing_batches(residuals: str, strategy: str) -> None:
+def test_one_of_each_family_in_many_rows(residuals: str, strategy: str) -> None:
     """In double precision, with each residual policy and each strategy."""
     kinds = bundle(*(KINDS[name] for name in MOST))
     network = Network(kinds, kinds, LEAF)
-    compare([network], growing(), 'float64', residuals, strategy)
+    compare(network, trees(9, 1, 4), 300, 'float64', residuals, strategy)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +140,13 @@ def test_one_of_each_family_in_growing_batches(residuals: str, strategy: str) ->
 def test_kinds_on_their_own(cell: str, head: str) -> None:
     """An operation is one kind; several results go where they will."""
     network = Network(KINDS[cell], KINDS[head], LEAF)
-    compare([network], growing()[:1], 'float32', strategy='fixed')
+    compare(network, trees(3, 1), 3, strategy='fixed')
 
 
 def test_a_result_that_is_not_used_has_no_rule() -> None:
     """Nor does what belongs to it: its parameters have no gradient."""
     cell = from_text("unused(K['w @ x'], affine(K['custom_vjp of a product']))")
-    compare([Network(cell, cell, LEAF)], growing()[:1], strategy='fixed')
+    compare(Network(cell, cell, LEAF), trees(3, 1), 3, strategy='fixed')
 
 
 # ---- drawn functions -----------------------------------------------------------------
@@ -164,8 +163,10 @@ def check(seed: int) -> None:
         for depth in depths
     )
     setting = SETTINGS[int(rng.integers(len(SETTINGS)))]
-    batch = draw_batch(rng, rng.integers(1, 9, 4), int(rng.choice([4, 6, 300])))
-    compare([Network(cell, head, leaf)], [batch], dtype, *setting)
+    examples = [draw_tree(rng, n) for n in rng.integers(1, 9, 4)]
+    network = Network(cell, head, leaf)
+    note(repr(network))
+    compare(network, examples, int(rng.choice([4, 6, 300])), dtype, *setting)
 
 
 @settings(max_examples=2, phases=NO_SHRINKING)

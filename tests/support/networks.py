@@ -7,7 +7,7 @@ The latter is written in Python and JAX and shares no code with jfold.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
+from agreement import close, floats
 from function_kinds import Call, Kind, Rng
 from functions import WIDTH, joined_results
 
@@ -34,13 +35,11 @@ class Network:
       cell: what a node makes of its children.
       head: what is made of the root.
       leaf: what is made of data.
-      name: tells its layers from those of others.
     """
 
     cell: Kind
     head: Kind
     leaf: Kind
-    name: str = 'net'
 
     def __repr__(self) -> str:
         parts = (f'{k}={getattr(self, k).text}' for k in ('cell', 'head', 'leaf'))
@@ -49,16 +48,12 @@ class Network:
     @property
     def reverse(self) -> bool:
         """Whether it has a gradient."""
-        return all(kind.reverse for kind in self.layers().values())
-
-    def layers(self) -> dict[str, Kind]:
-        """Its functions by the names of their layers."""
-        return {f'{self.name}.{k}': getattr(self, k) for k in ('cell', 'head', 'leaf')}
+        return all(kind.reverse for kind in (self.cell, self.head, self.leaf))
 
     def block(self, dtype: str, width: int = WIDTH) -> Any:
         """As an expression that gives what is made of the root, and the root."""
         spec = jax.ShapeDtypeStruct((width,), dtype)
-        tree = jf.ForwardDeclaration(name=self.name)
+        tree = jf.ForwardDeclaration(name='net')
         node = jf.Record((tree(), tree())) >> self.operation('cell', with_mixed, spec)
         leaf = jf.Vector(width, dtype) >> self.operation('leaf', alone, spec)
         tree.resolve_to(jf.OneOf(type, {tuple: node, list: leaf}))
@@ -71,7 +66,7 @@ class Network:
         fn, params = functools.partial(use, kind), initial(kind, role, spec)
         if jax.tree.leaves(params):
             init = lambda key, *specs: initial(kind, role, spec)  # noqa: E731
-            block = jf.Function(fn, init, name=f'{self.name}.{role}')
+            block = jf.Function(fn, init, name=role)
         else:
             block = jf.Function(functools.partial(fn, params), name=role)
         if kind.several and join:
@@ -125,7 +120,7 @@ def plain(
 
     def function(role: str) -> Call:
         kind: Kind = getattr(network, role)
-        own = params.get(f'{network.name}.{role}')
+        own = params.get(role)
         prepared = kind.prepare(initial(kind, role, spec) if own is None else own)
         return functools.partial(compiled(kind), prepared)
 
@@ -156,14 +151,6 @@ def loss(values: Any) -> Any:
 TOLERANCE = {'float32': 2e-4, 'float64': 1e-9, 'bfloat16': 0.15}
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Examples, and how many rows of results their schedule has."""
-
-    examples: list[Any]
-    size: int | None = None
-
-
 def draw_tree(rng: Rng, leaves: int, width: int = WIDTH) -> Any:
     """Nested pairs of lists of numbers."""
     if leaves == 1:
@@ -172,45 +159,30 @@ def draw_tree(rng: Rng, leaves: int, width: int = WIDTH) -> Any:
     return draw_tree(rng, left, width), draw_tree(rng, leaves - left, width)
 
 
-def draw_batch(rng: Rng, leaves: Sequence[int], size: int | None = None) -> Batch:
-    """A tree for each number of leaves."""
-    return Batch([draw_tree(rng, n) for n in leaves], size)
-
-
 def compare(
-    networks: Sequence[Network],
-    batches: Sequence[Batch],
+    network: Network,
+    examples: list[Any],
+    size: int,
     dtype: str = 'float32',
     residuals: str = 'save products',
     strategy: str = 'counted',
     by_numpy: bool = False,
 ) -> None:
-    """Networks, compiled as one model, give what plain recursion gives.
+    """A network on a batch of `size` rows gives what plain recursion gives.
 
     With `by_numpy`, an interpreter runs what XLA would take long to compile.
-
-    Raises:
-      AssertionError: values or gradients of some network differ; tells of which, in a
-        form from which it can be made again.
     """
-    wrong: list[str] = []
     with jax.enable_x64(dtype == 'float64'):
-        block = jf.AllOf(*(network.block(dtype) for network in networks))
-        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        model = jf.compile(network.block(dtype), residuals=residuals, strategy=strategy)
         params = model.init(jax.random.key(1))
-        for batch in batches:
-            schedule = model.schedule(batch.examples, size=batch.size)
-            reverse = all(n.reverse for n in networks)
-            fn = _value_and_grad if reverse else _value
-            run = functools.partial(_by_numpy, fn=fn) if by_numpy else fn
-            values, grads = run(params, model, schedule, len(batch.examples))
-            for network, value in zip(networks, values, strict=True):
-                own = {k: x for k, x in params.items() if k in network.layers()}
-                expected = _expected(own, network, batch.examples, dtype, by_numpy)
-                found = value, {k: x for k, x in grads.items() if k in own}
-                if found_wrong := differences(found, expected, TOLERANCE[dtype]):
-                    wrong.append(f'{network!r} of {len(batch.examples)}: {found_wrong}')
-    assert not wrong, '\n'.join(wrong)
+        schedule = model.schedule(examples, size=size)
+        fn = _value_and_grad if network.reverse else _value
+        run = functools.partial(_by_numpy, fn=fn) if by_numpy else fn
+        values, grads = run(params, model, schedule, len(examples))
+        wanted, gradients = _expected(params, network, examples, dtype, by_numpy)
+        close(values, wanted, TOLERANCE[dtype])
+        assert jax.tree.structure(grads) == jax.tree.structure(gradients)
+        close(floats(grads), floats(gradients), TOLERANCE[dtype])
 
 
 def _expected(
@@ -232,7 +204,7 @@ def _by_numpy(params: Any, model: Any, schedule: Any, count: int, fn: Any) -> An
 def _value_and_grad(params: Any, model: Any, schedule: Any, count: int) -> Any:
     def total(params: Any) -> Any:
         values, _ = _value.__wrapped__(params, model, schedule, count)
-        return sum(map(loss, values)), values
+        return loss(values), values
 
     grads, values = jax.grad(total, has_aux=True, allow_int=True)(params)
     return values, grads
@@ -255,25 +227,3 @@ def one_by_one(params: Any, network: Network, examples: list[Any], dtype: str) -
         return total(params)[1], {}
     grads, values = jax.grad(total, has_aux=True, allow_int=True)(params)
     return values, grads
-
-
-def differences(found: Any, expected: Any, tolerance: float) -> list[str]:
-    """Where two pytrees differ, relative to the largest entry of each array."""
-    lefts, rights = map(jax.tree_util.tree_leaves_with_path, (found, expected))
-    assert len(lefts) == len(rights), (found, expected)
-    pairs = zip(lefts, rights, strict=True)
-    return [
-        f'{jax.tree_util.keystr(path)} is {a!r}, not {b!r}'
-        for (path, a), (_, b) in pairs
-        if not same(a, b, tolerance)
-    ]
-
-
-def same(found: Any, expected: Any, tolerance: float) -> bool:
-    """Whether two arrays agree; integers must be equal, and no number is wrong."""
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    if not jnp.issubdtype(found.dtype, jnp.inexact):
-        return found.dtype == jax.dtypes.float0 or bool((found == expected).all())
-    a, b = np.asarray(found, 'float64'), np.asarray(expected, 'float64')
-    scale = max(float(np.abs(b).max(initial=0)), 1e-2)
-    return bool(np.abs(a - b).max(initial=0) <= tolerance * scale)
