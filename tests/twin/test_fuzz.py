@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from fuzz import campaign, cases, rows, wrong
 from fuzz.checks import both, check_case, compiled, interpreted
-from fuzz.failures import replay
 from fuzz.near import Mismatch
 from fuzz.shrink import shrunk
 from fuzz.twin import Twin
@@ -231,13 +230,17 @@ def blocks() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each public name is called, of the blocks that every comparison draws."""
-    drawn: Counter[str] = Counter()
+def test_everything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each public block, uses of some, ways in, transformations, strategies, options.
+
+    The uses: labels, states that are handed down and that come with a sequence, parts
+    of tensors, and fields of what functions return.
+    """
+    called: set[object] = set()
 
     def watched(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            drawn[name] += 1
+            called.add(name)
             return make(*args, **options)
 
         return call
@@ -246,23 +249,7 @@ def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {'External', 'Share', 'Zip', 'Composition', 'Sum'} <= set(known)
     for name, make in known.items():
         monkeypatch.setattr(jf, name, watched(name, make))
-    for seed in range(300):
-        if set(known) - set(drawn):
-            cases.make_case(cases.fresh(seed))
-    assert set(known) - set(drawn) == set()
-
-
-@functools.cache
-def case_of(seed: int) -> cases.Case:
-    """The case that is drawn from a seed."""
-    return cases.make_case(cases.fresh(seed))
-
-
-@pytest.mark.slow
-def test_every_way_of_using_some_blocks_is_drawn() -> None:
-    """Labels, states that are handed down and that come with a sequence, parts of
-    tensors, and fields of what functions return."""
-    ways = {
+    uses = {
         'labelled_',
         "GetItem('y')",
         "Record({'y': ",
@@ -270,21 +257,13 @@ def test_every_way_of_using_some_blocks_is_drawn() -> None:
         'initial_state_from_input=True',
         'GetItem((Ellipsis, ',
     }
-    seen: set[str] = set()
-    for seed in range(300):
-        if ways - seen:
-            block = case_of(seed).block
-            seen |= {way for way in ways if way in printed(block)}
-    assert ways - seen == set()
-
-
-@pytest.mark.slow
-def test_every_way_in_and_every_transformation_is_drawn() -> None:
-    """With each strategy of loops, and in a fixed order."""
-    wanted: set[object] = {*WAYS, *TRANSFORMATIONS, *STRATEGIES, True, 'deep'}
+    wanted: set[object] = {*known, *uses, *WAYS, *TRANSFORMATIONS, *STRATEGIES}
+    wanted |= {True, 'deep'}  # sums in a fixed order; three transformations
     for seed in range(2000):
         if wanted:
-            case = case_of(seed)
+            case = cases.make_case(cases.fresh(seed))
+            text = printed(case.block)
+            wanted -= called | {use for use in uses if use in text}
             wanted -= {step.way for step in case.steps} | {*case.options.values()}
             wanted -= {*case.nesting} | ({'deep'} if len(case.nesting) == 3 else set())
     assert wanted == set()
@@ -340,9 +319,14 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def short(seed: int) -> cases.Choices:
+    """A small case: what is drawn last is simple."""
+    return cases.again(np.random.default_rng(seed).integers(9, size=40).tolist())
+
+
 def until_one_fails(folder: Path) -> Worker:
     """A worker that went from case to case."""
-    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=120)
+    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=80)
     while not worker.signatures:
         worker.case()
     return worker
@@ -353,6 +337,7 @@ def test_a_planted_fault_is_found_made_small_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file fails as long as the fault is there."""
+    monkeypatch.setattr('fuzz.worker.fresh', short)
     with monkeypatch.context() as patch:
         plant(patch)
         worker = until_one_fails(tmp_path)
@@ -367,7 +352,7 @@ def test_a_planted_fault_is_found_made_small_and_kept(
     case = cases.make_case(cases.again(made['CHOICES']))
     assert len(case.steps) == 1
     assert len(set(case.steps[0].rows)) == 2
-    assert case.steps[0].path in ('corpus', 'loaded')
+    assert case.steps[0].path in ('corpus', 'loaded', 'batches')
     test()  # nothing is wrong any more
 
 
@@ -375,7 +360,7 @@ def test_failures_alike_are_counted_and_not_made_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that one fault does not take all the time."""
-    worker = Worker(tmp_path, 0, 0.0, tries=3)
+    worker = Worker(tmp_path, 0, 0.0, only='schedules', tries=3)
     for first in range(4):
         worker.failed([first], Mismatch('values', 'of row 3'))
     assert worker.signatures == {'values': 4}
@@ -435,11 +420,6 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ['--minutes', '0', '--state', str(tmp_path)]
     assert campaign.run(campaign.options(command)) == 0
     assert capfd.readouterr().out.startswith('| core hours | cases | expressions |')
-
-
-def test_replay_of_a_case_that_passes() -> None:
-    """Says nothing."""
-    replay([])
 
 
 def test_a_wrong_example_that_is_recorded_is_found(
