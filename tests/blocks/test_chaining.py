@@ -162,25 +162,6 @@ def test_attention_over_the_nodes_of_trees(residuals: str, strategy: str) -> Non
     equal()
 
 
-def test_attention_is_that_of_the_states() -> None:
-    """As written down by hand, of a tree that was walked by hand."""
-    model = jf.compile(attended)
-    params = model.init(KEY)
-    states: list[Any] = []
-
-    def walk(x: Any) -> Any:
-        parts = list(map(walk, x)) if isinstance(x, tuple) else [jnp.float32(x)]
-        states.append(cell(params['cell' if len(parts) > 1 else 'leaf'], *parts))
-        return states[-1]
-
-    example = (1, ((2, -1), 3))
-    root = walk(example)
-    stacked = jnp.stack(states)
-    expected = jax.nn.softmax(stacked @ root) @ stacked
-    got = model.apply(params, model.schedule([example]))
-    np.testing.assert_allclose(got[0], expected, rtol=1e-5)
-
-
 # ---- Padded, Stack -------------------------------------------------------------------
 
 pairs = jf.Map(jf.Record((number, jf.Vector(2))))

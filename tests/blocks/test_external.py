@@ -31,8 +31,9 @@ def recurrent() -> Any:
     return tree()
 
 
-@pytest.mark.parametrize('residuals', RESIDUALS)
-@pytest.mark.parametrize('strategy', STRATEGIES)
+@pytest.mark.parametrize(
+    ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
+)
 def test_values_and_gradients_are_those_of_the_eager_twin(
     residuals: str, strategy: str
 ) -> None:
@@ -74,26 +75,6 @@ def test_gradients_flow_to_the_network_that_made_the_rows() -> None:
         given = np.cos(np.arange(2 * rows_given, dtype='float32')).reshape(-1, 2)
         left, right = (jax.grad(f, (0, 1))(weight, given) for f in (loss, plain))
         close(left, right, 1e-5)
-
-
-def test_two_models_share_one_array_in_one_loss() -> None:
-    total, largest = (jf.compile(jf.Map(rows) >> each) for each in (jf.Sum(), jf.Max()))
-    schedules = total.schedule(LISTS), largest.schedule(LISTS)
-
-    def loss(table: Any) -> Any:
-        made = [
-            model.apply({}, schedule, external={'rows': table})
-            for model, schedule in zip((total, largest), schedules, strict=True)
-        ]
-        return sum(x.sum() for x in made)
-
-    used = np.bincount([i for x in LISTS for i in x], minlength=4)
-    of_sums = np.repeat(used[:, None], 3, 1)
-    of_largest = np.zeros((4, 3))
-    for x in LISTS:
-        for column in range(3) if x else ():
-            of_largest[x[int(np.argmax(TABLE[x, column]))], column] += 1
-    close(jax.grad(loss)(jnp.asarray(TABLE)), np.float32(of_sums + of_largest), 1e-5)
 
 
 def test_arrays_of_integers_and_numbers_that_no_row_has() -> None:

@@ -47,9 +47,8 @@ class Callable:
 
 
 @pytest.mark.parametrize('record', [ONE, OTHER], ids=['as they are', 'turned'])
-@pytest.mark.parametrize(
-    'fn',
-    [
+def test_fields_go_to_the_parameters_of_their_names(record: Any) -> None:
+    fns: list[Any] = [
         of_fields,
         turned,
         jax.jit(turned),
@@ -58,24 +57,17 @@ class Callable:
         Module().method,
         lambda center, left, scale=1.0: left - center,
         lambda center, left, more=None: left - center,
-        jf.Function(
-            lambda params, center, left: left - center, lambda key: jnp.ones(2)
-        ),
-        jf.Function(lambda center, left, dropout: left - center, rngs='dropout'),
         jf.compose(lambda center, left: subtract(left, center)),
         jf.recursive(lambda self, center, left: subtract(left, center)),
-    ],
-)
-def test_fields_go_to_the_parameters_of_their_names(record: Any, fn: Any) -> None:
-    block = record >> fn
-    params = jf.compile(block).init(jax.random.key(0))
-    if isinstance(fn, jf.Function) and fn.rngs:
-        model = jf.compile(block)
-        schedule = model.schedule([DATA])
-        assert model.apply({}, schedule, deterministic=True).tolist() == [-9.0]
-        assert block.eval(DATA, {}, deterministic=True).item() == -9
-    else:
-        check((block, [DATA], [-9.0]), params=params)
+    ]
+    check(*((record >> fn, [DATA], [-9.0]) for fn in fns))
+    layer = jf.Function(lambda w, center, left: left - center, lambda key: jnp.ones(2))
+    check((record >> layer, [DATA], [-9.0]))
+    draws = jf.Function(lambda center, left, dropout: left - center, rngs='dropout')
+    model = jf.compile(record >> draws)
+    schedule = model.schedule([DATA])
+    assert model.apply({}, schedule, deterministic=True).tolist() == [-9.0]
+    assert model.eval(DATA, {}, deterministic=True).item() == -9
 
 
 @pytest.mark.parametrize('fn', [lambda a, b: a - b, lambda *both: both[0] - both[1]])

@@ -9,29 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
+from checking import add, numbers, observed, subtract
 from jax.sharding import AxisType
 from meshes import over_devices
 
 import jfold as jf
 from jfold.files import storage
 
-ADD = jf.Function(jnp.add)
-
 
 def seen(name: str = 'seen') -> jf.Block:
     """Passes a tensor on, and collects it."""
-    return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
+    return observed(name)
 
 
-def nested(of_list: Any, leaf: jf.Block | None = None) -> jf.Block:
+zero = jf.Zeros([]) >> seen()
+
+
+def nested(of_list: Any) -> jf.Block:
     """A recursion over nested lists of numbers, given what a list becomes."""
     tree = jf.ForwardDeclaration(name='tree')
-    leaf = jf.Scalar() >> seen() if leaf is None else leaf
-    tree.resolve_to(jf.OneOf(type, {int: leaf, list: of_list(tree())}))
+    cases = {int: jf.Scalar() >> seen(), list: of_list(tree())}
+    tree.resolve_to(jf.OneOf(type, cases))
     return tree()
 
 
@@ -55,7 +56,7 @@ def shared() -> jf.Block:
     node = jf.ForwardDeclaration(name='node', output_type='float32')
     once = jf.Share(node())
     around = jf.Map(once >> seen('each')) >> jf.Sum()
-    node.resolve_to(jf.Record((jf.Scalar() >> seen(), around)) >> ADD >> seen())
+    node.resolve_to(jf.Record((jf.Scalar() >> seen(), around)) >> add >> seen())
     return jf.Map(once) >> jf.Sum()
 
 
@@ -88,85 +89,55 @@ def composed() -> jf.Block:
 
 LISTS: list[Any] = [[1, [2, 3], [[4]], 5], 6, [], [[7], [8, [9]], []]]
 NUMBERS: list[Any] = [[1, 2, 3, 4, 5], [], [6], [7, 8]]
-KINDS: dict[str, tuple[Any, list[Any]]] = {
-    'map': (
-        lambda: nested(lambda t: jf.Map(t >> seen('q')) >> jf.Sum() >> seen()),
-        LISTS,
-    ),
+KINDS: dict[str, tuple[jf.Block, list[Any]]] = {
+    'map': (nested(lambda t: jf.Map(t >> seen('q')) >> jf.Sum() >> seen()), LISTS),
     'map of two': (
-        lambda: nested(
-            lambda t: jf.Map(jf.Pipe(jf.AllOf(t, t), ADD)) >> jf.Sum() >> seen()
-        ),
+        nested(lambda t: jf.Map(jf.AllOf(t, t) >> add) >> jf.Sum() >> seen()),
         LISTS,
     ),
-    'fold': (
-        lambda: nested(
-            folded(lambda t: jf.Record((jf.Identity(), t)) >> ADD >> seen())
-        ),
-        LISTS,
-    ),
-    'fold, of items alone': (
-        lambda: nested(folded(lambda t: with_state(t) >> ADD)),
-        LISTS,
-    ),
+    'fold': (nested(folded(lambda t: with_state(t) >> add >> seen())), LISTS),
+    'fold, of items alone': (nested(folded(lambda t: with_state(t) >> add)), LISTS),
     'fold, items first': (
-        lambda: nested(
-            folded(lambda t: jf.Record({1: t, 0: seen()}) >> jf.Function(jnp.subtract))
-        ),
+        nested(folded(lambda t: jf.Record({1: t, 0: seen()}) >> subtract)),
         LISTS,
     ),
     'fold, which waits for calls': (
-        lambda: nested(
-            folded(lambda t: jf.AllOf(jf.GetItem(1) >> t, seen_state()) >> ADD)
-        ),
+        nested(folded(lambda t: jf.AllOf(jf.GetItem(1) >> t, seen_state()) >> add)),
         LISTS,
     ),
     'reduce': (
-        lambda: nested(lambda t: jf.Map(t) >> jf.Reduce(ADD >> seen('q')) >> seen()),
+        nested(lambda t: jf.Map(t) >> jf.Reduce(add >> seen('q')) >> seen()),
         LISTS,
     ),
     'reduce, of none': (
-        lambda: (
-            jf.Map(jf.Scalar())
-            >> jf.Reduce(
-                (seen(), jf.Identity()) >> ADD >> seen('q'), jf.Zeros([]) >> seen()
-            )
-        ),
+        numbers >> jf.Reduce((seen(), jf.Identity()) >> add >> seen('q'), zero),
         NUMBERS,
     ),
     'reduce, by groups': (
-        lambda: (
-            jf.Map(jf.Scalar())
-            >> jf.Reduce(ADD, jf.Zeros([]) >> seen(), associative=True)
-            >> seen()
-        ),
+        numbers >> jf.Reduce(add, zero, associative=True) >> seen(),
         NUMBERS,
     ),
     'rnn': (
-        lambda: (
-            jf.Map(jf.Scalar() >> seen())
-            >> jf.RNN(jf.AllOf(ADD >> seen(), ADD), jf.Zeros([]) >> seen('q'))
-            >> jf.GetItem(1)
-        ),
+        jf.Map(jf.Scalar() >> seen())
+        >> jf.RNN(jf.AllOf(add >> seen(), add), jf.Zeros([]) >> seen('q'))
+        >> jf.GetItem(1),
         NUMBERS,
     ),
-    'share': (shared, graphs()),
-    'two uses': (reads_twice, [[1, 2], [], [3]]),
+    'share': (shared(), graphs()),
+    'two uses': (reads_twice(), [[1, 2], [], [3]]),
     'maps alone': (
-        lambda: jf.Map(
-            jf.Map(jf.Optional(jf.Scalar() >> seen(), jf.Zeros([]))) >> jf.Sum()
-        ),
+        jf.Map(jf.Map(jf.Optional(jf.Scalar() >> seen(), jf.Zeros([]))) >> jf.Sum()),
         [[[1, None, 2], [], [None]], [[3], [4, 5]], []],
     ),
-    'composition': (composed, NUMBERS),
+    'composition': (composed(), NUMBERS),
 }
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_rows_are_in_the_order_of_evaluation(kind: str) -> None:
     """Of a batch, and of one example."""
-    make, examples = KINDS[kind]
-    model = jf.compile(make(), max_programs=100)
+    block, examples = KINDS[kind]
+    model = jf.compile(block, max_programs=100)
     agree(model, {}, examples)
     for example in examples[:2]:
         same_as_eval(model, model.schedule([example], size=4), [example])
@@ -189,8 +160,8 @@ def test_one_numbering_of_several_metrics() -> None:
 
 
 def test_rows_do_not_depend_on_what_else_is_traced() -> None:
-    make, examples = KINDS['fold']
-    model = jf.compile(make())
+    block, examples = KINDS['fold']
+    model = jf.compile(block)
     corpus = model.join([model.trace(examples[:1]), model.tracer()(examples[1:])])
     whole = corpus.schedule(range(len(examples)))
     np.testing.assert_array_equal(whole.indices, model.schedule(examples).indices)
@@ -201,21 +172,31 @@ def test_rows_do_not_depend_on_what_else_is_traced() -> None:
 
 def labelled() -> jf.Block:
     """Trees [number, word, trees]; the sums of all, labelled by what is in them."""
-    tree = jf.ForwardDeclaration(name='tree', output_type='float32')
-    items = jf.GetItem(2) >> jf.Map(tree()) >> jf.Sum()
-    total = jf.AllOf(jf.GetItem(0) >> jf.Scalar(), items) >> ADD
     words = jf.GetItem(1), jf.GetItem(2) >> jf.InputTransform(len)
 
-    @jf.compose
-    def summed(x: Any) -> Any:
-        made = total(x)
+    @jf.recursive(output_type='float32')
+    def tree(tree: Any, x: Any) -> Any:
+        made = totals(tree)(x)
         jf.Metric('sums')(made, jf.GetItem(1)(x))
         jf.Metric('pairs')((made, made), jf.AllOf(*words)(x))
         jf.Metric('plain')(made)
         return made
 
-    tree.resolve_to(summed)
+    return tree
+
+
+def labelled_by_words() -> jf.Block:
+    """The same, with labels that a file can hold."""
+    tree = jf.ForwardDeclaration(name='tree', output_type='float32')
+    word = jf.AllOf(totals(tree), jf.GetItem(1))
+    tree.resolve_to(word >> jf.AllOf(jf.GetItem(0), jf.Metric('sums')) >> jf.GetItem(0))
     return tree()
+
+
+def totals(tree: Any) -> jf.Block:
+    """The number of a tree and those of all below, added up."""
+    items = jf.GetItem(2) >> jf.Map(tree()) >> jf.Sum()
+    return jf.AllOf(jf.GetItem(0) >> jf.Scalar(), items) >> add
 
 
 def leaf(number: int, word: Any) -> list[Any]:
@@ -287,7 +268,7 @@ def test_any_object_is_a_label() -> None:
 def test_labels_of_what_waits_for_calls() -> None:
     """Rows of frames that go on in another order than they began."""
     tree = jf.ForwardDeclaration(name='tree', output_type='float32')
-    combine = jf.AllOf(jf.GetItem(1) >> jf.GetItem(1) >> tree(), jf.GetItem(0)) >> ADD
+    combine = jf.AllOf(jf.GetItem(1) >> jf.GetItem(1) >> tree(), jf.GetItem(0)) >> add
     folded = jf.Fold(combine, jf.Zeros([]))
 
     @jf.compose
@@ -340,16 +321,6 @@ def test_labels_are_kept_in_a_corpus(tmp_path: Path) -> None:
     for batch in model.batches(corpus, 2, shuffle=jax.random.key(0), epochs=1):
         real = batch.indices[np.asarray(batch.mask)].tolist()
         same_as_eval(model, batch.schedule, [TREES[k] for k in real])
-
-
-def labelled_by_words() -> jf.Block:
-    """The same, with labels that a file can hold."""
-    tree = jf.ForwardDeclaration(name='tree', output_type='float32')
-    items = jf.GetItem(2) >> jf.Map(tree()) >> jf.Sum()
-    total = jf.AllOf(jf.GetItem(0) >> jf.Scalar(), items) >> ADD
-    word = jf.AllOf(total, jf.GetItem(1))
-    tree.resolve_to(word >> jf.AllOf(jf.GetItem(0), jf.Metric('sums')) >> jf.GetItem(0))
-    return tree()
 
 
 def test_files_of_rows_in_another_order_are_refused(tmp_path: Path) -> None:

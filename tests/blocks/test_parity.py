@@ -337,11 +337,6 @@ def test_compiled_values_and_gradients_are_those_of_the_twin(family: Cases) -> N
             'void; use Zeros or FromTensor where nothing is read',
         ),
         (
-            number >> jf.Broadcast() >> jf.Length(),
-            "Pipe[3].Length('float32'): expected a sequence, a tuple or an object, got "
-            '[float32[] ...]; put it beside a sequence, by ZipWith',
-        ),
-        (
             number >> jf.Broadcast() >> jf.Sum(),
             'Pipe[3].Sum(): expected a sequence, a non-empty tuple of one type, or an '
             'object, got [float32[] ...]; put it beside a sequence, by ZipWith',
@@ -436,7 +431,6 @@ def test_a_case_of_a_tuple_that_is_not_there() -> None:
             'RNN: expected one initial state, got both Zeros(float32[]) and '
             '`initial_state_from_input`',
         ),
-        (lambda: jf.NGrams(0), ValueError, 'NGrams: expected `n` of at least 1, got 0'),
         (
             lambda: jf.Slice(1),  # type: ignore[call-arg]
             TypeError,

@@ -136,21 +136,18 @@ def test_sequences_among_other_results() -> None:
     same(by_example(found)[0][2], [(np.int32(1), [3], 3)])
 
 
-@pytest.mark.parametrize(
-    'block',
-    [
+def test_sequences_by_any_block() -> None:
+    again = jf.Map(jnp.sin)
+    blocks = jf.AllOf(
         jf.RNN(jf.Function(lambda x, s: (x * s, x + s)), jf.FromTensor(np.float32(1))),
         jf.Slice(step=-1),
         jf.NGrams(2),
         jf.AllOf(jf.Slice(start=1), jf.Identity()) >> jf.Zip(),
         jf.AllOf(jf.Identity(), jf.Sum() >> jf.Broadcast()) >> jf.Zip(),
         jf.AllOf(jf.Sum(), jf.Max()) >> jf.Map(jnp.negative),
-        jf.AllOf(jf.Sum(), numbers_again := jf.Map(jnp.sin), numbers_again),
-    ],
-    ids=repr,
-)
-def test_sequences_by_any_block(block: Any) -> None:
-    applied(numbers >> block, LISTS)
+        jf.AllOf(jf.Sum(), again, again),
+    )
+    applied(numbers >> blocks, LISTS)
 
 
 def test_sequences_that_a_choice_or_a_recursion_makes() -> None:

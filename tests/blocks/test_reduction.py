@@ -171,33 +171,32 @@ def of_pairs(x: Any, y: Any) -> Any:
     return x[0] + y[0], jnp.logaddexp(x[1], y[1])
 
 
-PAIRS = jf.Map((jf.Scalar(), jf.Vector(2)))
-MODELS = {
-    'trained': NUMBERS
-    >> jf.Reduce(jf.Function(weighed, lambda key: jnp.float32(1.1)), associative=True),
-    'of tuples': PAIRS >> jf.Reduce(of_pairs, associative=True),
-    'default': NUMBERS >> jf.Max(np.float32(-7)),
-    'of pairs alone': NUMBERS
-    >> jf.Reduce(jf.Function(jnp.logaddexp) >> jnp.tanh, associative=True),
-    'whole tiles': NUMBERS
-    >> jf.Reduce(jf.Function(lambda x, y: x + y, batched=True), associative=True),
-    'nested': jf.Map(NUMBERS >> jf.Sum() >> jnp.tanh) >> jf.Max(),
-    'of what was reduced': jf.AllOf(jf.Sum(), jf.Max()),
+LISTS: list[Any] = [drawn(n).astype('float32').tolist() for n in range(12)]
+OF_NUMBERS = [
+    jf.Reduce(jf.Function(weighed, lambda key: jnp.float32(1.1)), associative=True),
+    jf.Max(np.float32(-7)),
+    jf.Reduce(jf.Function(jnp.logaddexp) >> jnp.tanh, associative=True),
+    jf.Reduce(jf.Function(lambda x, y: x + y, batched=True), associative=True),
+    jf.AllOf(jf.Sum(), jf.Max()),
+]
+MODELS: dict[str, tuple[jf.Block, list[Any]]] = {
+    'of numbers': (NUMBERS >> jf.AllOf(*OF_NUMBERS), LISTS),
+    'of tuples': (
+        jf.Map((jf.Scalar(), jf.Vector(2))) >> jf.Reduce(of_pairs, associative=True),
+        [[(x, [x, -x]) for x in items] for items in LISTS],
+    ),
+    'nested': (
+        jf.Map(NUMBERS >> jf.Sum() >> jnp.tanh) >> jf.Max(),
+        [LISTS[:n] for n in (0, 1, 5, 12)],
+    ),
 }
 
 
 @pytest.mark.parametrize('name', MODELS)
 def test_values_and_gradients_are_those_of_the_eager_twin(name: str) -> None:
-    block = MODELS[name]
-    lists: list[Any] = [drawn(n).astype('float32').tolist() for n in LENGTHS[:12]]
-    if name == 'of tuples':
-        lists = [[(x, [x, -x]) for x in items] for items in lists]
-    if name == 'nested':
-        lists = [lists[:n] for n in (0, 1, 5, 12)]
-    if name == 'of what was reduced':
-        block = NUMBERS >> block
+    block, examples = MODELS[name]
     model = jf.compile(block)
-    agree(model, model.init(jax.random.key(0)), lists, 1e-5)
+    agree(model, model.init(jax.random.key(0)), examples, 1e-5)
 
 
 def test_one_function_in_groups_and_by_itself_has_one_set_of_parameters() -> None:

@@ -230,9 +230,8 @@ def test_printing_does_not_finish_it() -> None:
 # ---- mistakes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ('function', 'example', 'expected'),
-    [
+def test_operators_are_functions_of_both() -> None:
+    cases: list[tuple[Any, Any, Any]] = [
         (lambda x: number(x) + number(x), 2, 4.0),
         (lambda x: twice(number(x)), 3, 9.0),
         (lambda x: (1 - number(x)) * 2 / (number(x) + 1) ** 2, 3, -0.25),
@@ -248,12 +247,8 @@ def test_printing_does_not_finish_it() -> None:
         (lambda x: (number(x) < 3, number(x) >= 3), 2, (True, False)),
         (lambda x: (number(x) == 2, number(x) != 2), 2, (True, False)),
         (lambda x: sum([number(x), number(x)]), 2, 4.0),
-    ],
-)
-def test_operators_are_functions_of_both(
-    function: Any, example: Any, expected: Any
-) -> None:
-    check((jf.compose(function), [example], [expected]))
+    ]
+    check(*((jf.compose(fn), [example], [want]) for fn, example, want in cases))
 
 
 def twice(x: Any) -> Any:

@@ -50,12 +50,12 @@ class Network:
         """Whether it has a gradient."""
         return all(kind.reverse for kind in (self.cell, self.head, self.leaf))
 
-    def block(self, dtype: str, width: int = WIDTH) -> Any:
+    def block(self, dtype: str) -> Any:
         """As an expression that gives what is made of the root, and the root."""
-        spec = jax.ShapeDtypeStruct((width,), dtype)
+        spec = jax.ShapeDtypeStruct((WIDTH,), dtype)
         tree = jf.ForwardDeclaration(name='net')
         node = jf.Record((tree(), tree())) >> self.operation('cell', with_mixed, spec)
-        leaf = jf.Vector(width, dtype) >> self.operation('leaf', alone, spec)
+        leaf = jf.Vector(WIDTH, dtype) >> self.operation('leaf', alone, spec)
         tree.resolve_to(jf.OneOf(type, {tuple: node, list: leaf}))
         head = self.operation('head', alone, spec, join=False)
         return tree() >> jf.AllOf(head, jf.Identity())
@@ -151,12 +151,12 @@ def loss(values: Any) -> Any:
 TOLERANCE = {'float32': 2e-4, 'float64': 1e-9, 'bfloat16': 0.15}
 
 
-def draw_tree(rng: Rng, leaves: int, width: int = WIDTH) -> Any:
+def draw_tree(rng: Rng, leaves: int) -> Any:
     """Nested pairs of lists of numbers."""
     if leaves == 1:
-        return rng.uniform(-1, 1, width).round(2).tolist()
+        return rng.uniform(-1, 1, WIDTH).round(2).tolist()
     left = int(rng.integers(1, leaves))
-    return draw_tree(rng, left, width), draw_tree(rng, leaves - left, width)
+    return draw_tree(rng, left), draw_tree(rng, leaves - left)
 
 
 def compare(

@@ -26,7 +26,6 @@ from fuzz.near import Mismatch
 from fuzz.shrink import shrunk
 from fuzz.twin import Twin
 from fuzz.worker import Worker
-from jax import lax
 from nestings import TRANSFORMATIONS
 from ways_in import WAYS
 
@@ -37,77 +36,6 @@ from jfold.scheduling.spec import STRATEGIES
 from jfold.tracing.record import trace
 
 # ---- the interpreter -----------------------------------------------------------------
-
-
-def with_loops(x: Any, n: Any) -> Any:
-    """Loops, conditionals, products, rows read and written."""
-    y, steps = lax.while_loop(
-        lambda s: s[1] < n, lambda s: (s[0] * 1.1, s[1] + 1), (x, 0)
-    )
-    total, seen = lax.scan(lambda c, row: (c + row.sum(), c), 0.0, y, reverse=True)
-    each = jax.vmap(lambda z: lax.while_loop(lambda a: a < 2, lambda a: a + 0.6, z))
-    chosen = lax.switch(n, [jnp.sin, jnp.cos, jnp.tanh], x)
-    moved = lax.dynamic_update_slice(x, y[:1], (n, 0))
-    rows = jax.vmap(lambda i: lax.dynamic_index_in_dim(moved, i, keepdims=False))
-    return (
-        each(x[:, 0]),
-        total,
-        seen,
-        steps,
-        chosen,
-        rows(jnp.arange(2)) @ y.T,
-        x.at[n].add(1.0),
-    )
-
-
-def with_shapes(x: Any, n: Any) -> Any:
-    """Arrays taken apart and put together."""
-    parts = jnp.concatenate([x, x[::-1]]).reshape(2, 3, 2).transpose(1, 0, 2)
-    left, right = jnp.split(parts, 2, axis=1)
-    padded = jnp.pad(left[:, 0], ((1, 0), (0, 2)))
-    ordered = jnp.sort(x, axis=0), jnp.argmax(x, axis=1), jnp.cumsum(x, axis=0)
-    bits = (n + 5) // 2 % 3, -n // 2, jnp.int32(7) >> n
-    return (
-        jnp.tile(right, (1, 2, 1)),
-        padded,
-        ordered,
-        bits,
-        # As where branches nest: one that is not taken gets the number of another.
-        lax.select_n(jnp.full(x.shape, n, 'int32'), x, 2 * x),
-        jnp.einsum('ij,kj->ik', x, x),
-        jax.lax.reshape(x, (6,), dimensions=(1, 0)),
-    )
-
-
-@jax.custom_vjp
-def halved(x: Any) -> Any:
-    """Half."""
-    return x / 2
-
-
-halved.defvjp(lambda x: (x / 2, None), lambda _, g: (g / 2,))
-
-
-def with_rules(x: Any, n: Any) -> Any:
-    """What has a gradient of its own."""
-    fn = jax.checkpoint(lambda x: jax.nn.relu(halved(x)) + jax.nn.silu(x) ** 3)
-    noise = jax.random.normal(jax.random.key(0), x.shape)
-    clipped = lambda x: jnp.sum(x.at[n + 2].get(mode='clip') * noise[0])  # noqa: E731
-    raised = lambda x: x[0].at[jnp.arange(2)].max(0.3 * x[1]) @ noise[0]  # noqa: E731
-    grads = [jax.grad(f)(x) for f in (clipped, raised)]
-    return fn(x), jax.grad(lambda x: jnp.sum(fn(x) * noise))(x), grads
-
-
-@pytest.mark.parametrize('fn', [with_loops, with_shapes, with_rules])
-@pytest.mark.parametrize('n', [0, 1, 2])
-def test_the_interpreter_computes_what_jax_does(fn: Any, n: int) -> None:
-    """In double precision, to twelve digits."""
-    x = np.array([[0.3, -0.7], [1.1, 0.2], [-0.4, 0.9]])
-    with jax.enable_x64(True):
-        got = interpreter.run(jax.make_jaxpr(fn)(x, n), [x, n])
-        expected = jax.tree.leaves(jax.jit(fn)(x, n))
-    for one, other in zip(got, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_the_interpreter_keeps_digits_that_a_dtype_does_not() -> None:
@@ -164,26 +92,6 @@ def test_rows_are_those_of_walks(
         rows.compare_rows(model, [1.0, 2.0])
 
 
-def test_the_twin_has_the_values_and_gradients_of_eval() -> None:
-    """Of results and metrics."""
-    model = jf.compile(tree())
-    params = model.init(jax.random.key(0))
-
-    def loss(params: Any) -> Any:
-        value, metrics = model.eval(TREE, params)
-        return 2 * value[0] - value[1] + 3 * sum(x.sum() for x in metrics['seen'])
-
-    twin = Twin(infer(model.block), params)
-    run = twin.evaluate(TREE)
-    value, metrics = model.eval(TREE, params)
-    np.testing.assert_allclose(run.value, value, atol=1e-5)
-    np.testing.assert_allclose(run.metrics['seen'], metrics['seen'], atol=1e-5)
-    weights = [(run.value, np.array([2.0, -1]))]
-    weights += [(row, np.array([3.0, 3])) for row in run.metrics['seen']]
-    (got,) = twin.gradients(run, weights)['layer']
-    np.testing.assert_allclose(got, jax.grad(loss)(params)['layer'], atol=1e-4)
-
-
 def test_the_twin_rounds_what_a_program_has_as_a_constant() -> None:
     """What a function makes of nothing, which the program holds in its dtype."""
     third = jf.Function(lambda: jnp.ones((), 'bfloat16') / 3)
@@ -210,13 +118,6 @@ def test_interpreted_and_compiled_programs_agree() -> None:
 
 
 # ---- cases ---------------------------------------------------------------------------
-
-
-def test_choices_make_the_same_case_again() -> None:
-    """What was drawn by a generator is drawn from the list."""
-    drawn = cases.fresh(5)
-    case = cases.make_case(drawn)
-    assert str(cases.make_case(cases.again(drawn.drawn))) == str(case)
 
 
 def blocks() -> dict[str, Any]:
