@@ -222,14 +222,6 @@ def test_one_hot_vectors_are_constants() -> None:
     assert [len(x.columns[0]) for x in corpus.graph.constants] == [0]
 
 
-def test_letters_that_are_none() -> None:
-    text = "expected one of the keys 'a', 'b', 'c'"
-    with pytest.raises(jf.InputError, match=text):
-        jf.compile(letters).schedule(['d'])
-    with pytest.raises(jf.InputError, match=text):
-        letters.eval('d')
-
-
 # ---- what they refuse ----------------------------------------------------------------
 
 REFUSED: list[tuple[Any, str]] = [

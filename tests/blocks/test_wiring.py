@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -110,36 +109,12 @@ def test_what_passes_its_input_on() -> None:
     )
 
 
-def test_metrics_are_read_by_nothing() -> None:
-    @jf.compose
-    def block(x: Any) -> Any:
-        y = numbers(x)
-        jf.Map(jf.Metric('seen'))(y)
-        return total(y)
-
-    model = jf.compile(block)
-    agree(model, {}, [[1, 2], [], [3]])
-    assert block.eval([1, 2])[1]['seen'] == [1, 2]
-
-
 def test_compositions_hold_compositions() -> None:
     inner = jf.compose(lambda a, b: (subtract(a, b), b))
     outer = jf.compose(
         lambda x: inner(number(x[0]), inner(number(x[1]), number(x[0]))[0])
     )
     check((outer, [(5, 3)], [(7.0, -2.0)]))
-
-
-def test_parameters_have_gradients() -> None:
-    layer = jf.Function(lambda w, x: w * x, init=lambda key: jnp.ones(()))
-
-    @jf.compose
-    def block(x: Any) -> Any:
-        y = layer(number(x))
-        return subtract(layer(y), exp(y))
-
-    model = jf.compile(block)
-    agree(model, model.init(jax.random.key(0)), [1, 2], forward=True)
 
 
 def test_long_compositions() -> None:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply` on a batch equals `eval` on its examples, in values and in gradients."""
+"""`apply` on a batch equals `eval` on its examples, in values and in gradients.
+
+Lazy functions equal what running them at once gives.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import flax.linen as nn
@@ -13,9 +17,13 @@ import pytest
 from agreement import agree, close
 from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
 from checking import observed
+from eagerly import eagerly
 from expressions import Expression, expressions
+from fuzz.lazies import check_lazy
+from fuzz.near import Mismatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy_programs import draw_examples, several
 from looped import in_loops
 
 import jfold as jf
@@ -234,16 +242,6 @@ def test_a_metric_at_every_node() -> None:
     assert counts.tolist() == [1, 17, 7, 39]
 
 
-def test_metrics_of_tuples_and_ints() -> None:
-    """With the results void, everything is in the metrics."""
-    fields = {'a': jf.Scalar('int32'), 'b': jf.Vector(2) >> nn.Dense(1)}
-    block = jf.Map(jf.Record(fields) >> jf.Metric('both')) >> jf.Void()
-    model = jf.compile(block)
-    item = {'a': 3, 'b': [1.0, 2.0]}
-    examples = [[item], [], [item, item]]
-    agree(model, model.init(jax.random.key(0)), examples)
-
-
 # ---- independence --------------------------------------------------------------------
 
 
@@ -263,3 +261,45 @@ def test_the_rest_of_a_batch_does_not_matter() -> None:
     alone = [grad(params, model.schedule([tree])) for tree in trees]
     close(values, jnp.concatenate([v for _, v in alone]), 1e-6)
     close(together, jax.tree.map(lambda *x: sum(x), *[g for g, _ in alone]), 1e-6)
+
+
+# ---- lazy functions ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_drawn_lazy_programs(seed: int) -> None:
+    tally = Counter[str]()
+    check_lazy((seed, 7), tally)
+    assert tally['lazy'] == 1
+
+
+def test_a_wrong_lazy_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jfold.language import lazy_recording as module
+
+    call = module.Recording.call
+
+    def swapped(self, block, arguments):  # type: ignore[no-untyped-def]
+        is_cell = getattr(block, 'name', None) == 'cell'
+        return call(self, block, arguments[::-1] if is_cell else arguments)
+
+    monkeypatch.setattr(module.Recording, 'call', swapped)
+    with pytest.raises(Mismatch, match='lazy value'):
+        for seed in range(20):
+            check_lazy((seed, 3), Counter())
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_drawn_lazy_programs_with_lists_and_dicts(seed: int) -> None:
+    """The twin of their expression, too, is what they are run at once."""
+    rng = np.random.default_rng(100 + seed)
+    examples = [draw_examples(rng, int(rng.integers(1, 4)), 8) for _ in range(4)]
+    model = jf.compile(several, like=examples)
+    params = model.init(jax.random.key(seed))
+    for example in examples:
+        value = model.eval(example, params)
+        value = value[0] if model.program.metric_results else value
+        expected, _ = eagerly(several, example, params)
+        assert jax.tree.structure(value) == jax.tree.structure(expected)
+        for x, y in zip(*map(jax.tree.leaves, (value, expected)), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    agree(model, params, examples)
