@@ -28,13 +28,8 @@ def test_zip_ends_with_the_shortest() -> None:
     pairs = jf.Record((numbers, numbers, jf.Map(jf.Identity())))
     weighted = jf.ZipWith(jf.Record((jf.Identity(), jf.Identity(), number)))
     product = pairs >> weighted >> jf.Map(lambda a, b, c: a * b + c) >> total
-    check(
-        (
-            product,
-            [([1, 2, 3], [4, 5], 'x' * 0), ([1, 2], [3, 4], [5, 6]), ([], [1], [2])],
-            [0.0, 22.0, 0.0],
-        )
-    )
+    data = [([1, 2, 3], [4, 5], ''), ([1, 2], [3, 4], [5, 6]), ([], [1], [2])]
+    check((product, data, [0.0, 22.0, 0.0]))
 
 
 def test_zip_of_one_and_of_the_same() -> None:
@@ -86,16 +81,10 @@ def test_a_repetition_runs_its_map_once() -> None:
 
 
 def test_repetitions_pass_choices_and_declarations() -> None:
-    chosen = jf.OneOf(
-        jf.GetItem('kind'),
-        {
-            'a': jf.GetItem('x') >> number >> jf.Broadcast(),
-            'b': jf.GetItem('x')
-            >> jf.AllOf(number, number)
-            >> jnp.add
-            >> jf.Broadcast(),
-        },
-    )
+    x, repeated = jf.GetItem('x'), jf.Broadcast()
+    double = x >> jf.AllOf(number, number) >> jnp.add
+    cases = {'a': x >> number >> repeated, 'b': double >> repeated}
+    chosen = jf.OneOf(jf.GetItem('kind'), cases)
     again = jf.ForwardDeclaration()
     again.resolve_to(chosen)
     rows = jf.Record([('items', numbers), ('by', again())])
@@ -111,13 +100,8 @@ def test_repetitions_pass_choices_and_declarations() -> None:
 def test_sequences_of_sequences_are_repeated() -> None:
     lists = jf.Record((jf.Map(number), jf.Map(number) >> jf.Broadcast()))
     sums = jf.Record((jf.Identity(), total)) >> jnp.multiply
-    check(
-        (
-            lists >> jf.ZipWith(sums) >> total,
-            [([1, 2], [3, 4]), ([], [1]), ([5], [])],
-            [21.0, 0.0, 0.0],
-        )
-    )
+    data = [([1, 2], [3, 4]), ([], [1]), ([5], [])]
+    check((lists >> jf.ZipWith(sums) >> total, data, [21.0, 0.0, 0.0]))
 
 
 def test_children_of_a_recursion_are_zipped() -> None:
@@ -137,6 +121,7 @@ def test_children_of_a_recursion_are_zipped() -> None:
 def test_windows() -> None:
     steps = [numbers >> jf.NGrams(n) >> jf.Length() for n in (1, 2, 3)]
     weighted = numbers >> jf.NGrams(3) >> jf.Map(lambda a, b, c: a - 2 * b + 3 * c)
+    three = jf.AllOf(number, number, number)
     check(
         *[
             (each, [[1, 2, 3, 4], [], [5], [6, 7]], [4 - n, 0.0, n < 1, max(2 - n, 0)])
@@ -144,14 +129,7 @@ def test_windows() -> None:
         ],
         (weighted >> total, [[1, 2, 4, 9], []], [30.0, 0.0]),
         (jf.NGrams(2) >> jf.Length(), ['abc', (1,), []], [2.0, 0.0, 0.0]),
-        (
-            jf.AllOf(number, number, number)
-            >> jf.NGrams(2)
-            >> jf.Map(jnp.add)
-            >> total,
-            [2],
-            [8.0],
-        ),
+        (three >> jf.NGrams(2) >> jf.Map(jnp.add) >> total, [2], [8.0]),
     )
 
 

@@ -28,25 +28,17 @@ import jfold as jf
 
 
 def test_tensor() -> None:
-    half, byte = np.float16, np.uint8
+    half, byte, narrow = np.float16, np.uint8, jnp.bfloat16
     check(
         (number, [3, 2.5, True, np.int8(4)], [np.float32(x) for x in (3, 2.5, 1, 4)]),
-        (
-            whole,
-            [3, 4.0, np.array(5), jnp.int32(6)],
-            [np.int32(x) for x in range(3, 7)],
-        ),
+        (whole, [3, 4.0, np.array(5), jnp.int32(6)], [*np.int32([3, 4, 5, 6])]),
         (jf.Scalar('bool'), [True, 0, 1.0], [np.True_, np.False_, np.True_]),
         (jf.Scalar('complex64'), [1, 2j], [np.complex64(1), np.complex64(2j)]),
         (jf.Vector(2), [[1, 2], (3, 4.5), np.ones(2)], [[1, 2], [3, 4.5], [1, 1]]),
         (jf.Vector(0), [[], ()], [np.zeros(0, np.float32)] * 2),
         (jf.Tensor((1, 2), 'float16'), [[[1, 2]]], [np.array([[1, 2]], half)]),
         (jf.Tensor([2, 1], byte), [[[1], [255]]], [np.array([[1], [255]], byte)]),
-        (
-            jf.Scalar(jnp.bfloat16),
-            [0.125, 256],
-            [jnp.bfloat16(0.125), jnp.bfloat16(256)],
-        ),
+        (jf.Scalar(narrow), [0.125, 256], [narrow(0.125), narrow(256)]),
         (number, [float('inf'), -np.inf, float('nan')], [np.inf, -np.inf, np.nan]),
     )
 
@@ -118,26 +110,20 @@ def test_identity_and_pipe() -> None:
 
 
 def test_either_side_of_a_pipe_may_be_convertible() -> None:
+    both = number >> jf.AllOf(jnp.negative, jf.Identity())
     check(
         ({'b': number, 'a': number} >> subtract, [{'a': 5, 'b': 3}], [-2.0]),
         ([number, number] >> subtract, [(5, 3)], [2.0]),
         ((number, number) >> subtract, [(5, 3)], [2.0]),
         (number >> jnp.negative, [1], [-1.0]),
-        (
-            number >> jf.AllOf(jnp.negative, jf.Identity()) >> [jnp.negative, jnp.abs],
-            [1],
-            [(1.0, 1.0)],
-        ),
+        (both >> [jnp.negative, jnp.abs], [1], [(1.0, 1.0)]),
         (jnp.ones(2) >> jf.Identity(), [0], [[1, 1]]),
     )
+    text = 'expected a block, a callable, an array, or'
     for wrong in (3, 3.0, True, None, 'x'):
-        with pytest.raises(
-            TypeError, match='expected a block, a callable, an array, or'
-        ):
+        with pytest.raises(TypeError, match=text):
             number >> wrong
-        with pytest.raises(
-            TypeError, match='expected a block, a callable, an array, or'
-        ):
+        with pytest.raises(TypeError, match=text):
             wrong >> number
 
 
@@ -161,12 +147,9 @@ def test_a_record_is_in_the_order_in_which_it_is_written() -> None:
 
 
 def test_records_in_records() -> None:
+    inner = {'y': number, 'x': (number, number)}
     check(
-        (
-            {'a': {'y': number, 'x': (number, number)}},
-            [{'a': {'x': (1, 2), 'y': 3}}],
-            [((3.0, (1.0, 2.0)),)],
-        ),
+        ({'a': inner}, [{'a': {'x': (1, 2), 'y': 3}}], [((3.0, (1.0, 2.0)),)]),
         ({'a': number, 'b': jf.Record(())}, [{'a': 1, 'b': 2}], [(1.0, ())]),
     )
 
@@ -205,19 +188,11 @@ def test_records_of_every_kind_of_object() -> None:
 
 
 def test_records_of_typed_tuples() -> None:
-    pair = (number, number)
+    pair, as_is = (number, number), jf.Identity()
     check(
-        (pair >> jf.Record((jnp.negative, jf.Identity())), [(1, 2)], [(-1.0, 2.0)]),
-        (
-            pair >> jf.Record({1: jnp.negative, 0: jf.Identity()}),
-            [(1, 2)],
-            [(-2.0, 1.0)],
-        ),
-        (
-            pair >> jf.Record([(1, jnp.negative), (0, jf.Identity())]),
-            [(1, 2)],
-            [(-2.0, 1.0)],
-        ),
+        (pair >> jf.Record((jnp.negative, as_is)), [(1, 2)], [(-1.0, 2.0)]),
+        (pair >> jf.Record({1: jnp.negative, 0: as_is}), [(1, 2)], [(-2.0, 1.0)]),
+        (pair >> jf.Record([(1, jnp.negative), (0, as_is)]), [(1, 2)], [(-2.0, 1.0)]),
         (pair >> jf.Record({-1: jf.Identity()}), [(1, 2)], [(2.0,)]),
     )
 
@@ -226,6 +201,7 @@ def test_constants_anywhere() -> None:
     zero, one = jf.Zeros([]), jf.FromTensor(np.float32(1))
     pick = {'a': number, 'b': one, 'c': zero >> jnp.cos}
     cases = {'one': one, 'zero': zero, 'both': (zero, one) >> add}
+    negated = jf.Record(((jnp.negative, jf.Identity()), number))
     check(
         (jf.Record(pick), [{'a': 5}], [(5.0, 1.0, 1.0)]),
         ((zero, (one, zero)), [{}, 7], [(0.0, (1.0, 0.0))] * 2),
@@ -234,14 +210,7 @@ def test_constants_anywhere() -> None:
         (jf.OneOf(str, cases | {'x': jf.InputTransform(len) >> number}), ['x'], [1.0]),
         (numbers >> jf.Map(one) >> jf.Sum(), [[4, 5, 6], []], [3.0, 0.0]),
         (jf.Fold((jf.Identity(), number) >> add, one >> jnp.negative), [[4]], [3.0]),
-        (
-            jf.Fold(
-                jf.Record(((jnp.negative, jf.Identity()), number)) >> jf.GetItem(0),
-                (one, zero),
-            ),
-            [[4]],
-            [(-1.0, 0.0)],
-        ),
+        (jf.Fold(negated >> jf.GetItem(0), (one, zero)), [[4]], [(-1.0, 0.0)]),
     )
 
 
@@ -257,16 +226,12 @@ def test_all_of() -> None:
 
 def test_blocks_are_reused_anywhere() -> None:
     shared = number >> jnp.negative
-    twice = jf.AllOf(shared, shared) >> add
+    twice, zero = jf.AllOf(shared, shared) >> add, jf.Zeros([])
     check(
         (shared, [1], [-1.0]),
         (twice, [1], [-2.0]),
-        (
-            jf.Map(twice) >> jf.Reduce(add, shared_zero := jf.Zeros([])),
-            [[1, 2]],
-            [-6.0],
-        ),
-        ((twice, shared, shared_zero), [(1, 2, 0)], [(-2.0, -2.0, 0.0)]),
+        (jf.Map(twice) >> jf.Reduce(add, zero), [[1, 2]], [-6.0]),
+        ((twice, shared, zero), [(1, 2, 0)], [(-2.0, -2.0, 0.0)]),
     )
     assert jf.compile((twice, shared)).program.layers[0].name == 'negative'
     assert len(jf.compile((twice, shared)).program.operations) == 2

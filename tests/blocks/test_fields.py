@@ -114,14 +114,11 @@ def test_names_go_with_the_value() -> None:
     zeros = jf.Zeros(([], []))
     cases = jf.OneOf(jf.GetItem('k'), {1: zeros, 0: ONE})
     apart = {'left': numbers, 'center': numbers}
+    zipped = apart >> jf.ZipWith(turned) >> jf.Sum()
     three = jf.Record({'left': number, 'center': number, 'k': number})
     check(
         (jf.Map(ONE) >> jf.Map(turned) >> jf.Sum(), [[DATA, DATA]], [-18.0]),
-        (
-            apart >> jf.ZipWith(turned) >> jf.Sum(),
-            [{'left': [1], 'center': [10]}],
-            [-9],
-        ),
+        (zipped, [{'left': [1], 'center': [10]}], [-9]),
         (tree() >> turned, [[[DATA]]], [-9.0]),
         (cases >> turned, [DATA], [-9.0]),
         (jf.Optional(ONE) >> turned, [DATA], [-9.0]),
@@ -255,11 +252,7 @@ def test_fields_that_data_lack() -> None:
     check(
         (jf.Record({'x': number, 'y': maybe}), [{'x': 1}], [(1.0, 4.0)]),
         (jf.Record({'y': maybe >> jnp.negative}), [{}, {'y': 2}], [(-4.0,), (-2.0,)]),
-        (
-            jf.Record((number, maybe)),
-            [(1,), [2, None], (3, 5)],
-            [(1, 4), (2, 4), (3, 5)],
-        ),
+        ((number, maybe), [(1,), [2, None], (3, 5)], [(1, 4), (2, 4), (3, 5)]),
         (jf.Record({'left': maybe, 'z': maybe}), [Node(2, 3)], [(2.0, 4.0)]),
     )
 
@@ -277,20 +270,13 @@ def test_other_keys() -> None:
     """`OneOf` has a case for them, which may be that of a key too."""
     size = jf.GetItem('size') >> number
     kind, zero = jf.GetItem('kind', default='none'), jf.Zeros([])
+    by_kind = jf.OneOf(kind, {'box': size, 'none': zero}, default=zero)
+    first, second = jf.GetItem(0), jf.GetItem(1)
+    by_place = jf.OneOf(first, (number,), second, default=number >> jnp.negative)
     check(
         (jf.OneOf(type, {int: number}, default=zero), [1, 'a', None], [1.0, 0.0, 0.0]),
-        (
-            jf.OneOf(kind, {'box': size, 'none': zero}, default=zero),
-            [{}, {'kind': 'box', 'size': 2}, {'kind': 'x'}],
-            [0.0, 2.0, 0.0],
-        ),
-        (
-            jf.OneOf(
-                jf.GetItem(0), (number,), jf.GetItem(1), default=number >> jnp.negative
-            ),
-            [(0, 2), (-1, 3), (1, 4)],
-            [2.0, 3.0, -4.0],
-        ),
+        (by_kind, [{}, {'kind': 'box', 'size': 2}, {'kind': 'x'}], [0.0, 2.0, 0.0]),
+        (by_place, [(0, 2), (-1, 3), (1, 4)], [2.0, 3.0, -4.0]),
         (jf.OneOf(len, {0: zero}, default=numbers >> jf.Sum()), [[], [1, 2]], [0, 3.0]),
     )
 

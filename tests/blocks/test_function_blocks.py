@@ -21,14 +21,10 @@ def test_functions_of_one_example() -> None:
     def mixed(a: Any, b: Any) -> Any:
         return (a * 2, [b[0] + a, b[1]]), jnp.stack([a, a])
 
-    pair = (number, (jf.Vector(2), whole))
+    pair, first = (number, (jf.Vector(2), whole)), (2.0, ([2, 3], 3))
     check(
         (number >> jnp.negative, [1, 2], [-1.0, -2.0]),
-        (
-            pair >> jf.Function(mixed),
-            [(1, ([1, 2], 3))],
-            [((2.0, ([2, 3], 3)), [1, 1])],
-        ),
+        (pair >> jf.Function(mixed), [(1, ([1, 2], 3))], [(first, [1, 1])]),
         (number >> (lambda x: (x, 1, 2.5)), [4], [(4.0, np.int32(1), np.float32(2.5))]),
         (jf.Vector(3) >> (lambda x: x[::-1]), [[1, 2, 3]], [[3, 2, 1]]),
         (jf.Record(()) >> (lambda: jnp.ones(2)), [0], [[1, 1]]),
@@ -64,16 +60,13 @@ def test_learned_constants() -> None:
         return jnp.arange(3.0)
 
     learned = jf.Void() >> jf.Function(lambda p: p, start, name='start')
-    vector = jf.Vector(3)
+    vector, lists = jf.Vector(3), [[], [[1, 1, 1]]]
+    sums = jf.Map(vector) >> jf.Fold(add, learned)
     check(
         (learned, [0, 0], [[0, 1, 2]] * 2),
         ({'x': vector, 'w': learned} >> add, [{'x': [1, 1, 1]}], [[1, 2, 3]]),
-        (
-            jf.Map(vector) >> jf.Fold(add, learned),
-            [[], [[1, 1, 1]]],
-            [[0, 1, 2], [1, 2, 3]],
-        ),
-        (jf.Map(vector) >> jf.Max(learned), [[], [[1, 1, 1]]], [[0, 1, 2], [1, 1, 1]]),
+        (sums, lists, [[0, 1, 2], [1, 2, 3]]),
+        (jf.Map(vector) >> jf.Max(learned), lists, [[0, 1, 2], [1, 1, 1]]),
     )
 
 

@@ -53,7 +53,7 @@ NOT_HERE = {'SerializedMessageToTree', 'FractalNet', 'ScopedLayer'}
 scaled = jf.Function(operator.mul, lambda key: jnp.ones(()), name='scaled')
 number = jf.Scalar() >> scaled
 numbers = jf.Map(number)
-whole = jf.Scalar('int32')
+integer = jf.Scalar('int32')
 plus = jf.Record((jf.Identity(), number)) >> add  # of a state and an item
 pairs = jf.Record((number, number))
 lists = jf.Record((numbers, numbers))
@@ -123,7 +123,7 @@ COMPOSITION: Cases = {
     'Void': (jf.AllOf(number >> jf.Void(), number), [(3, (None, 3.0))]),
     'Pipe': (jf.Pipe(number, scaled, jf.Identity()), [(2, 2.0), (0, 0.0)]),
     'Record': (
-        jf.Record({'b': number, 'a': whole}),
+        jf.Record({'b': number, 'a': integer}),
         [
             ({'a': 1, 'b': 2, 'c': 3}, (2.0, np.int32(1))),
             (OrderedDict(b=0, a=1), (0.0, np.int32(1))),
@@ -151,7 +151,7 @@ COMPOSITION: Cases = {
         [([0, 0], vector(0, 0, 0))],
     ),
     'Embedding': (
-        whole >> jf.layers.Embed(2, 1, table=[[5.0], [7.0]], outside='modulo'),
+        integer >> jf.layers.Embed(2, 1, table=[[5.0], [7.0]], outside='modulo'),
         [(k, vector(x)) for k, x in ((0, 5), (1, 7), (3, 7), (-1, 7))],
     ),
 }
@@ -234,7 +234,7 @@ TYPES: dict[tuple[str, str], list[jf.Block]] = {
         jf.OneOf(jf.GetItem(0), (number,), pre_block=jf.GetItem(1)),
     ],
     ('None', '(float32[], float32[])'): [wired],
-    ('None', '(float32[], int32[])'): [jf.Record({'b': number, 'a': whole})],
+    ('None', '(float32[], int32[])'): [jf.Record({'b': number, 'a': integer})],
     ('None', '[float32[]]'): [numbers],
     ('None', '[object ...]'): [jf.Broadcast()],
     ('None', '[(object, object)]'): [jf.NGrams(2)],
@@ -259,8 +259,8 @@ def test_the_way_from_fold_has_every_name() -> None:
 @pytest.mark.parametrize('types', TYPES, ids=' to '.join)
 def test_types(types: tuple[str, str]) -> None:
     blocks = TYPES[types]
-    found = [(x, str(x.input_type), str(x.output_type)) for x in blocks]
-    assert found == [(x, *types) for x in blocks]
+    printed = [(x, str(x.input_type), str(x.output_type)) for x in blocks]
+    assert printed == [(x, *types) for x in blocks]
 
 
 @pytest.mark.parametrize('name', ROWS)
@@ -276,9 +276,9 @@ def test_values(name: str) -> None:
 )
 def test_compiled_values_and_gradients_are_those_of_the_twin(family: Cases) -> None:
     model = jf.compile(jf.Record(tuple(block for block, _ in family.values())))
-    given = [[x for x, _ in values] for _, values in family.values()]
-    size = max(map(len, given))
-    columns = [list(itertools.islice(itertools.cycle(x), size)) for x in given]
+    examples = [[x for x, _ in values] for _, values in family.values()]
+    size = max(map(len, examples))
+    columns = [list(itertools.islice(itertools.cycle(x), size)) for x in examples]
     batch = list(zip(*columns, strict=True))
     agree(model, model.init(jax.random.key(0)), batch, forward=True)
 
@@ -384,7 +384,7 @@ def test_what_compile_refuses(block: jf.Block, message: str) -> None:
             "Length('int8')",
         ),
         (
-            jf.Map(whole) >> jf.Length('bool'),
+            jf.Map(integer) >> jf.Length('bool'),
             [1, 2],
             'expected bool[], got the length 2, which bool cannot hold; in '
             "Pipe[1].Length('bool')",

@@ -38,30 +38,19 @@ def test_one_of() -> None:
     negated = number >> jnp.negative
     first, rest = jf.GetItem(0), jf.GetItem(1)
     by_color = [(Color.RED, negated), (Color.BLUE, number)]
+    colors = [(Color.RED, 1), (Color.BLUE, 2)]
     by_type = {int: number, list: numbers >> jf.Sum()}
+    by_sign = {True: number, False: negated}
+    one_key = [('a', number), ('a', negated)]
     check(
-        (
-            jf.OneOf(lambda x: x > 0, {True: number, False: negated}),
-            [1, -2],
-            [1.0, 2.0],
-        ),
-        (jf.OneOf(lambda x: int(x > 0), {True: number, False: negated}), [-2], [2.0]),
+        (jf.OneOf(lambda x: x > 0, by_sign), [1, -2], [1.0, 2.0]),
+        (jf.OneOf(lambda x: int(x > 0), by_sign), [-2], [2.0]),
         (jf.OneOf(lambda x: x > 0, {1: number, 0: negated}), [1, -2], [1.0, 2.0]),
         (jf.OneOf(lambda x: np.bool_(x > 0), (negated, number)), [1, -2], [1.0, 2.0]),
         (jf.OneOf(type, by_type), [1, [1, 2]], [1.0, 3.0]),
-        (
-            jf.OneOf(first, by_color, rest),
-            [(Color.RED, 1), (Color.BLUE, 2)],
-            [-1.0, 2.0],
-        ),
+        (jf.OneOf(first, by_color, rest), colors, [-1.0, 2.0]),
         (jf.OneOf(first, [number, negated], rest), [(0, 1), (1, 1)], [1.0, -1.0]),
-        (
-            jf.OneOf(
-                lambda x: x, [('a', number), ('a', negated)], jf.InputTransform(ord)
-            ),
-            ['a'],
-            [-97.0],
-        ),
+        (jf.OneOf(lambda x: x, one_key, jf.InputTransform(ord)), ['a'], [-97.0]),
         (jf.OneOf(str, {'1': number}), [1], [1.0]),
     )
 
@@ -71,32 +60,24 @@ def test_one_of_a_key_block_on_typed_data() -> None:
     flipped = jf.OneOf(
         jf.GetItem(0), {'+': jf.Identity(), '-': jnp.negative}, jf.GetItem(1)
     )
-    whole_pair = {'+': jf.GetItem(1), '-': jf.GetItem(1) >> jnp.negative}
+    of_pair = {'+': jf.GetItem(1), '-': jf.GetItem(1) >> jnp.negative}
+    data, expected = [('+', 1), ('-', 2)], [1.0, -2.0]
     check(
-        (pair >> flipped, [('+', 1), ('-', 2)], [1.0, -2.0]),
-        (
-            pair >> jf.OneOf(jf.GetItem(0), whole_pair),
-            [('+', 1), ('-', 2)],
-            [1.0, -2.0],
-        ),
+        (pair >> flipped, data, expected),
+        (pair >> jf.OneOf(jf.GetItem(0), of_pair), data, expected),
     )
 
 
 def test_one_of_gives_tuples_and_sequences() -> None:
     cases = {'pair': jf.AllOf(jf.Length(), jf.Zeros(2)), 'none': jf.Zeros(([], 2))}
     lists = {'some': jf.GetItem(1) >> numbers, 'none': jf.Zeros(jf.SequenceType([]))}
+    pairs = [(4.0, [0, 0]), (0.0, [0, 0])]
+    folded = jf.OneOf(jf.GetItem(0), lists)
+    folded >>= jf.Fold(lambda s, x: 2 * s + x, jf.Zeros([]))
+    data = [('some', [1, 2]), ('none',), ('some', []), ('some', [3])]
     check(
-        (
-            jf.OneOf(lambda x: x, cases),
-            ['pair', 'none'],
-            [(4.0, [0, 0]), (0.0, [0, 0])],
-        ),
-        (
-            jf.OneOf(jf.GetItem(0), lists)
-            >> jf.Fold(lambda s, x: 2 * s + x, jf.Zeros([])),
-            [('some', [1, 2]), ('none',), ('some', []), ('some', [3])],
-            [4.0, 0.0, 0.0, 3.0],
-        ),
+        (jf.OneOf(lambda x: x, cases), ['pair', 'none'], pairs),
+        (folded, data, [4.0, 0.0, 0.0, 3.0]),
     )
 
 
@@ -193,13 +174,10 @@ def test_map_takes_whatever_is_iterable() -> None:
         [],
     ]
     rows = jf.Map(jf.Vector(2)) >> jf.Sum()
+    letters = jf.Map(jf.InputTransform(ord) >> number) >> jf.Sum()
     check(
         (total, lists, [3.0] * 5 + [11.0, 0.0]),
-        (
-            jf.Map(jf.InputTransform(ord) >> number) >> jf.Sum(),
-            ['ab', ''],
-            [195.0, 0.0],
-        ),
+        (letters, ['ab', ''], [195.0, 0.0]),
         (rows, [np.arange(4).reshape(2, 2), [[1, 2]]], [[2, 4], [1, 2]]),
         (jf.Map(jf.Map(number) >> jf.Sum()) >> jf.Sum(), [[[1], [], [2, 3]]], [6.0]),
         (numbers >> jf.Map(jnp.negative) >> jf.Sum(), [[1, 2]], [-3.0]),
@@ -219,12 +197,9 @@ def test_a_length_that_lies_is_not_believed() -> None:
 
 def test_map_over_objects_made_by_map() -> None:
     halves = jf.Map(jf.AllOf(jf.InputTransform(abs), jf.Identity()))
+    sums = jf.Map(jf.InputTransform(sum) >> number) >> jf.Sum()
     check(
-        (
-            halves >> jf.Map(jf.InputTransform(sum) >> number) >> jf.Sum(),
-            [[-1, 2]],
-            [4.0],
-        ),
+        (halves >> sums, [[-1, 2]], [4.0]),
         (halves >> jf.Map((number, number) >> subtract) >> jf.Sum(), [[-1, 2]], [2.0]),
         (halves >> jf.InputTransform(len) >> number, [[-1, 2]], [2.0]),
     )
@@ -234,16 +209,12 @@ def test_fold_combines_state_and_item() -> None:
     def step(state: Any, item: Any) -> Any:
         return 10 * state + item
 
-    start = jf.FromTensor(np.float32(7))
+    start, zero = jf.FromTensor(np.float32(7)), jf.Zeros([])
     typed = (number, number, number) >> jf.Fold(step, jf.Zeros([]))
     count = jf.Fold(jf.GetItem(0) >> (lambda n: n + 1), jf.Zeros('int32'))
     to_vector = jf.Fold(jf.Record((jf.Identity(), number)) >> add, jf.Zeros(2))
     check(
-        (
-            numbers >> jf.Fold(step, jf.Zeros([])),
-            [[1, 2, 3], [4], []],
-            [123.0, 4.0, 0.0],
-        ),
+        (numbers >> jf.Fold(step, zero), [[1, 2, 3], [4], []], [123.0, 4.0, 0.0]),
         (numbers >> jf.Fold(step, start), [[1, 2], []], [712.0, 7.0]),
         (jf.Fold((jf.Identity(), number) >> jf.Function(step), start), [(1,)], [71.0]),
         (typed, [(1, 2, 3)], [123.0]),
@@ -258,13 +229,8 @@ def test_fold_with_a_tuple_as_state() -> None:
         low, high = state
         return jnp.minimum(low, item), jnp.maximum(high, item)
 
-    check(
-        (
-            numbers >> jf.Fold(step, jf.Zeros(([], []))),
-            [[3, -2, 1], []],
-            [(-2.0, 3.0), (0.0, 0.0)],
-        ),
-    )
+    both = numbers >> jf.Fold(step, jf.Zeros(([], [])))
+    check((both, [[3, -2, 1], []], [(-2.0, 3.0), (0.0, 0.0)]))
 
 
 def test_a_fold_inside_a_fold() -> None:
@@ -286,13 +252,10 @@ def test_reduce_of_one_and_of_none() -> None:
     never = jf.Reduce(lambda a, b: a * 0, jf.FromTensor(np.float32(5)))
     pairs = jf.Map((number, jf.Vector(2)))
     both = jf.Reduce(lambda a, b: (a[0] + b[0], a[1] * b[1]))
+    two = [(1, [2, 3]), (1, [4, 5])]
     check(
         (numbers >> never, [[3], []], [3.0, 5.0]),
-        (
-            pairs >> both,
-            [[(1, [2, 3]), (1, [4, 5])], []],
-            [(2.0, [8, 15]), (0.0, [0, 0])],
-        ),
+        (pairs >> both, [two, []], [(2.0, [8, 15]), (0.0, [0, 0])]),
         (jf.Map(jf.Vector(2)) >> jf.Sum(), [[], [[1, 2]]], [[0, 0], [1, 2]]),
     )
 

@@ -68,11 +68,7 @@ def test_parameters_are_the_items_of_a_tuple() -> None:
 
     typed = jf.AllOf(number, number >> exp) >> jf.compose(subtracted)
     unused = jf.compose(lambda a, b: number(a))
-    check(
-        (block, [(5, 3)], [2.0]),
-        (typed, [0], [-1.0]),
-        (unused, [(5, 3)], [5.0]),
-    )
+    check((block, [(5, 3)], [2.0]), (typed, [0], [-1.0]), (unused, [(5, 3)], [5.0]))
     with pytest.raises(jf.InputError, match=r'expected 2 items, got 3 in \(1, 2, 3\)'):
         jf.compile(block).schedule([(1, 2, 3)])
 
@@ -93,18 +89,11 @@ def test_what_passes_its_input_on() -> None:
     same = jf.compose(lambda x: x)
     both = jf.compose(lambda x: (x, (number(x),)))
     sink = jf.compose(lambda x: None)
+    items = jf.AllOf(jf.GetItem(0) >> number, jf.GetItem(1))
     check(
         (same >> number, [2], [2.0]),
-        (
-            both >> jf.AllOf(jf.GetItem(0) >> number, jf.GetItem(1)),
-            [2],
-            [(2.0, (2.0,))],
-        ),
-        (
-            jf.Record({'a': number, 'b': same >> number}),
-            [{'a': 1, 'b': 2}],
-            [(1.0, 2.0)],
-        ),
+        (both >> items, [2], [(2.0, (2.0,))]),
+        ({'a': number, 'b': same >> number}, [{'a': 1, 'b': 2}], [(1.0, 2.0)]),
         (jf.AllOf(sink, number), [3], [(None, 3.0)]),
     )
 
@@ -249,10 +238,7 @@ def test_items_whose_number_is_known() -> None:
         inner, _ = jf.compose(lambda x: (x, x))(second)
         return first - right * inner
 
-    check(
-        (jf.compose(last), [[2, 3]], [6.0]),
-        (jf.compose(both), [(0, 2)], [1.0]),
-    )
+    check((jf.compose(last), [[2, 3]], [6.0]), (jf.compose(both), [(0, 2)], [1.0]))
 
 
 WHAT = "<what Scalar('float32') gives>: expected "
