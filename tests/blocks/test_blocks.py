@@ -347,6 +347,9 @@ SHOWN: list[tuple[Any, str]] = [
     (jf.Min(jf.Zeros([])), 'Min(default=Zeros(float32[]))'),
     (jf.Reduce(jnp.tanh, associative=True), 'Reduce(Function(tanh), associative=True)'),
     (jf.Length('int32'), "Length('int32')"),
+    (jf.Chain(), 'Chain()'),
+    (jf.Padded(3), 'Padded(3)'),
+    (jf.Stack(3), 'Padded(3) >> Function(stack)'),
     (
         jf.Mean(),
         "AllOf(Map(Function(as_inexact)) >> Sum(), Length('float32')) >> "

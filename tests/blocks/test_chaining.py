@@ -277,9 +277,3 @@ def test_objects_have_no_zeros() -> None:
         jf.Map(jf.Identity()) >> jf.Padded(2) >> jf.GetItem(0) >> number,
         'Pipe[1].Padded(2): expected items of tensors, which have zeros, got object',
     )
-
-
-def test_how_they_print() -> None:
-    assert repr(jf.Chain()) == 'Chain()'
-    assert repr(jf.Padded(3)) == 'Padded(3)'
-    assert repr(jf.Stack(3)) == 'Padded(3) >> Function(stack)'
