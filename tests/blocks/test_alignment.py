@@ -155,10 +155,14 @@ def test_an_item_by_an_index_in_the_data() -> None:
 @pytest.mark.parametrize(
     ('index', 'text'),
     [
-        (3, 'expected an item 3, got a sequence of length 2'),
+        (3, 'expected an item 3, got a sequence of length 2; in Pipe[1].Nth()'),
         (-3, 'expected an item -3, got a sequence of length 2'),
         (10**30, f'expected an item {10**30}, got a sequence of length 2'),
-        (1.0, 'expected an int, the index, got 1.0'),
+        (
+            1.0,
+            "expected an int, the index, got 1.0: TypeError: 'float' object cannot be "
+            'interpreted as an integer; in Pipe[1].Nth()',
+        ),
         ('1', "expected an int, the index, got '1'"),
     ],
 )

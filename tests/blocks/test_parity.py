@@ -293,6 +293,12 @@ def test_compiled_values_and_gradients_are_those_of_the_twin(family: Cases) -> N
             'alone',
         ),
         (
+            jf.Scalar() >> jf.layers.FC(3),
+            'Pipe[1].Function(fc): expected to run on inputs (float32[]), got '
+            'TypeError: expected a vector of floats, got float32[]; read it by '
+            '`Vector(1)`, or make it one by `x[None]`',
+        ),
+        (
             jf.Composition(),
             'Composition(): expected a result of tensors, or a Metric, got void; end '
             'with tensors, or collect them by a Metric',
