@@ -343,6 +343,17 @@ def test_compiled_values_and_gradients_are_those_of_the_twin(family: Cases) -> N
             'void; use Zeros or FromTensor where nothing is read',
         ),
         (
+            number >> jf.Broadcast(),
+            "Scalar('float32') >> Function(scaled) >> Broadcast(): expected a result "
+            'of tensors, in tuples and sequences, got [float32[] ...]; put it beside '
+            'a sequence, by ZipWith',
+        ),
+        (
+            number >> jf.Broadcast() >> jf.Length(),
+            "Pipe[3].Length('float32'): expected a sequence, a tuple or an object, got "
+            '[float32[] ...]; put it beside a sequence, by ZipWith',
+        ),
+        (
             number >> jf.Broadcast() >> jf.Sum(),
             'Pipe[3].Sum(): expected a sequence, a non-empty tuple of one type, or an '
             'object, got [float32[] ...]; put it beside a sequence, by ZipWith',
@@ -350,6 +361,10 @@ def test_compiled_values_and_gradients_are_those_of_the_twin(family: Cases) -> N
         (
             number >> jf.Zip(),
             'Pipe[2].Zip(): expected a tuple of sequences, got float32[]',
+        ),
+        (
+            numbers >> jf.ZipWith(subtract),
+            'Pipe[1].Zip(): expected a tuple of sequences, got [float32[]]',
         ),
         (
             mixed >> jf.Zip(),

@@ -98,6 +98,18 @@ def test_what_passes_its_input_on() -> None:
     )
 
 
+def test_metrics_are_read_by_nothing() -> None:
+    @jf.compose
+    def block(x: Any) -> Any:
+        y = numbers(x)
+        jf.Map(jf.Metric('seen'))(y)
+        return total(y)
+
+    model = jf.compile(block)
+    agree(model, {}, [[1, 2], [], [3]])
+    assert block.eval([1, 2])[1]['seen'] == [1, 2]
+
+
 def test_compositions_hold_compositions() -> None:
     inner = jf.compose(lambda a, b: (subtract(a, b), b))
     outer = jf.compose(
