@@ -29,6 +29,12 @@ def cases_of_tuples(count: int) -> jf.OneOf:
     return jf.OneOf(abs, [(n, jf.Record(pair)) for n in range(count)])
 
 
+def cases_of_sequences(count: int) -> jf.Block:
+    """The same, of blocks that give sequences."""
+    chosen = jf.OneOf(abs, {n: jf.Map(jf.Scalar()) for n in range(count)})
+    return chosen >> jf.Reduce(jnp.add)
+
+
 def fields(count: int) -> jf.Record:
     """A record of so many fields."""
     return jf.Record({n: jf.Scalar() for n in range(count)})
@@ -96,7 +102,7 @@ def in_lists(count: int) -> Any:
     return value
 
 
-FLAT = [cases, cases_of_tuples, fields, layers, stages]
+FLAT = [cases, cases_of_tuples, cases_of_sequences, fields, layers, stages]
 NESTED = [records, tuples, sums, choices, optionals, pipes]
 MANY = [*FLAT, *NESTED]
 

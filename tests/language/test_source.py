@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from binary_trees import binary
 from expressions import Expression, expressions
-from graphs import canonical, same
+from graphs import canonical, check_components, same
 from hypothesis import given, settings
-from looped import in_loops
 from program_runs import ROOT
 from walked import recorded
 
 import jfold as jf
 from jfold.graph import concatenate
+from jfold.language.inference import infer
+from jfold.lower import lower_typed
 from jfold.program.operations import Program
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
@@ -30,8 +31,8 @@ from jfold.tracing.recorder import graph_of
 
 def check(expression: Expression) -> None:
     """The graphs of batches, one of them empty, in every way that there is."""
-    program = in_loops(expression.block).program
-    unrolled = jf.compile(expression.block).program
+    typing = infer(expression.block)
+    program, unrolled = (lower_typed(typing, True, x) for x in (False, True))
     for size in (3, 0):
         examples = expression.batch(np.random.default_rng(2), size)
         # Walks know nothing of rounds that are unrolled.
@@ -44,9 +45,11 @@ def check(expression: Expression) -> None:
 
 
 def check_program(program: Program, examples: list[Any]) -> None:
-    """The graphs of a batch: alone, one after another, and of deep data."""
+    """The graphs of a batch: alone, one after another, and of deep data; the program
+    says of who reads what no less than the data do."""
     made = trace(program, examples)
     check_graph(program, replace(made, fits=False))
+    check_components(program, made)
     if examples:
         same(made, concatenate([trace(program, [x]) for x in examples]))
     source: Any = program.expression.deep()

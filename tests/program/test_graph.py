@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from binary_trees import binary_tree, tree_block
 from expressions import Expression, any_expressions, expressions
-from graphs import same, same_bits
+from graphs import canonical, same, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traced_cases import CASES, trees
+from looped import in_loops
+from traced_cases import CASES
+from walked import recorded
 
 import jfold as jf
 from jfold.data.corpus import Corpus
-from jfold.graph import Graph, Table, concatenate, shared_counts
-from jfold.program.components import component_of
+from jfold.graph import concatenate
 from jfold.program.operations import Program
 from jfold.scheduling.demands import demands
 from jfold.scheduling.selections import select
@@ -35,18 +36,10 @@ def chosen(examples: Sequence[Any], indices: Sequence[int]) -> list[Any]:
     return [examples[i] for i in indices]
 
 
-def selections(count: int) -> Iterator[tuple[int, ...]]:
-    """All subsets of the first numbers in all orders, and some numbers repeated."""
-    for size in range(count + 1):
-        yield from itertools.permutations(range(count), size)
-    if count:
-        yield (0,) * 3
-        yield (*range(count), *range(count)[::-1])
-
-
 def check_examples(program: Program, examples: Sequence[Any]) -> None:
     """A batch is its examples one after another, and any part of it its examples."""
     whole = trace(program, examples)
+    check_graph(program, whole)
     same(whole, concatenate([whole]))
     if examples:
         same(whole, concatenate([trace(program, [each]) for each in examples]))
@@ -82,49 +75,6 @@ def check_schedules(
             same_bits(f'constants {t}', *pair)
 
 
-# ---- what a graph says ---------------------------------------------------------------
-
-
-def owners(table: Table) -> list[int]:
-    """The example of each row of a table."""
-    return [e for e, count in enumerate(table.counts.tolist()) for _ in range(count)]
-
-
-def values_made(program: Program, graph: Graph) -> list[list[list[tuple[int, int]]]]:
-    """Per type and example, of each value the component that makes it and its level."""
-    found = [
-        [[(-1, 0)] * (shared + count) for count in table.counts.tolist()]
-        for shared, table in zip(shared_counts(program), graph.constants, strict=True)
-    ]
-    for o, table in enumerate(graph.operations):
-        for t in program.operations[o].outputs:
-            rows = zip(owners(table), table.columns[0].tolist(), strict=True)
-            for example, level in rows:
-                found[t][example].append((component_of(program)[o], level))
-    return found
-
-
-def check_levels(program: Program, graph: Graph) -> None:
-    """A node's level is one more than the highest of what its component gives it."""
-    found, component = values_made(program, graph), component_of(program)
-    for o, table in enumerate(graph.operations):
-        rows = zip(owners(table), *(x.tolist() for x in table.columns), strict=True)
-        for example, level, *values in rows:
-            taken = zip(program.operations[o].inputs, values, strict=True)
-            below = [found[t][example][value] for t, value in taken]
-            assert all(c <= component[o] for c, _ in below)
-            own = [height for c, height in below if c == component[o]]
-            assert level == 1 + max(own, default=0)
-
-
-def check(model: jf.Model, examples: Sequence[Any]) -> None:
-    """Everything that is cheap."""
-    graph = trace(model.program, examples)
-    check_graph(model.program, graph)
-    check_levels(model.program, graph)
-    check_examples(model.program, examples)
-
-
 # ---- any expression ------------------------------------------------------------------
 
 indices = st.lists(st.integers(0, 4), max_size=7).map(tuple)
@@ -135,18 +85,14 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
     model = jf.compile(expression.block, max_programs=100)
     examples = expression.batch(np.random.default_rng(seed), 4)
     examples.insert(2, examples[0])
-    check(model, examples)
+    check_examples(model.program, examples)
     check_picks(model.program, examples, iter(picks))
     check_schedules(model, examples, iter(picks))
 
 
 @pytest.mark.slow
 @settings(max_examples=60)
-@given(
-    any_expressions(),
-    st.integers(0, 99),
-    st.lists(indices, min_size=1, max_size=4),
-)
+@given(any_expressions(), st.integers(0, 99), st.lists(indices, min_size=1, max_size=4))
 def test_examples_of_expressions(
     expression: Expression, seed: int, picks: list[Any]
 ) -> None:
@@ -169,21 +115,25 @@ def test_examples_of_double_precision(
 # ---- expressions of all kinds --------------------------------------------------------
 
 
+def parts(count: int) -> Iterator[tuple[int, ...]]:
+    """All subsets of the first numbers, each in two orders, and some repeated."""
+    for size in range(count + 1):
+        for subset in itertools.combinations(range(count), size):
+            yield from {subset, subset[1:] + subset[:1]}
+    yield (0,) * 3
+    yield (*range(count), *range(count)[::-1])
+
+
 @pytest.mark.parametrize('name', CASES)
 def test_examples_of_cases(name: str) -> None:
-    """All subsets in all orders."""
+    """Their graphs are those of walks, and those of any part their own."""
     block, examples = CASES[name]()
-    model = jf.compile(block, max_programs=100)
-    check(model, examples)
-    check_picks(model.program, examples, selections(len(examples)))
-
-
-@pytest.mark.parametrize('name', CASES)
-def test_schedules_of_cases(name: str) -> None:
-    """From picked examples as from examples."""
-    block, examples = CASES[name]()
-    model = jf.compile(block, max_programs=100)
-    last = len(examples) - 1
+    looped = in_loops(block).program
+    made = trace(looped, examples), recorded(looped, examples)
+    same(*(canonical(looped, graph) for graph in made))
+    model, last = jf.compile(block, max_programs=100), len(examples) - 1
+    check_examples(model.program, examples)
+    check_picks(model.program, examples, parts(len(examples)))
     picks = [(), (0,), (last, 0), (1,) * 7, tuple(range(last + 1))]
     check_schedules(model, examples, iter(picks))
 
@@ -196,13 +146,3 @@ def test_examples_of_large_batches() -> None:
     picks = [tuple(rng.permutation(300).tolist()), tuple(rng.integers(0, 300, 500))]
     check_picks(model.program, examples, iter(picks))
     check_schedules(model, examples, iter(picks))
-
-
-def test_errors_number_the_examples() -> None:
-    """Of a batch in which one does not fit."""
-    block, examples = trees()
-    model = jf.compile(block)
-    with pytest.raises(jf.InputError) as caught:
-        trace(model.program, [*examples, *examples, (1, ('a', 2))])
-    assert str(caught.value).startswith('example 8, at [1][0]: expected int32[]')
-    assert caught.value.example == 8

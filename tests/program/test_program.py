@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 
-import jax.numpy as jnp
 import pytest
 from checking import refuses
-from programs import calls, cases, loops, trees, two_declarations, with_tensors
+from programs import cases, trees, two_declarations, with_tensors
 
 import jfold as jf
-from jfold.program.operations import Program, check_operations
+from jfold.program.operations import check_operations
 from jfold.tracing.record import trace
 
 # ---- how source reads ----------------------------------------------------------------
@@ -78,11 +74,6 @@ def test_source_is_of_lines_that_python_knows() -> None:
         program.source.record([1])
 
 
-@pytest.mark.parametrize('make', [trees, loops, cases, calls])
-def test_right_programs_are_right(make: Callable[[], Program]) -> None:
-    check_operations(make())
-
-
 # ---- what is checked -----------------------------------------------------------------
 
 
@@ -96,19 +87,3 @@ def test_what_the_device_runs_is_checked() -> None:
     assert sources is not None
     with refuses('expected `sources.inputs` of [1, 2], got [1]', ValueError):
         check_operations(replace(trees(), sources=replace(sources, inputs=((0,),))))
-
-
-def test_lowering_takes_time_in_proportion() -> None:
-    """Twice the cases take twice the calls, and twice the lines."""
-
-    def lowered(count: int) -> tuple[int, int]:
-        chosen = jf.OneOf(abs, {n: jf.Map(jf.Scalar()) for n in range(count)})
-        with cProfile.Profile() as profile:
-            program = jf.compile(chosen >> jf.Reduce(jnp.add)).program
-        calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
-        return int(calls), str(program.source).count('\n')
-
-    lowered(2)  # what is done once
-    few, many = lowered(40), lowered(80)
-    assert many[0] < 2.5 * few[0]
-    assert many[1] < 2 * few[1]

@@ -3,34 +3,23 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from binary_trees import chain, dense_cell, embedding, kind_of, tree_block
-from expressions import Expression, any_expressions
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from binary_trees import chain, dense_cell, embedding, kind_of
 from looped import in_loops
 
 import jfold as jf
-from jfold.graph import Graph, ranges
 from jfold.lower import lower
-from jfold.program.components import component_of, components
+from jfold.program.components import components
 from jfold.program.operations import Program
-from jfold.scheduling.selections import select
 from jfold.tracing.record import trace
 
 
 def named(program: Program) -> list[tuple[tuple[str, ...], bool]]:
     """Components by the names of their operations."""
-    return [
-        (tuple(program.operations[o].layer.name for o in each.operations), recurrent)
-        for each in components(program)
-        for recurrent in [each.recurrent]
-    ]
+    names = [x.layer.name for x in program.operations]
+    found = components(program)
+    return [(tuple(names[o] for o in x.operations), x.recurrent) for x in found]
 
 
 def function(name: str) -> jf.Function:
@@ -129,59 +118,3 @@ def test_loops_are_looked_into() -> None:
             ((name,), True),
             (('last',), False),
         ]
-
-
-def test_a_tree_has_an_embedding_and_a_cell() -> None:
-    """As the example of the documentation."""
-    assert named(jf.compile(tree_block()).program) == [
-        (('embed',), False),
-        (('cell',), True),
-    ]
-
-
-# ---- properties ----------------------------------------------------------------------
-
-
-def makers(program: Program, graph: Graph) -> np.ndarray[Any, Any]:
-    """The operation that makes each value, -1 for constants."""
-    numbers, types = select(program, graph).numbers, len(program.types)
-    found = np.full(numbers.ends[-1], -1)
-    for o, table in enumerate(graph.operations):
-        for k in range(len(program.operations[o].outputs)):
-            found[ranges(numbers.begin(types + o, k), table.counts)] = o
-    return found
-
-
-def reads(program: Program, graph: Graph) -> set[tuple[int, int]]:
-    """Pairs of an operation and one whose results it reads in the data."""
-    found, made_by = set(), makers(program, graph)
-    values, types = select(program, graph).values, len(program.types)
-    for o, operation in enumerate(program.operations):
-        for a in range(len(operation.inputs)):
-            made = made_by[values.column(types + o, 1 + a)]
-            found |= {(o, q) for q in np.unique(made).tolist() if q >= 0}
-    return found
-
-
-def check(program: Program, examples: Sequence[Any]) -> None:
-    """Every operation once; each reads its own component and earlier ones alone."""
-    listed = list(itertools.chain(*(each.operations for each in components(program))))
-    assert sorted(listed) == list(range(len(program.operations)))
-    number = component_of(program)
-    for each in components(program):
-        assert list(each.operations) == sorted(each.operations)
-        assert each.recurrent or len(each.operations) == 1
-    for o, q in reads(program, trace(program, examples)):
-        assert number[q] <= number[o]
-        assert number[q] < number[o] or components(program)[number[o]].recurrent
-
-
-@settings(max_examples=60)
-@given(
-    any_expressions(),
-    st.integers(0, 99),
-)
-def test_recurrence_of_expressions(expression: Expression, seed: int) -> None:
-    """What the program says of who reads what covers what the data does."""
-    examples = expression.batch(np.random.default_rng(seed), 3)
-    check(in_loops(expression.block).program, examples)

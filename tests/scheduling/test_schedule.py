@@ -26,17 +26,17 @@ from readings import (
     check_inputs,
     read,
     reading,
-    scheduled,
 )
 
 import jfold as jf
 from jfold.data.scheduler import build
+from jfold.program.operations import Program
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import COARSE, FINE, Stage, grow
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import select
-from jfold.scheduling.spec import Capacity, Spec, key_of
+from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
 from jfold.scheduling.tile_counts import empty_fraction, tiles
 from jfold.scheduling.tiles import cores
 from jfold.tracing.record import trace
@@ -44,30 +44,15 @@ from jfold.tracing.record import trace
 Array = np.ndarray[Any, Any]
 any_expression = st.sampled_from(['whole', 'tree']).flatmap(expressions)
 
-# ---- a fixed number of steps ---------------------------------------------------------
 
-
-def fixed(block: jf.Block, examples: list[Any]) -> Reading:
-    """The schedule of a model whose loops run a fixed number of times."""
-    return reading(in_loops(block, strategy='fixed'), examples)
-
-
-@settings(max_examples=40)
-@given(any_expression, st.integers(0, 99))
-def test_fixed_steps_of_expressions(expression: Expression, seed: int) -> None:
-    """Whatever the expression; what is not about tiles is as it is elsewhere."""
-    r = fixed(expression.block, expression.batch(np.random.default_rng(seed), 3))
-    check_fixed(r)
-    check_constants(r)
-    check_inputs(r)
-    check_consumers(r)
-
-
-@pytest.mark.parametrize('leaves', [(1,), (700,), (3, 1, 90, 64, 65)], ids=str)
-def test_fixed_steps_of_trees(leaves: tuple[int, ...]) -> None:
-    """Levels of several tiles, and of part of one."""
-    rng = np.random.default_rng(0)
-    check_fixed(fixed(tree_block(), [binary_tree(rng, n) for n in leaves]))
+def tight(program: Program, examples: list[Any], strategy: str = COUNTED) -> Reading:
+    """The schedule of a batch in the least capacity, without room to spare."""
+    graph = trace(program, examples)
+    selection = select(program, graph)
+    need = capacity(program, demands(selection), len(examples))
+    least = replace(need, levels=max(need.levels, 1), stages=max(need.stages, 1))
+    spec = Spec(program, least, strategy=strategy)
+    return read(graph, build([selection], spec))
 
 
 def test_depth_counts_levels() -> None:
@@ -84,28 +69,18 @@ def test_depth_counts_levels() -> None:
 
 
 def test_fixed_steps_fit_the_least_capacity() -> None:
-    """Without room to spare, of two operations that take turns."""
+    """Of two operations that take turns."""
     first, second = (jf.Function(f, name=f.__name__) for f in (jnp.sin, jnp.cos))
     tree = jf.ForwardDeclaration()
-    turn = jf.OneOf(
-        jf.GetItem(0),
-        {
-            'sin': jf.GetItem(1) >> tree() >> first,
-            'cos': jf.GetItem(1) >> tree() >> second,
-        },
-    )
+    below = jf.GetItem(1) >> tree()
+    turn = jf.OneOf(jf.GetItem(0), {'sin': below >> first, 'cos': below >> second})
     tree.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: turn}))
-    model = jf.compile(tree(), strategy='fixed')
     rng = np.random.default_rng(0)
     examples: list[Any] = [float(n) for n in range(300)]
     for depth in range(9):
         chosen = rng.choice(['sin', 'cos'], 300 >> depth).tolist()
         examples[: len(chosen)] = zip(chosen, examples, strict=False)
-    graph = trace(model.program, examples)
-    selection = select(model.program, graph)
-    need = capacity(model.program, demands(selection), len(examples))
-    spec = Spec(model.program, need, strategy='fixed')
-    check_fixed(read(graph, build([selection], spec)))
+    check_fixed(tight(jf.compile(tree()).program, examples, FIXED))
 
 
 # ---- properties ----------------------------------------------------------------------
@@ -116,15 +91,26 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
 def test_schedules_of_expressions(
     expression: Expression, seed: int, spare: int
 ) -> None:
-    """Half of them recursions, with levels, metrics and values used several times."""
-    check(scheduled(expression, seed, spare))
+    """Half of them recursions, with levels, metrics and values used several times; with
+    spare rows, in the least capacity, and in a fixed number of steps."""
+    examples = expression.batch(np.random.default_rng(seed), 3)
+    model = in_loops(expression.block)
+    check(reading(model, examples, 3 + spare))
+    check(tight(model.program, examples))
+    r = reading(jf.Model(model.block, model.program, None, strategy=FIXED), examples)
+    check_fixed(r)
+    check_constants(r)
+    check_inputs(r)
+    check_consumers(r)
 
 
 @pytest.mark.parametrize('leaves', [(1,), (700,), (3, 1, 90, 64, 65)], ids=str)
 def test_schedules_of_trees(leaves: tuple[int, ...]) -> None:
     """Levels wider than the widest tile, and narrower than the narrowest."""
     rng = np.random.default_rng(0)
-    check(reading(jf.compile(tree_block()), [binary_tree(rng, n) for n in leaves]))
+    trees = [binary_tree(rng, n) for n in leaves]
+    check(reading(jf.compile(tree_block()), trees))
+    check_fixed(reading(in_loops(tree_block(), strategy=FIXED), trees))
 
 
 @pytest.mark.parametrize('uses', [1, 4, 5, 16, 17, 64, 65, 300])
@@ -322,20 +308,6 @@ def test_batches_of_unlike_examples_spare_a_quarter() -> None:
     schedule = model.schedule([binary_tree(rng, n) for n in sizes])
     leaves = int(sizes.sum())
     assert 1.25 * leaves <= max(schedule.spec.capacity.rows) <= 1.25 * 1.125 * leaves
-
-
-@settings(max_examples=40)
-@given(expressions('tree'))
-def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
-    """A schedule fits into the least capacity, without room to spare."""
-    model = in_loops(expression.block)
-    examples = expression.batch(np.random.default_rng(0), 3)
-    graph = trace(model.program, examples)
-    selection = select(model.program, graph)
-    need = capacity(model.program, demands(selection), graph.examples)
-    tight = replace(need, levels=max(need.levels, 1), stages=max(need.stages, 1))
-    spec = Spec(model.program, tight)
-    check(read(graph, build([selection], spec)))
 
 
 # ---- size ----------------------------------------------------------------------------

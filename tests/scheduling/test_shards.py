@@ -56,7 +56,6 @@ LISTS: list[Any] = [[1, [2, 3, [4]], 5], [], [[1, 1, 1]], [7, 8], [[[[3]]]], [2]
     [
         (0, 2, AxisType.Auto),
         (1, 8, AxisType.Explicit),
-        (3, 4, AxisType.Auto),
         (7, 2, AxisType.Explicit),
         (7, 1, AxisType.Auto),
         (5, 8, AxisType.Auto),
@@ -75,53 +74,40 @@ def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> Non
     assert schedule.mask.tolist() == [k < examples for k in range(schedule.examples)]
 
 
-def check(expression: Expression, options: dict[str, Any], count: int) -> None:
-    """One device and several give the same, in float64, to twelve digits."""
-    model = jf.compile(expression.block, **options)
-    params = model.init(jax.random.key(1))
-    batch = expression.batch(np.random.default_rng(2), 5)
-    agree(model, params, batch, 1e-12, sharding=over_devices(count))
-
-
 @pytest.mark.parametrize(
-    'count', [2, 4, *(pytest.param(n, marks=slow) for n in (1, 8))]
+    ('root', 'count'),
+    [
+        *(('whole', n) for n in (2, 4)),
+        *(pytest.param('whole', n, marks=slow) for n in (1, 8)),
+        pytest.param('tree', 8, marks=slow),
+        pytest.param('sequences', 2, marks=slow),
+    ],
 )
-def test_expressions(count: int) -> None:
-    """Generated, of any blocks; some operations are in some of the shards alone."""
+def test_expressions(root: str, count: int) -> None:
+    """One device and several give the same, in float64, to twelve digits; some
+    operations are in some of the shards alone."""
 
-    @settings(max_examples=2)
-    @given(expressions('whole', 'float64'), options)
-    def equal(expression: Expression, options: dict[str, Any]) -> None:
-        with jax.enable_x64(True):
-            check(expression, options, count)
-
-    equal()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('root', ['whole', 'tree', 'sequences'])
-@pytest.mark.parametrize('count', [2, 8])
-def test_many_expressions(root: str, count: int) -> None:
     @settings(max_examples=2)
     @given(expressions(root, 'float64'), options)
     def equal(expression: Expression, options: dict[str, Any]) -> None:
         with jax.enable_x64(True):
-            check(expression, options, count)
+            model = jf.compile(expression.block, **options)
+            params = model.init(jax.random.key(1))
+            batch = expression.batch(np.random.default_rng(2), 5)
+            agree(model, params, batch, 1e-12, sharding=over_devices(count))
 
     equal()
 
 
-@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
-def test_an_operation_that_one_shard_lacks(kind: AxisType) -> None:
+def test_an_operation_that_one_shard_lacks() -> None:
     """The first shard has leaves alone."""
-    rng, where = np.random.default_rng(0), over_devices(2, kind)
+    rng, where = np.random.default_rng(0), over_devices(2, AxisType.Explicit)
     batch = [binary_tree(rng, n) for n in (1, 1, 5, 9)]
     with jax.enable_x64(True):
         model = jf.compile(tree_block())
         schedule = model.schedule(batch, sharding=where)
         assert [x.counts.tolist()[-1] > 0 for x in schedule.parts] == [False, True]
-        params = model.init(jax.random.key(0))
-        agree(model, params, batch, 1e-12, sharding=where)
+        agree(model, model.init(jax.random.key(0)), batch, 1e-12, sharding=where)
 
 
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
@@ -129,10 +115,8 @@ def test_over_two_axes_and_beside_another(kind: AxisType) -> None:
     """Examples are dealt along some axes of a mesh; a function may use others."""
     mesh = jax.make_mesh((2, 2, 2), ('data', 'model', 'more'), (kind,) * 3)
     model = jf.compile(tree_block())
-    params = model.init(jax.random.key(0))
-    batch = forest(5, 9)
-    both = NamedSharding(mesh, jax.P(('data', 'more')))
-    agree(model, params, batch, sharding=both)
+    params, batch = model.init(jax.random.key(0)), forest(5, 9)
+    agree(model, params, batch, sharding=NamedSharding(mesh, jax.P(('data', 'more'))))
     with jax.set_mesh(mesh):
         agree(model, params, batch, sharding=jax.P('more'))
 
@@ -188,19 +172,10 @@ def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
 # ---- training ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    'source',
-    [
-        'a corpus',
-        pytest.param('a sequence', marks=pytest.mark.slow),
-        pytest.param('a stream', marks=pytest.mark.slow),
-    ],
-)
-def test_training_on_devices_is_training_on_one(source: str) -> None:
-    """The same step, the same batches, the same parameters."""
+def test_training_on_devices_is_training_on_one() -> None:
+    """The same step, the same batches of any source, the same parameters."""
     model = jf.compile(tree_block())
     data = forest(22, 9)
-    given = {'a corpus': model.trace(data), 'a sequence': data, 'a stream': iter(data)}
     targets = np.cos(np.arange(len(data)))
     optimizer = optax.sgd(0.1)
 
@@ -230,8 +205,8 @@ def test_training_on_devices_is_training_on_one(source: str) -> None:
         return params, values
 
     want = train(None, model.trace(data))
-    got = train(over_devices(4), given[source])
-    close(got, want, 1e-5)
+    for source in (model.trace(data), data, iter(data)):
+        close(train(over_devices(4), source), want, 1e-5)
 
 
 def test_batches_say_which_row_is_whose() -> None:
@@ -293,29 +268,13 @@ def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> No
         assert order[mask].tolist() == every.tolist()
 
 
-@pytest.mark.parametrize(
-    'kept',
-    [
-        pytest.param(True, id='corpus'),
-        pytest.param(False, id='objects', marks=pytest.mark.slow),
-    ],
-)
-def test_a_thousand_batches_compile_few_programs(kept: bool) -> None:
+def test_a_thousand_batches_compile_few_programs() -> None:
     """The room is the largest that any shard needs, and kept; none is made late."""
-    model, data, rng = (
-        jf.compile(tree_block()),
-        forest(1000, 9),
-        np.random.default_rng(1),
-    )
-    corpus = model.trace(data, progress=False) if kept else None
-    programs = []
+    model, where, rng = jf.compile(tree_block()), over_devices(8), np.random.default_rng
+    corpus, draw, programs = model.trace(forest(1000, 9), progress=False), rng(1), []
     for _ in range(1000):
-        chosen = rng.integers(0, len(data), rng.integers(1, 65)).tolist()
-        if corpus is not None:
-            corpus.schedule(chosen, size=64, sharding=over_devices(8))
-        else:
-            examples = [data[i] for i in chosen]
-            model.schedule(examples, size=64, sharding=over_devices(8))
+        chosen = draw.integers(0, 1000, draw.integers(1, 65)).tolist()
+        corpus.schedule(chosen, size=64, sharding=where)
         programs.append(model.programs)
     assert programs[20] == programs[-1] <= 4
 
@@ -360,6 +319,14 @@ def test_a_schedule_tells_of_its_shards() -> None:
 
 # ---- mistakes ------------------------------------------------------------------------
 
+OTHERS = [
+    NamedSharding(over_devices(2).mesh, x) for x in (jax.P(None, 'data'), jax.P())
+]
+ALONE = (
+    'expected `sharding` of the axis of examples alone, over axes of its mesh, '
+    "jax.P('data'), got "
+)
+
 
 @pytest.mark.parametrize(
     ('where', 'error', 'message'),
@@ -376,18 +343,7 @@ def test_a_schedule_tells_of_its_shards() -> None:
             "expected `sharding` on a mesh of devices, got P('data',) without one: "
             'pass `NamedSharding(mesh, spec)`, or call `jax.set_mesh(mesh)` before',
         ),
-        (
-            NamedSharding(over_devices(2).mesh, jax.P(None, 'data')),
-            ValueError,
-            'expected `sharding` of the axis of examples alone, over axes of its mesh, '
-            "jax.P('data'), got P(None, 'data')",
-        ),
-        (
-            NamedSharding(over_devices(2).mesh, jax.P()),
-            ValueError,
-            'expected `sharding` of the axis of examples alone, over axes of its mesh, '
-            "jax.P('data'), got P()",
-        ),
+        *((x, ValueError, f'{ALONE}{x.spec!r}') for x in OTHERS),
     ],
 )
 def test_what_is_no_sharding(where: Any, error: Any, message: str) -> None:
@@ -423,13 +379,6 @@ def test_capacities_of_other_shards() -> None:
     message = 'expected capacities of the same shards, got 2 shards over data of'
     with pytest.raises(ValueError, match=message):
         _ = corpus.capacities(2, sharding=over_devices(2)) | corpus.capacities(2)
-
-
-def test_a_bad_example_is_told_and_nothing_is_kept() -> None:
-    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-    with pytest.raises(jf.InputError, match='example 2'):
-        model.schedule([[1], [2], 'x'], sharding=over_devices(2))
-    assert model.programs == 0
 
 
 def test_results_on_a_mesh_whose_types_say_how_arrays_lie() -> None:

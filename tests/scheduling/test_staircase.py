@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from agreement import agree
-from binary_trees import binary_tree, chain, dense_cell, tree_block
+from binary_trees import chain, dense_cell, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from tree_corpora import forest
 
 import jfold as jf
 from jfold.program.components import components
+from jfold.program.operations import Program
 from jfold.scheduling import staircase
 from jfold.scheduling.layout import layout
 from jfold.scheduling.profiles import Profiles, largest_profiles, margins, profiles
@@ -160,37 +160,17 @@ def narrow() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=25)
-@given(expressions('tree'), st.integers(0, 99))
-def test_schedules_of_stairs(expression: Expression, seed: int) -> None:
-    """Whatever a row reads is computed before; uses and sums are those of the graph."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staircase, 'NARROW', 1)
-        model = in_loops(expression.block, strategy='fixed')
-        r = reading(model, expression.batch(np.random.default_rng(seed), 6))
-        check_fixed(r)
-        check_inputs(r)
-        check_consumers(r)
-
-
-@pytest.mark.usefixtures('narrow')
-def test_trees_have_stairs() -> None:
-    """Of several widths, from wide to narrow."""
-    model = jf.compile(tree_block(), strategy='fixed')
-    spec = model.schedule(forest(24, 20)).spec
-    widths = max(layout(spec).widths, key=len)
-    assert len(set(widths)) > 2
-    assert list(widths) == sorted(widths, reverse=True)
-
-
 @pytest.mark.usefixtures('narrow')
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_stairs_give_values_and_gradients(residuals: str) -> None:
-    """Of batches that fill other steps than the first one."""
+    """Of several widths, in batches that fill other steps than the first one."""
     model = jf.compile(tree_block(3), strategy='fixed', residuals=residuals)
     params = model.init(jax.random.key(0))
-    model.reserve(model.trace([*forest(24, 20), chain(30)]).capacities(25))
-    for batch in (forest(24, 20), forest(24, 20, seed=1), [chain(30)], [chain(5)] * 24):
+    model.reserve(model.trace([*forest(10, 14), chain(16)]).capacities(11))
+    for batch in (forest(10, 14), forest(10, 14, seed=1), [chain(16)], [chain(5)] * 9):
+        widths = max(layout(model.schedule(batch).spec).widths, key=len)
+        assert len(set(widths)) > 2
+        assert list(widths) == sorted(widths, reverse=True)
         agree(model, params, batch, 1e-4)
     assert model.programs <= 3
 
@@ -291,12 +271,8 @@ def rows_of(program: Any, examples: list[Any]) -> list[Array]:
     return found
 
 
-@settings(max_examples=20)
-@given(expressions('tree'), st.integers(0, 99), st.integers(1, 4))
-def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -> None:
-    """Their rows, the most of any batch, and what chance may add."""
-    program = jf.compile(expression.block).program
-    examples = expression.batch(np.random.default_rng(seed), 4)
+def check_profiles(program: Program, examples: list[Any], size: int) -> None:
+    """The rows of levels, the most of any batch, and what chance may add."""
     selection = select(program, trace(program, examples))
     expected = rows_of(program, examples)
     recurrent = [each.recurrent for each in components(program)]
@@ -320,18 +296,31 @@ def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -
     )
 
 
+@settings(max_examples=25)
+@given(expressions('tree'), st.integers(0, 99), st.integers(1, 4))
+def test_stairs_of_expressions(expression: Expression, seed: int, size: int) -> None:
+    """What is known of levels is so; whatever a row reads is computed before; uses and
+    sums are those of the graph."""
+    model, rng = in_loops(expression.block, strategy='fixed'), np.random.default_rng
+    check_profiles(model.program, expression.batch(rng(seed), 4), size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staircase, 'NARROW', 1)
+        r = reading(model, expression.batch(rng(seed), 6))
+    check_fixed(r)
+    check_inputs(r)
+    check_consumers(r)
+
+
 # ---- the budget ----------------------------------------------------------------------
 
 
-def programs(
-    strategy: str, rng: random.Random, size: int, most: int, batches: int
-) -> list[int]:
+def programs(strategy: str, seed: int, size: int, most: int, batches: int) -> list[int]:
     """How many programs there are after each batch of random trees."""
-    model, made = jf.compile(tree_block(4), strategy=strategy), np.random.default_rng(0)
+    model, rng = jf.compile(tree_block(4), strategy=strategy), np.random.default_rng(1)
+    corpus = model.trace(forest(400, most, seed), progress=False)
     found = []
     for _ in range(batches):
-        leaves = [rng.randint(1, most) for _ in range(size)]
-        model.schedule([binary_tree(made, n) for n in leaves])
+        corpus.schedule(rng.integers(0, 400, size))
         found.append(model.programs)
     return found
 
@@ -339,7 +328,7 @@ def programs(
 @pytest.mark.parametrize('seed', [0, 1])
 def test_a_short_stream_has_few_programs(seed: int) -> None:
     """At most four, none after the first twenty batches."""
-    found = programs('fixed', random.Random(seed), 16, 48, 60)
+    found = programs('fixed', seed, 16, 48, 60)
     assert found[-1] <= 4
     assert found[19] == found[-1]
 
@@ -348,7 +337,7 @@ def test_a_short_stream_has_few_programs(seed: int) -> None:
 @pytest.mark.parametrize('strategy', STRATEGIES)
 def test_a_long_stream_has_few_programs(strategy: str) -> None:
     """At most four for a thousand batches, none after the first twenty."""
-    found = programs(strategy, random.Random(0), 24, 128, 1000)
+    found = programs(strategy, 0, 24, 128, 1000)
     assert found[-1] <= 4
     assert found[19] == found[-1]
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jfold.graph import Graph
+from jfold.graph import Graph, ranges
+from jfold.program.components import component_of, components
+from jfold.program.operations import Program
+from jfold.scheduling.selections import select
 
 Array = np.ndarray[Any, Any]
 
@@ -40,6 +43,40 @@ def same(left: Graph, right: Graph) -> None:
     for (name, a), (other, b) in pairs:
         assert name == other
         same_bits(name, a, b)
+
+
+def makers(program: Program, graph: Graph) -> Array:
+    """The operation that makes each value, -1 for constants."""
+    numbers, types = select(program, graph).numbers, len(program.types)
+    found = np.full(numbers.ends[-1], -1)
+    for o, table in enumerate(graph.operations):
+        for k in range(len(program.operations[o].outputs)):
+            found[ranges(numbers.begin(types + o, k), table.counts)] = o
+    return found
+
+
+def reads(program: Program, graph: Graph) -> set[tuple[int, int]]:
+    """Pairs of an operation and one whose results it reads in the data."""
+    found, made_by = set(), makers(program, graph)
+    values, types = select(program, graph).values, len(program.types)
+    for o, operation in enumerate(program.operations):
+        for a in range(len(operation.inputs)):
+            made = made_by[values.column(types + o, 1 + a)]
+            found |= {(o, q) for q in np.unique(made).tolist() if q >= 0}
+    return found
+
+
+def check_components(program: Program, graph: Graph) -> None:
+    """Every operation once; each reads its own component and earlier ones alone."""
+    listed = [o for each in components(program) for o in each.operations]
+    assert sorted(listed) == list(range(len(program.operations)))
+    number = component_of(program)
+    for each in components(program):
+        assert list(each.operations) == sorted(each.operations)
+        assert each.recurrent or len(each.operations) == 1
+    for o, q in reads(program, graph):
+        assert number[q] <= number[o]
+        assert number[q] < number[o] or components(program)[number[o]].recurrent
 
 
 def canonical(program: Any, graph: Graph) -> Graph:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from expressions import Expression
-from looped import in_loops
 
 import jfold as jf
 from jfold.graph import Graph, Table
@@ -126,12 +124,6 @@ def read(graph: Graph, schedule: Schedule) -> Reading:
 def part(r: Reading, section: Section) -> Array:
     """A section of the index array."""
     return np.asarray(section.of(r.schedule.indices))
-
-
-def scheduled(expression: Expression, seed: int = 0, spare: int = 0) -> Reading:
-    """The schedule of three examples, and of spare rows."""
-    model = in_loops(expression.block)
-    return reading(model, expression.batch(np.random.default_rng(seed), 3), 3 + spare)
 
 
 def reading(model: jf.Model, examples: list[Any], size: int | None = None) -> Reading:

@@ -9,13 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
+from binary_trees import (
+    binary,
+    binary_tree,
+    chain,
+    dense_cell,
+    embedding,
+    kind_of,
+    tree_block,
+)
+from checking import add, number, observed, subtract
 
 import jfold as jf
 
-number = jf.Scalar()
 vector = jf.Vector(2)
-add, subtract = jf.Function(jnp.add), jf.Function(jnp.subtract)
 tanh = jf.Function(jnp.tanh)
 Case = tuple[Any, list[Any]]
 CASES: dict[str, Callable[[], Case]] = {}
@@ -83,22 +90,8 @@ def metrics() -> Case:
     both = jf.AllOf(jf.Identity(), jf.Metric('single'), tanh >> jf.Metric('after'))
     pair = jf.AllOf(jf.Identity(), jf.AllOf(jf.Identity(), tanh) >> jf.Metric('pair'))
     seen = both >> jf.GetItem(0) >> pair >> jf.GetItem(0)
-    tree = tuples(number, lambda t: jf.Record((t(), t())) >> add >> seen)
-    block = tree >> jf.AllOf(jf.Identity(), jf.Metric('single')) >> jf.GetItem(0)
+    block = binary(number, add >> seen) >> observed('single')
     return block, [1, (1, 2), ((3, (4, 5)), 6), (7, 8)]
-
-
-@case
-def one_metric_at_two_places() -> Case:
-    """Its rows are told apart."""
-    seen = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
-    block = jf.Record((number >> seen, number >> seen)) >> seen_pair(seen)
-    return block, [(1, 2), (3, 4), (3, 3)]
-
-
-def seen_pair(seen: Any) -> jf.Block:
-    """A sum that is observed, twice in a row."""
-    return add >> seen >> seen
 
 
 @case
@@ -208,13 +201,6 @@ def slices() -> Case:
 
 
 @case
-def one_function_many_times() -> Case:
-    """On one item, on its own result, and on two values of one place."""
-    block = jf.AllOf(tanh, tanh >> tanh, jf.Identity(), tanh) >> jf.Map(tanh)
-    return number >> block >> jf.Sum(), [1, 2, 2, -3]
-
-
-@case
 def one_block_many_times() -> Case:
     """The same blocks, functions inside, beside each other and in a row."""
     block = jf.AllOf(tanh, jf.Identity()) >> add
@@ -256,31 +242,6 @@ def cases_with_calls() -> Case:
 
 
 @case
-def calls_on_no_items() -> Case:
-    """Whoever waits for nothing goes on at once, so what runs first differs."""
-    inner, left, right = (jf.ForwardDeclaration() for _ in range(3))
-    inner.resolve_to(number >> tanh)
-    for side in (left, right):
-        deep = jf.GetItem(0) >> inner()
-        side.resolve_to(jf.OneOf(type, {int: number, list: deep}) >> tanh)
-    block = jf.Record((left(), right())) >> subtract
-    return block, [(1, [2]), ([3], 4), ([5], [6]), (7, 8)]
-
-
-@case
-def calls_after_calls() -> Case:
-    """A call is made the later, the longer others in the batch had to wait before."""
-    inner, up, left, right = (jf.ForwardDeclaration() for _ in range(4))
-    inner.resolve_to(number)
-    up.resolve_to(tanh)
-    deep = jf.GetItem(0) >> inner()
-    left.resolve_to(jf.OneOf(type, {int: number, list: deep}) >> up())
-    right.resolve_to(number >> up())
-    block = jf.Record((left(), right())) >> subtract
-    return block, [(1, 2), ([3], 4), ([5], 6), (7, 8)]
-
-
-@case
 def calls_in_loops() -> Case:
     """At positions that differ between examples, beside a call at one depth."""
     up, left, right = (jf.ForwardDeclaration() for _ in range(3))
@@ -306,16 +267,6 @@ def callers_in_turn() -> Case:
     block = jf.Record((left(), right())) >> subtract
     pairs = [('b', 'a'), ('a', 'b'), ('a', 'a'), ('b', 'b')]
     return block, [((x, [i]), (y, [-i])) for i, (x, y) in enumerate(pairs)]
-
-
-@case
-def a_call_beside_items() -> Case:
-    """The same functions in the call and on the items, all at one place."""
-    inner = jf.ForwardDeclaration()
-    inner.resolve_to(number >> tanh)
-    items = jf.Map(number >> tanh) >> jf.Fold(add, jf.Zeros([]))
-    block = jf.Record((inner(), items)) >> add
-    return block, [(1, [2, 3]), (4, []), (5, [6]), (1, [2, 3])]
 
 
 @case
@@ -376,14 +327,6 @@ def nothing_but_constants() -> Case:
 
 
 @case
-def shared_data() -> Case:
-    """The same Python objects in several examples and several times in one."""
-    part = ((1, 2), 3)
-    whole = (part, part)
-    return tree_block(), [whole, part, (whole, part), whole]
-
-
-@case
 def calls_on_parts_of_sequences() -> Case:
     """Of what lists hold, but for the first: its trees, and numbers beside them."""
     tree = jf.ForwardDeclaration(name='tree')
@@ -433,21 +376,5 @@ def calls_on_joined_sequences() -> Case:
     items = jf.OneOf(type, {list: beside(1), tuple: beside(5)})
     summed = jf.Map(jf.Record((tree(), jf.Identity())) >> add) >> jf.Sum()
     whole = {True: number, False: items >> summed}
-    tree.resolve_to(jf.OneOf(lambda x: isinstance(x, int), whole))
-    return tree(), [[2, (3, [4])], 1, ([1, 2], (3, [], 4), [(5,)])]
-
-
-@case
-def calls_on_joined_objects() -> Case:
-    """The same without numbers."""
-    tree = jf.ForwardDeclaration(name='tree')
-    items = jf.OneOf(
-        type,
-        {
-            list: jf.Map(jf.Identity()),
-            tuple: jf.Map(jf.InputTransform(lambda x: [x])) >> jf.Map(jf.Identity()),
-        },
-    )
-    whole = {True: number, False: items >> jf.Map(tree()) >> jf.Sum()}
     tree.resolve_to(jf.OneOf(lambda x: isinstance(x, int), whole))
     return tree(), [[2, (3, [4])], 1, ([1, 2], (3, [], 4), [(5,)])]

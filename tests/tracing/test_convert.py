@@ -131,8 +131,8 @@ def test_scalars_of_jax(dtype: str) -> None:
         assert got.dtype == dtype
         assert got.tolist() == [float(x) for x in items]
         assert [jf.Scalar(dtype).eval(x).item() for x in items] == got.tolist()
-    rows = to_array([jnp.ones(2, 'bfloat16')] * 2, jf.TensorType((2,), dtype))
-    assert rows.tolist() == [[1, 1], [1, 1]]
+    rows = jnp.ones(2, 'bfloat16'), [jnp.bfloat16(1)] * 2, [jnp.bfloat16(1), 1.0]
+    assert to_array([*rows], jf.TensorType((2,), dtype)).tolist() == [[1, 1]] * 3
 
 
 ROUNDED = (
@@ -140,34 +140,24 @@ ROUNDED = (
     '`InputTransform(float)` before to round it'
 )
 REFUSED: list[tuple[Any, Any, str]] = [
-    (3.7, 'int32', 'expected int32[], got 3.7, which int32 cannot hold'),
-    (300, 'int8', 'expected int8[], got 300, which int8 cannot hold'),
     (-1, 'uint8', 'expected uint8[], got -1, which uint8 cannot hold'),
-    (
-        2**24 + 1,
-        [],
-        f'expected float32[], got 16777217, which float32 cannot hold{ROUNDED}',
-    ),
     (
         2**31 + 1,
         [],
         'expected float32[], got 2147483649, which float32 cannot hold; write '
         '`InputTransform(float)` before to round it',
     ),
-    (1e300, [], 'expected float32[], got 1e+300, which float32 cannot hold'),
     (
         257,
         'bfloat16',
         f'expected bfloat16[], got 257, which bfloat16 cannot hold{ROUNDED}',
     ),
-    (1j, [], 'expected float32[], got 1j (complex), which float32 cannot hold'),
     (2, 'bool', 'expected bool[], got 2, which bool cannot hold'),
+    (1j, [], 'expected float32[], got 1j (complex), which float32 cannot hold'),
     (None, [], 'expected float32[], got None'),
     ('3.5', [], "expected float32[], got '3.5'"),
-    (b'3', [], "expected float32[], got b'3' (bytes)"),
-    ({}, [], 'expected float32[], got {} (dict)'),
     ([1], [], 'expected float32[], got [1] (list) of shape (1,)'),
-    (1, 2, 'expected float32[2], got 1 of shape ()'),
+    (b'3', [], "expected float32[], got b'3' (bytes)"),
     ([1, 2, 3], 2, 'expected float32[2], got [1, 2, 3] (list) of shape (3,)'),
     ([1, [2]], 2, 'expected float32[2], got [1, [2]] (list), which is ragged'),
     ([1, None], 2, 'expected float32[2], got [1, None] (list)'),
@@ -204,14 +194,6 @@ def test_what_a_value_raises_is_kept() -> None:
 def test_no_items() -> None:
     got = to_array([], jf.TensorType((2, 0), 'int8'))
     assert (got.shape, got.dtype) == ((0, 2, 0), np.int8)
-
-
-def test_narrow_scalars_of_jax_in_lists() -> None:
-    """NumPy cannot read them among others."""
-    block = jf.Vector(2)
-    given = [jnp.bfloat16(2.5), jnp.bfloat16(1)]
-    model = jf.compile(block)
-    assert model.apply({}, model.schedule([given])).tolist() == [[2.5, 1]]
 
 
 # ---- what is masked ------------------------------------------------------------------

@@ -17,7 +17,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checking import check, number, refuses, whole
+from binary_trees import binary
+from checking import add, check, number, numbers, refuses, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ import jfold as jf
 from jfold.tracing.helpers import field as get
 from jfold.tracing.record import trace
 
-add = jf.Function(jnp.add)
 Pair = collections.namedtuple('Pair', 'left right')
 
 
@@ -179,10 +179,6 @@ def test_a_table_of_any_kind_is_copied_and_never_grows() -> None:
         proxy.fn['a'] = 4  # type: ignore[index]
 
 
-def test_a_dict_elsewhere_is_a_record() -> None:
-    assert isinstance(jf.convert_to_block({'a': number}), jf.Record)
-
-
 def test_a_large_table_is_not_printed() -> None:
     table = jf.InputTransform({str(k): 'x' * k for k in range(1000)}, default='')
     model = jf.compile(table >> jf.InputTransform(len) >> number)
@@ -256,19 +252,12 @@ def reads_in_proportion(block: Any, examples: list[Any]) -> None:
     assert many - more <= 23 * (more - few)
 
 
-def test_a_function_in_python_is_called_once_for_each_value() -> None:
-    met: list[Any] = []
-    seen = jf.InputTransform(lambda x: met.append(x) or x)
-    model = jf.compile(jf.Map(seen >> number) >> jf.Sum())
-    trace(model.program, [[1, 2, 3]] * 5)
-    assert met == [1, 2, 3] * 5
-
-
 def tree_block(kind: Any, keys: tuple[Any, Any]) -> jf.Block:
-    """The weighed sum of a binary tree."""
+    """The weighed sum of a binary tree, of pairs of one kind or of several."""
     tree = jf.ForwardDeclaration()
     pair = jf.Record([(key, tree()) for key in keys]) >> (lambda x, y: x + 2 * y)
-    cases = {int: whole >> jf.Function(jnp.float32), float: number, kind: pair}
+    cases = {int: whole >> jf.Function(jnp.float32), float: number}
+    cases |= dict.fromkeys(kind if isinstance(kind, tuple) else (kind,), pair)
     tree.resolve_to(jf.OneOf(type, cases))
     return tree()
 
@@ -281,34 +270,28 @@ def trees(kind: Callable[[Any, Any], Any]) -> list[Any]:
     return found[2:]
 
 
+def _node_or_slots(left: Any, right: Any) -> Any:
+    return (Node if isinstance(right, int) else Slots)(left, right)
+
+
+def _namespace(left: Any, right: Any) -> Any:
+    return types.SimpleNamespace(left=left, right=right)
+
+
+SIDES = 'left', 'right'
 KINDS: list[tuple[Any, Any, tuple[Any, Any]]] = [
     (tuple, lambda *x: x, (0, 1)),
     (list, lambda *x: [*x], (0, -1)),
-    (dict, lambda x, y: {'left': x, 'right': y}, ('left', 'right')),
-    *((kind, kind, ('left', 'right')) for kind in (Node, Slots, Pair)),
-    (
-        types.SimpleNamespace,
-        lambda x, y: types.SimpleNamespace(left=x, right=y),
-        ('left', 'right'),
-    ),
+    (dict, lambda *x: dict(zip(SIDES, x, strict=True)), SIDES),
+    *((kind, kind, SIDES) for kind in (Node, Slots, Pair)),
+    ((Node, Slots), _node_or_slots, SIDES),
+    (types.SimpleNamespace, _namespace, SIDES),
 ]
 
 
 @pytest.mark.parametrize(('kind', 'make', 'keys'), KINDS)
 def test_binary_trees_are_read(kind: Any, make: Any, keys: Any) -> None:
     reads_in_proportion(tree_block(kind, keys), trees(make))
-
-
-def _node_or_slots(left: Any, right: Any) -> Any:
-    return (Node if isinstance(right, int) else Slots)(left, right)
-
-
-def test_trees_of_two_kinds_are_read() -> None:
-    tree = jf.ForwardDeclaration()
-    pair = jf.Record({'left': tree(), 'right': tree()}) >> add
-    cases = {int: number, float: number, Node: pair, Slots: pair}
-    tree.resolve_to(jf.OneOf(type, cases))
-    reads_in_proportion(tree(), trees(_node_or_slots))
 
 
 CHOICES: list[tuple[Any, Any, Any]] = [
@@ -333,32 +316,6 @@ def test_choices_are_read(key: Any, word: Any, node: Any) -> None:
     )
 
 
-def test_syntax_trees_are_read() -> None:
-    """Arithmetic, by the types of nodes and their attributes."""
-    tree = jf.ForwardDeclaration(output_type=[])
-    numbers = {ast.Add: 0, ast.Sub: 1, ast.Mult: 2}
-    sign = jf.InputTransform(type) >> jf.InputTransform(numbers) >> whole
-    fields = {'left': tree(), 'op': sign, 'right': tree()}
-    cases = {
-        ast.BinOp: jf.Record(fields) >> _calculated,
-        ast.Constant: jf.GetItem('value') >> number,
-        ast.UnaryOp: jf.GetItem('operand') >> tree() >> jf.Function(jnp.negative),
-        ast.List: jf.GetItem('elts') >> jf.Map(tree()) >> jf.Sum(),
-    }
-    tree.resolve_to(jf.OneOf(type, cases))
-    reads_in_proportion(
-        tree(), list(map(_parsed, ['1 + 2 * (3 - -4) * [5, -6, 7 + 8]', '[]']))
-    )
-
-
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode='eval').body
-
-
-def _calculated(left: Any, op: Any, right: Any) -> Any:
-    return jnp.stack([left + right, left - right, left * right])[op]
-
-
 def test_all_nodes_of_syntax_trees_are_read() -> None:
     """Whatever hangs below a node, by what is in its `__dict__`."""
     known = {each: 'node' for each in vars(ast).values() if isinstance(each, type)}
@@ -373,9 +330,10 @@ def test_all_nodes_of_syntax_trees_are_read() -> None:
     }
     tree.resolve_to(jf.OneOf(jf.InputTransform(type) >> kind, cases))
     texts = ['f(x, *y)[1:] if a < b else lambda z: {3: [z]}', 'x', '"text"']
-    reads_in_proportion(tree(), list(map(_parsed, texts)))
-    sizes = [sum(1 for _ in ast.walk(_parsed(text))) for text in texts]
-    assert [int(tree().eval(_parsed(text))) for text in texts] == sizes
+    examples = [ast.parse(text, mode='eval').body for text in texts]
+    reads_in_proportion(tree(), examples)
+    sizes = [sum(1 for _ in ast.walk(each)) for each in examples]
+    assert [int(tree().eval(each)) for each in examples] == sizes
 
 
 # ---- what is dropped or has no order -------------------------------------------------
@@ -389,7 +347,7 @@ TOO_LONG = [(1, 2, 3), [1, 2, 3], Triple(1, 2, 3), np.array([1, 2, 3])]
 @pytest.mark.parametrize('make', [tuple, list])
 def test_a_record_by_position_drops_nothing(item: Any, make: Any) -> None:
     """Neither at the root, nor in fields, nor in the eager twin."""
-    pair = jf.Record(make([jf.Scalar(), jf.Scalar()]))
+    pair = jf.Record(make([number, number]))
     shown = "Record({0: Scalar('float32'), 1: Scalar('float32')})"
     got = f'{item!r} ({type(item).__name__}); {PICK}; in '
     with refuses(f'example 1: expected 2 items, got 3 in {got}{shown}', jf.InputError):
@@ -404,11 +362,7 @@ def test_a_record_by_position_drops_nothing(item: Any, make: Any) -> None:
 
 
 def test_a_record_by_position_in_a_recursion() -> None:
-    """Whose data is taken apart in a pass of its own."""
-    tree = jf.ForwardDeclaration()
-    pair = jf.Record((tree(), tree())) >> jf.Function(jnp.add)
-    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
-    model = jf.compile(tree())
+    model = jf.compile(binary(number, add))
     assert model.apply({}, model.schedule([(1, (2, 3)), 4])).tolist() == [6, 4]
     with pytest.raises(jf.InputError) as caught:
         model.schedule([1, (2, (3, (4, 5, 6)))])
@@ -420,7 +374,6 @@ def test_a_record_by_position_in_a_recursion() -> None:
 
 def test_records_that_pick_fields() -> None:
     """By keys that are said, and of mappings, whatever their keys."""
-    number = jf.Scalar()
     picks: list[tuple[Any, Any]] = [
         (jf.Record({0: number, 2: number}), (1, 2, 3)),
         (jf.Record([(0, number), (2, number)]), [1, 2, 3]),
@@ -435,7 +388,6 @@ def test_records_that_pick_fields() -> None:
 
 
 def test_a_record_by_position_of_a_longer_tuple_of_tensors() -> None:
-    number = jf.Scalar()
     with refuses(
         'Pipe[1].Record({0: Function(sin), 1: Function(cos)}): expected at most 2 '
         f'items, got (float32[], float32[], float32[]); {PICK}'
@@ -451,8 +403,7 @@ UNORDERED = [
     ({1, 2}, SORTED),
     (frozenset([1]), SORTED),
 ]
-NUMBERS = jf.Map(jf.Scalar())
-FOLD = jf.Fold((jf.Identity(), jf.Scalar()) >> jf.Function(jnp.add), jf.Zeros([]))
+FOLD = jf.Fold((jf.Identity(), number) >> add, jf.Zeros([]))
 
 
 @pytest.mark.parametrize(('item', 'hint'), UNORDERED)
@@ -460,7 +411,7 @@ def test_what_is_no_sequence(item: Any, hint: str) -> None:
     """Though one can go through it."""
     got = f'{item!r} ({type(item).__name__}); {hint}; in '
     blocks = {
-        NUMBERS >> jf.Sum(): "Pipe[0].Map(Scalar('float32'))",
+        numbers >> jf.Sum(): "Pipe[0].Map(Scalar('float32'))",
         FOLD: f'{str(FOLD)[:57]}...',
     }
     for block, place in blocks.items():
@@ -476,7 +427,7 @@ def test_what_is_no_sequence(item: Any, hint: str) -> None:
 
 def test_sequences_of_other_kinds() -> None:
     """Views of dicts have their order, bytes their numbers, mappings a length."""
-    model = jf.compile(NUMBERS >> jf.Sum())
+    model = jf.compile(numbers >> jf.Sum())
     table = {1: 2, 3: 4}
     given = [table.keys(), table.values(), b'ab', range(3), collections.deque([5])]
     assert model.apply({}, model.schedule(given)).tolist() == [4, 6, 195, 3, 5]

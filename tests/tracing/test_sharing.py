@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import does_not_compile, number, refuses
+from checking import does_not_compile, number, observed, refuses
+from tree_corpora import assert_same
 
 import jfold as jf
 
@@ -59,8 +59,10 @@ def nodes(model: jf.Model, examples: list[Any]) -> int:
 
 @pytest.mark.parametrize('make', [ladder, skipping])
 def test_work_is_linear_in_objects(make: Any) -> None:
+    """And as deep as data are, without recursion of Python."""
     model = jf.compile(dag())
     params = model.init(KEY)
+    assert nodes(model, [make(3000)]) == (3001 if make is ladder else 3002)
     schedule = model.schedule([make(60)])
     objects = 61 if make is ladder else 62
     assert nodes(model, [make(60)]) == objects
@@ -92,9 +94,7 @@ def test_examples_share_nothing() -> None:
     assert nodes(model, examples) == 4 + 5 + 4 + 7 + 6
     corpus = model.trace(examples, progress=False)
     for i, example in enumerate(examples):
-        made = corpus.schedule([i]), model.schedule([example])
-        leaves = map(jax.tree.leaves, made)
-        assert all(itertools.starmap(np.array_equal, zip(*leaves, strict=True)))
+        assert_same(corpus.schedule([i]), model.schedule([example]))
 
 
 def test_tuples_of_results() -> None:
@@ -106,27 +106,16 @@ def test_tuples_of_results() -> None:
     agree(jf.compile(tree()), {}, [[part, [part, 3.0]], 1.0], forward=True)
 
 
-@pytest.mark.parametrize('path', ['loaded', 'pickled', 'iterated', 'batched'])
-def test_other_ways_to_a_schedule(path: str, tmp_path: Path) -> None:
-    block, examples = dag(), [ladder(2), skipping(3), 1.0]
-    model = jf.compile(block)
-    want = jax.tree.leaves(model.schedule(examples, size=4))
-    if path == 'loaded':
-        model.trace(examples).save(tmp_path / 'c.npz')
-        corpus = jf.Corpus.load(tmp_path / 'c.npz', model)
-        got = corpus.schedule([0, 1, 2], size=4)
-    elif path == 'pickled':
-        block = dag()
-        share = jf.compile(jf.Map(jf.Share(number)) >> jf.Sum())
-        tracer = pickle.loads(pickle.dumps(share.tracer()))
-        assert share.schedule(tracer([[1.0, 2.0]])).examples == 1
-        got = model.schedule(examples, size=4)
-    elif path == 'iterated':
-        got = model.schedule(iter(examples), size=4)
-    else:
-        got = next(model.batches(examples, 4)).schedule
-    for a, b in zip(jax.tree.leaves(got), want, strict=True):
-        assert np.array_equal(a, b)
+def test_corpora_in_files_and_tracers_share_as_models_do(tmp_path: Path) -> None:
+    """What a key is called is no part of either."""
+    model = jf.compile(jf.Map(jf.Share(number)) >> jf.Sum())
+    examples = [[300.5] * 3, [1.5, 2.5]]
+    model.trace(examples).save(tmp_path / 'c.npz')
+    corpus = jf.Corpus.load(tmp_path / 'c.npz', model)
+    tracer = pickle.loads(pickle.dumps(model.tracer()))
+    want = model.schedule(examples)
+    assert_same(corpus.schedule([0, 1]), want)
+    assert_same(model.schedule(tracer(examples)), want)
 
 
 def test_a_schedule_is_of_its_example_alone() -> None:
@@ -159,9 +148,7 @@ def test_a_schedule_is_of_its_example_alone() -> None:
     short, deep = example(2, 6), example(30, 0)
     corpus = model.trace([short, deep], progress=False)
     for i, alone in enumerate([short, deep]):
-        made = corpus.schedule([i]), model.schedule([alone])
-        leaves = map(jax.tree.leaves, made)
-        assert all(itertools.starmap(np.array_equal, zip(*leaves, strict=True)))
+        assert_same(corpus.schedule([i]), model.schedule([alone]))
 
 
 # ---- rounds over graphs --------------------------------------------------------------
@@ -220,8 +207,7 @@ def test_blocks_on_the_same_objects_and_then_on_others(key: Any) -> None:
 
 
 def test_a_metric_observes_each_object_once() -> None:
-    seen = number >> jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
-    model = jf.compile(jf.Map(jf.Share(seen)) >> jf.Sum())
+    model = jf.compile(jf.Map(jf.Share(number >> observed('seen'))) >> jf.Sum())
     x, y = 300.5, 400.5
     values, metrics = model.apply({}, model.schedule([[x, y, x], [y, y]]))
     assert values.tolist() == [1001.5, 801.0]
@@ -262,7 +248,7 @@ def test_a_key_that_is_false() -> None:
         def __call__(self, x: Any) -> Any:
             return x
 
-    seen = number >> jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    seen = number >> observed('seen')
     fresh = jf.InputTransform(lambda x: [float(str(each)) for each in x])
     model = jf.compile(fresh >> jf.Map(jf.Share(seen, key=Key())) >> jf.Sum())
     _, metrics = model.apply({}, model.schedule([[300.5, 300.5]]))
@@ -305,12 +291,11 @@ def test_values_that_are_each_other() -> None:
     link = jf.ForwardDeclaration(output_type='float32', name='link')
     cases = {dict: jf.GetItem('to') >> link(), float: number}
     link.resolve_to(jf.Share(jf.OneOf(type, cases)))
-    one: dict[str, Any] = {}
-    one['to'] = {'to': one}
-    model = jf.compile(link())
+    model, ring = jf.compile(link()), dict[str, Any]()
+    ring['to'] = {'to': ring}
     assert model.apply({}, model.schedule([{'to': {'to': 2.0}}])).tolist() == [2.0]
     with pytest.raises(jf.InputError, match='that leads back to itself'):
-        model.schedule([one])
+        model.schedule([ring])
 
 
 def test_objects_that_come_later_have_numbers_of_their_own() -> None:
@@ -339,7 +324,3 @@ def test_it_prints() -> None:
     assert repr(jf.Share(number, key=len)) == "Share(Scalar('float32'), key=len)"
     program = jf.compile(jf.Map(jf.Share(number)) >> jf.Sum()).program
     assert 'id(' in str(program)
-
-
-def test_deep_data_take_no_recursion() -> None:
-    assert nodes(jf.compile(dag()), [skipping(3000), ladder(3000)]) == 3002 + 3001
