@@ -20,11 +20,6 @@ MISMATCHES: list[tuple[Any, str]] = [
         'tensors, or collect them by a Metric'
     )),
     (
-        {'a': (number, number >> jf.InputTransform(abs))},
-        "Record['a'].Record[1].Pipe[1].InputTransform(abs): expected an object, got "
-        'float32[]; use Function to compute with tensors',
-    ),
-    (
         jf.Zeros(jf.SequenceType(jf.ObjectType())),
         'Zeros([object]): expected a type that has zeros: tensors, tuples, '
         'sequences, got object; write a type of tensors, such as `Zeros([3])`',
@@ -119,17 +114,6 @@ def test_mismatches(block: Any, message: str) -> None:
     does_not_compile(block, message)
 
 
-def test_mismatches_inside_declarations_start_with_their_name() -> None:
-    tree = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((tree(), tree())) >> (lambda a, b: jnp.stack([a, b]))
-    tree.resolve_to(jf.OneOf(type, [(int, number), (tuple, pair)]))
-    does_not_compile(
-        {'root': tree()},
-        "tree.OneOf[<class 'tuple'>].Pipe[1].Function(function): expected to give "
-        'float32[], got float32[2]',
-    )
-
-
 def test_a_declaration_has_one_type() -> None:
     one = jf.ForwardDeclaration(name='one')
     one.resolve_to(number)
@@ -148,10 +132,3 @@ def test_a_declaration_has_one_type() -> None:
         TypeError, match=r"^given\.Scalar\('float32'\): expected an obj"
     ):
         jf.compile(vector >> given())
-
-
-def test_a_type_that_would_contain_itself() -> None:
-    tree = jf.ForwardDeclaration(name='tree')
-    tree.resolve_to(jf.Record((jf.GetItem(0) >> tree(), number)))
-    with pytest.raises(TypeError, match=r'^tree\..*; a type would contain itself: '):
-        jf.compile(tree())

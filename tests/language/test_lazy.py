@@ -7,10 +7,9 @@ import logging
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import chex
-import cloudpickle
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,8 @@ from binary_trees import binary
 from lazy_models import embed, encode, pair, summed
 
 import jfold as jf
+from jfold.base.operands import Operand
+from jfold.language import lazy_recording, lazy_registry
 from jfold.tracing.record import trace
 
 TREES = [(1, (2, 3)), ((1, 2), 3), 4, ((1, 2), (3, 4))]
@@ -99,38 +100,6 @@ def test_operators_and_static_indices() -> None:
     for x, y in zip(model.eval(2, params), expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6)
     agree(model, params, [1, 2, 3])
-
-
-def test_constants_take_the_types_of_jax() -> None:
-    @jf.lazy
-    def constants(x: Any) -> Any:
-        halves = jf.tensor(np.ones(2)), jf.tensor(x, 'float16'), jf.float32(x)
-        return jf.tensor(x), jf.int32([x, x]), *halves, jf.tensor(True)
-
-    results = [(x.dtype.name, x.shape) for x in constants.eval(3)]
-    assert results == [
-        ('int32', ()),
-        ('int32', (2,)),
-        ('float32', (2,)),
-        ('float16', ()),
-        ('float32', ()),
-        ('bool', ()),
-    ]
-
-
-def test_results_in_dicts_tuples_and_lists() -> None:
-    @jf.lazy
-    def results(xs: list[int]) -> Any:
-        values = [embed(x) for x in xs]
-        return {'all': values, 'pairs': [(x, [x, x]) for x in values]}
-
-    examples = [[1, 2], [], [3]]
-    model = jf.compile(results, like=[[], *examples])
-    params = model.init(jax.random.key(0))
-    batch = model.apply(params, model.schedule(examples))
-    assert batch['all'].lengths.tolist() == [2, 0, 1]
-    assert batch['pairs'].values[1].lengths.tolist()[:3] == [2, 2, 2]
-    agree(model, params, examples)
 
 
 def test_results_that_are_dataclasses() -> None:
@@ -276,6 +245,49 @@ def test_methods_and_closures() -> None:
     )
 
 
+# ---- what recording costs ------------------------------------------------------------
+
+
+def test_types_of_arguments_are_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for each call on them."""
+    total = jf.Sum()
+    swap, add = jf.Function(lambda a, b: (b, a)), jf.Function(jnp.add)
+
+    @jf.lazy
+    def swapped(numbers: Any) -> Any:
+        values = [jf.float32(x) for x in numbers]
+        first, _ = swap((total(values), values[0]))
+        return add(first, 2)
+
+    model = jf.compile(swapped, like=[[1, 2]])
+
+    def refused(*_: object) -> NoReturn:
+        raise AssertionError
+
+    for name in ('TupleType', 'SequenceType'):
+        monkeypatch.setattr(lazy_registry, name, refused)
+    monkeypatch.setattr(lazy_recording, 'TensorType', refused)
+    assert model.apply({}, model.schedule([[3, 4], [5]])).tolist() == [5, 7]
+
+
+def test_values_are_not_asked_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by recordings: each question makes an error with a message."""
+
+    @jf.lazy(share=True)
+    def doubled(x: float) -> Any:
+        return jf.float32(x) * 2
+
+    model = jf.compile(doubled, like=[1.0])
+
+    def asked(_: object, name: str) -> NoReturn:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(Operand, '__getattr__', asked)
+    assert model.apply({}, model.schedule([2.0])).tolist() == [4]
+
+
 # ---- growth, files and processes -----------------------------------------------------
 
 
@@ -333,20 +345,3 @@ def test_the_expression_of_a_model_is_a_block() -> None:
     block = jf.compile(encode, like=TREES).block
     fold = jf.nnx.Fold(block, rngs=nnx.Rngs(0))
     assert fold(fold.model.schedule(TREES)).shape == (4, 3)
-
-
-def test_other_processes_number_calls_alike() -> None:
-    """Though an example with an empty list had to wait for another."""
-
-    @jf.lazy
-    def total(xs: list[int]) -> Any:
-        start = pair(embed(0), embed(0)) if not xs else embed(xs[0])
-        return start + summed([embed(x) for x in xs])
-
-    examples = [[], [1, 2], [3]]
-    model = jf.compile(total, like=examples)
-    again = cloudpickle.loads(cloudpickle.dumps(model.tracer()))
-    params = model.init(jax.random.key(0))
-    found = model.apply(params, model.schedule(again(examples)))
-    np.testing.assert_array_equal(found, model.apply(params, model.schedule(examples)))
-    agree(model, params, examples)

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,12 +117,6 @@ def test_blocks_that_take_data_still_take_numbers_and_empty_lists() -> None:
     assert results(both, [[1, 2], []]) == [([1.0, 1.0], 0.0, n) for n in (2.0, 0.0)]
 
 
-def test_what_a_block_takes_in_no_form_is_refused_as_a_value() -> None:
-    again = tanh >> tanh
-    with pytest.raises(TypeError, match="got 'a': look up its number first"):
-        jf.compile(jf.lazy(lambda x: add(again(x), 1.0)), like=['a'])
-
-
 def test_a_block_on_empty_lists_alone_has_no_type() -> None:
     children = jf.Sum()
 
@@ -130,33 +124,90 @@ def test_a_block_on_empty_lists_alone_has_no_type() -> None:
     def count(tree: list[Any]) -> Any:
         return add(1.0, children([count(child) for child in tree]))
 
-    hint = r'or leave the call out: `f\(items\) if items else zeros`'
-    with pytest.raises(TypeError, match=hint):
+    text = (
+        'expected a list with items, which tell its type, got an empty one before .* '
+        r'or leave the call out: `f\(items\) if items else zeros`'
+    )
+    with pytest.raises(TypeError, match=text):
         jf.compile(count, like=[[], [[]]])
 
 
-def test_blocks_that_are_called_have_no_lazy_functions_inside() -> None:
+def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
+    """It comes first to a node without children, whose list has no items."""
+    total, zeros = jf.Sum(), np.zeros(2, 'float32')
+
+    @jf.lazy(share=True)
+    def begun(node: Any) -> Any:
+        return total([zeros, *map(begun, node)]) + 1
+
+    node: list[Any] = []
+    assert results(begun, [[node, node], node]) == [[3, 3], [1, 1]]
+
+
+def test_lists_of_constants_are_no_data() -> None:
+    """Not for blocks that take no data."""
+    total, squares = jf.Sum(), jf.Map(jf.Function(jnp.square)) >> jf.Sum()
+
     @jf.lazy
-    def inner(x: float) -> Any:
-        return jf.float32(x)
+    def sums(numbers: Any) -> Any:
+        return total([1.0, 2.0]), squares([*map(jf.float32, numbers), 2.0])
 
-    every = jf.Map(inner)
-    hint = r'got lazy\(inner\); call that itself, for a Map as `\[f\(x\) for x in xs\]`'
-    with pytest.raises(TypeError, match=hint):
-        jf.compile(jf.lazy(lambda x: every(x)[0]), like=[[1.0]])
+    assert results(sums, [[3], [1, 1], []]) == [(3, 13), (3, 6), (3, 4)]
 
 
-def test_blocks_are_composed_outside() -> None:
+def test_blocks_without_inputs_are_called_on_nothing() -> None:
+    """Constants, and functions of parameters alone."""
+    constant = jf.FromTensor(np.array([1, 2], 'float32'))
+    start = jf.Function(lambda: jnp.ones(2))
+
     @jf.lazy
-    def composing(x: float) -> Any:
-        @jf.compose
-        def again(x: Any) -> Any:
-            return tanh(tanh(x))
+    def sums(number: float) -> Any:
+        return constant() + start() if number > 1 else constant()
 
-        return again(jf.float32(x))
+    assert results(sums, [1.0, 2.0]) == [[1, 2], [2, 3]]
 
-    with pytest.raises(TypeError, match='compose blocks outside the lazy function'):
-        jf.compile(composing, like=[1.0])
+
+def test_modules_of_flax_are_wrapped_before_they_are_called() -> None:
+    """The error of Flax has a note that says so."""
+    dense = nn.Dense(2)
+    with pytest.raises(Exception, match='unbound') as error:
+        jf.compile(jf.lazy(lambda x: dense(jf.tensor([x, x]))), like=[1.0])
+    expected = 'in `function`: expected blocks to be called, got a module of Flax: '
+    assert error.value.__notes__[0].startswith(expected)
+
+
+@jf.lazy
+def inner(x: float) -> Any:
+    return jf.float32(x)
+
+
+every, again = jf.Map(inner), tanh >> tanh
+REFUSED: dict[str, tuple[Any, Any]] = {
+    r'got lazy\(inner\); call that itself, for a Map as `\[f\(x\) for x in xs\]`': (
+        lambda x: every(x)[0],
+        [1.0],
+    ),
+    "got 'a': look up its number first": (lambda x: add(again(x), 1.0), 'a'),
+    'compose blocks outside the lazy function': (
+        lambda x: jf.compose(lambda x: tanh(tanh(x)))(jf.float32(x)),
+        1.0,
+    ),
+    'expected an index of ints, got a value; wri': (
+        lambda x: jf.tensor(x)[: jf.tensor(x)[0]],
+        np.ones(3),
+    ),
+    r'expected numbers as arguments of `\.clip`': (
+        lambda x: jf.float32(x).clip(0.0, jf.float32(x)),
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize('match', REFUSED)
+def test_calls_that_are_refused(match: str) -> None:
+    function, example = REFUSED[match]
+    with pytest.raises(TypeError, match=match):
+        jf.compile(jf.lazy(function), like=[example])
 
 
 def test_eval_of_one_example_takes_the_parameters_of_all() -> None:
@@ -312,46 +363,39 @@ def test_other_indices_are_refused(key: Any, match: str) -> None:
         jf.compile(jf.lazy(lambda x: jf.tensor(x)[key]), like=[np.ones(3)])
 
 
-def test_values_are_no_ends_of_slices() -> None:
-    @jf.lazy
-    def cut(x: Any) -> Any:
-        a = jf.tensor(x)
-        return a[: a[0]]
-
-    with pytest.raises(TypeError, match='expected an index of ints, got a value; wri'):
-        jf.compile(cut, like=[np.ones(3)])
-
-
-def test_constants_are_numbers_in_lists_and_of_any_dtype() -> None:
-    @jf.lazy
-    def constants(x: Any) -> Any:
-        return jf.tensor([x, 2]), jf.tensor([[x]], 'float32'), jf.tensor(x, 'uint8')
-
-    assert results(constants, [1, 3]) == [([n, 2], [[n]], n) for n in (1, 3)]
-    model = jf.compile(constants, like=[1])
-    with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
-        model.schedule([-1])
-
-
-def test_arrays_of_jax_are_constants() -> None:
+def test_constants_take_the_types_of_jax() -> None:
+    """Numbers, lists of them, arrays of NumPy and of JAX."""
     ones = jnp.ones(2)
 
     @jf.lazy
-    def shifted(x: Any) -> Any:
-        return add(ones, x), jf.tensor(ones, 'int32')
+    def constants(x: Any) -> Any:
+        said = jf.tensor(x, 'float16'), jf.float32(x), jf.tensor(ones, 'int32')
+        lists = jf.int32([x, x]), jf.tensor([x, 2]), jf.tensor([0.5, x])
+        sums = add(ones, x), jf.tensor(x) + ones
+        arrays = jf.tensor(np.ones(2)), jf.tensor([[x]], 'float32')
+        return (jf.tensor(x), jf.tensor(True), *said, *lists, *arrays, *sums)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        assert results(shifted, [jnp.int32(1)]) == [([2.0, 2.0], [1, 1])]
-    with pytest.raises(TypeError, match='expected a number or an array, got'):
-        jf.compile(jf.lazy(lambda x: jf.tensor(x)[0]), like=[jax.random.key(0)])
+    want = [
+        *(('int32', 3), ('bool', True)),
+        *(('float16', 3), ('float32', 3), ('int32', [1, 1])),
+        *(('int32', [3, 3]), ('int32', [3, 2]), ('float32', [0.5, 3])),
+        *(('float32', [1, 1]), ('float32', [[3]])),
+        *(('float32', [4, 4]), ('float32', [4, 4])),
+    ]
+    found = [constants.eval(x) for x in (3, jnp.int32(3))]
+    assert [[(x.dtype.name, x.tolist()) for x in each] for each in found] == [want] * 2
+    assert results(constants, [3, 3]) == [tuple(x for _, x in want)] * 2
 
 
-@pytest.mark.parametrize('value', ['int32', 'a', None, {}, ['a'], object])
-@pytest.mark.parametrize('dtype', [None, 'int32'])
-def test_constants_are_nothing_else(value: Any, dtype: Any) -> None:
-    with pytest.raises(TypeError, match='expected a number or an array, got'):
-        jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[value])
+def test_constants_are_what_their_dtype_holds() -> None:
+    model = jf.compile(jf.lazy(lambda x: jf.tensor(x, 'uint8')), like=[1])
+    with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
+        model.schedule([-1])
+    for value in ('int32', 'a', None, {}, ['a'], object, jax.random.key(0)):
+        for given in ((), ('int32',)):
+            constant = jf.lazy(lambda x, given=given: jf.tensor(x, *given))
+            with pytest.raises(TypeError, match='expected a number or an array, got'):
+                jf.compile(constant, like=[value])
 
 
 def test_values_have_methods_of_arrays() -> None:
@@ -371,15 +415,6 @@ def test_values_have_methods_of_arrays() -> None:
     example = [[1.0, 2.0, 4.0], [7.0, 5.0, 3.0]]
     want = jax.tree.map(lambda x: x.tolist(), use(jnp.asarray(example)))
     assert results(used, [example]) == [want]
-
-
-def test_methods_take_no_values() -> None:
-    @jf.lazy
-    def clipped(x: float) -> Any:
-        return jf.float32(x).clip(0.0, jf.float32(x))
-
-    with pytest.raises(TypeError, match=r'expected numbers as arguments of `\.clip`'):
-        jf.compile(clipped, like=[1.0])
 
 
 # ---- lists that are empty in some examples -------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from binary_trees import binary
+from binary_trees import binary, binary_tree
 
 import jfold as jf
 from jfold.program.components import component_of
@@ -36,13 +36,6 @@ def folds_model(**options: Any) -> jf.Model:
     return jf.compile(jf.AllOf(jf.Map(fold), jf.Length()), **options)
 
 
-def random_tree(rng: Any, leaves: int) -> Any:
-    if leaves == 1:
-        return float(rng.integers(9))
-    left = int(rng.integers(1, leaves))
-    return random_tree(rng, left), random_tree(rng, leaves - left)
-
-
 def random_lists(rng: Any, count: int) -> Any:
     sizes = rng.integers(1, 5, size=count)
     return [list(map(float, rng.integers(9, size=size))) for size in sizes]
@@ -61,7 +54,7 @@ def reached(part: Any, example: int) -> dict[Node, list[Node]]:
     return found
 
 
-MODELS = {'trees': (tree_model, random_tree), 'folds': (folds_model, random_lists)}
+MODELS = {'trees': (tree_model, binary_tree), 'folds': (folds_model, random_lists)}
 MODELS['sums'] = sums_model, random_lists
 
 
@@ -97,7 +90,7 @@ def test_nodes_and_levels_are_those_of_the_graph(kind: str, options: Any) -> Non
 def test_operands_are_those_that_are_computed(options: Any) -> None:
     """The value of each node, from what it reads, is that of the program."""
     model, rng = tree_model(**options), np.random.default_rng(1)
-    examples = [random_tree(rng, n) for n in (1, 5, 9)]
+    examples = [binary_tree(rng, n) for n in (1, 5, 9)]
     schedule = model.schedule(examples)
     names = [x.layer.name for x in model.program.operations]
 

@@ -252,7 +252,7 @@ def test_capacities_made_by_hand(without: int | None, change: dict[str, Any]) ->
     model.reserve(replace(room, rows=tuple(rows), **change))
     assert model.apply(params, model.schedule([], size=4)).shape == (4, 3)
     agree(model, params, examples, forward=True)
-    agree(model, params, lists(50, 50, 50, 50))
+    agree(model, params, lists(20, 20, 20, 20))
 
 
 def test_capacities_of_the_same_program_with_or_without_loops() -> None:
@@ -262,7 +262,7 @@ def test_capacities_of_the_same_program_with_or_without_loops() -> None:
         room = one.trace(examples, progress=False).capacities(4)
         another.reserve(room)
         agree(another, params, examples, forward=True)
-        agree(another, params, lists(90, 90, 90, 90))
+        agree(another, params, lists(20, 20, 20, 20))
 
 
 # ---- batches of a corpus -------------------------------------------------------------
