@@ -100,8 +100,6 @@ def test_twice_the_blocks_take_twice_the_calls(kind: str) -> None:
 
 
 def test_twice_the_cases_take_twice_the_calls_of_a_first_schedule() -> None:
-    """In which the plan is rewritten, and checked again."""
-
     def calls_of_schedule(count: int) -> int:
         tree = jf.ForwardDeclaration(name='tree')
         pair = jf.Record({'l': tree(), 'r': tree()}) >> jf.Function(jnp.add)
@@ -128,7 +126,6 @@ def test_the_beginning_of_a_block_is_printed_alone() -> None:
 
 
 def test_a_deep_block_prints() -> None:
-    """Without recursion."""
     block = repeated(jf.Map, 5000)
     assert repr(block) == f"{'Map(' * 5000}Scalar('float32'){')' * 5000}"
 
@@ -163,7 +160,6 @@ def test_expressions_that_are_nested_too_deep_are_refused() -> None:
 
 
 def test_short_hands_in_short_hands() -> None:
-    """Of blocks, and of types."""
     short, spec = (
         repeated(step, 3000, x)
         for step, x in ((lambda x: {'x': x}, number), (lambda x: (x,), 'float32'))
@@ -176,7 +172,6 @@ def test_short_hands_in_short_hands() -> None:
 
 
 def test_predictions_of_deep_values() -> None:
-    """Put together from batches without recursion."""
     model = jf.compile(nested('records', 1500))
     found = model.predict({}, [in_dicts(1500)] * 3, batch_size=2)
     for _ in range(1500):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import of_rows
 
 import jfold as jf
 
@@ -23,20 +24,9 @@ def results(fn: Any, examples: list[Any], like: list[Any] | None = None) -> list
     model = jf.compile(fn, like=examples if like is None else like)
     alone = [model.eval(example) for example in examples]
     batch = model.predict({}, examples, progress=False)
-    jax.tree.map(np.testing.assert_allclose, batch, batched(alone))
+    rows = [value for value, _ in of_rows(batch, {}, range(len(examples)))]
+    jax.tree.map(np.testing.assert_allclose, rows, alone)
     return [jax.tree.map(lambda x: np.asarray(x).tolist(), x) for x in alone]
-
-
-def batched(alone: list[Any]) -> Any:
-    if isinstance(alone[0], tuple):
-        return tuple(map(batched, zip(*alone, strict=True)))
-    if isinstance(alone[0], dict):
-        return {key: batched([x[key] for x in alone]) for key in alone[0]}
-    if isinstance(alone[0], list):
-        items = [item for x in alone for item in x]
-        values = batched(items) if items else np.zeros(0, np.float32)
-        return jf.Ragged(values, np.array([len(x) for x in alone], np.int32))
-    return np.stack(alone)
 
 
 # ---- what calls take -----------------------------------------------------------------
@@ -145,7 +135,6 @@ def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
 
 
 def test_lists_of_constants_are_no_data() -> None:
-    """Not for blocks that take no data."""
     total, squares = jf.Sum(), jf.Map(jf.Function(jnp.square)) >> jf.Sum()
 
     @jf.lazy
@@ -168,7 +157,6 @@ def test_blocks_without_inputs_are_called_on_nothing() -> None:
 
 
 def test_modules_of_flax_are_wrapped_before_they_are_called() -> None:
-    """The error of Flax has a note that says so."""
     dense = nn.Dense(2)
     with pytest.raises(Exception, match='unbound') as error:
         jf.compile(jf.lazy(lambda x: dense(jf.tensor([x, x]))), like=[1.0])

@@ -109,8 +109,6 @@ def test_new_calls_are_no_errors_to_skip() -> None:
 
 
 def test_threads_let_one_program_grow() -> None:
-    """Each width is a new kind of calls."""
-
     @jf.lazy
     def sums(widths: list[int]) -> Any:
         total = jf.float32(0.0)

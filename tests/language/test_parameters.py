@@ -43,38 +43,25 @@ def cast(dtype: Any) -> Callable[[Any], Any]:
     return lambda params: jax.tree.map(lambda x: x.astype(dtype), params)
 
 
-HINT = (
-    '`model.init(key)` makes them: a function may compute in another dtype, by '
-    '`astype` inside'
-)
+MAKES = '; `model.init(key)` makes them'
+HINT = f'{MAKES}: a function may compute in another dtype, by `astype` inside'
 AS = "expected parameters of layer 'dense' at ['b'] as float32[2], got "
+AT = "expected parameters of layer 'dense' at ['b'], ['w'], got "
 
 
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (cast('bfloat16'), f'{AS}bfloat16[2]; {HINT}'),
-        (cast('complex64'), f'{AS}complex64[2]; {HINT}'),
-        (cast('int32'), f'{AS}int32[2]; {HINT}'),
-        (
-            lambda p: p | {'b': jnp.zeros(3)},
-            f'{AS}float32[3]; `model.init(key)` makes them',
-        ),
+        (cast('bfloat16'), f'{AS}bfloat16[2]{HINT}'),
+        (cast('complex64'), f'{AS}complex64[2]{HINT}'),
+        (cast('int32'), f'{AS}int32[2]{HINT}'),
+        (lambda p: p | {'b': jnp.zeros(3)}, f'{AS}float32[3]{MAKES}'),
         (
             lambda p: {'params': p},
-            "expected parameters of layer 'dense' at ['b'], ['w'], got them at "
-            "['params']['b'], ['params']['w']; `model.init(key)` makes them",
+            f"{AT}them at ['params']['b'], ['params']['w']{MAKES}",
         ),
-        (
-            lambda p: [p['b'], p['w']],
-            "expected parameters of layer 'dense' at ['b'], ['w'], got them at "
-            '[0], [1]; `model.init(key)` makes them',
-        ),
-        (
-            lambda p: {},
-            "expected parameters of layer 'dense' at ['b'], ['w'], got none; "
-            '`model.init(key)` makes them',
-        ),
+        (lambda p: [p['b'], p['w']], f'{AT}them at [0], [1]{MAKES}'),
+        (lambda p: {}, f'{AT}none{MAKES}'),
     ],
 )
 def test_parameters_that_differ(change: Any, message: str) -> None:
@@ -106,11 +93,11 @@ def test_float64_for_float32() -> None:
     model = dense_model()
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), model.init(KEY))
     assert model.apply(params, model.schedule([[1, 2]])).dtype == np.float32
-    with jax.enable_x64(True), refuses(f'{AS}float64[2]; {HINT}'):
+    with jax.enable_x64(True), refuses(f'{AS}float64[2]{HINT}'):
         model.apply(params, model.schedule([[1, 2]]))
     with jax.enable_x64(True):
         params = jax.tree.map(jnp.asarray, params)
-    with refuses(f'{AS}float64[2]; {HINT}'):  # JAX has it, and leaves it as it is
+    with refuses(f'{AS}float64[2]{HINT}'):  # JAX has it, and leaves it as it is
         model.apply(params, model.schedule([[1, 2]]))
 
 

@@ -67,11 +67,3 @@ def test_functions_behind_the_time_are_left_out(
     assert str(types[scalar]) == '(object, float32[])'
     assert str(types[first]) == '(float32[], float32[])'
     assert second not in types
-
-
-def test_what_an_error_interrupts_has_no_type() -> None:
-    scalar, vector = jf.Scalar(), jf.Vector(3)
-    block = scalar >> vector
-    types, problem = partial_types(block, 1e6)
-    assert [*types] == [scalar]
-    assert problem.startswith("Pipe[1].Vector(3, 'float32'): expected an object")

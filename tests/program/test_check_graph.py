@@ -72,49 +72,42 @@ def put(row: int, value: int) -> Callable[[Array], Array]:
 
 
 ADD = 'add(float32[], float32[]) -> float32[]'
+
+
+def number_of(place: str, count: int, found: int) -> str:
+    """That a number of so many values was expected there."""
+    return f'graph: {place}: expected a number of {count} values float32[], got {found}'
+
+
+def level(example: int, want: int, found: int) -> str:
+    """That another level was expected in an example."""
+    return (
+        f'graph: {ADD}, example {example}: expected level {want}, one above the inputs '
+        f'that operations make which take turns with it, got {found}'
+    )
+
+
+FIRST, SECOND = (f'{ADD}, input 1, example {n}' for n in (0, 1))
 VALUES: dict[str, tuple[str, Callable[[Array], Array], str]] = {
-    'a negative number': (
-        'operation',
-        put(0, -1),
-        f'graph: {ADD}, input 1, example 0: expected a number of 3 values '
-        'float32[], got -1',
-    ),
+    'a negative number': ('operation', put(0, -1), number_of(FIRST, 3, -1)),
     'a number beyond all': (
         'operation',
         put(3, 1 << 20),
-        f'graph: {ADD}, input 1, example 1: expected a number of 11 values '
-        'float32[], got 1048576',
+        number_of(SECOND, 11, 1048576),
     ),
-    'a number of another example': (
-        'operation',
-        put(0, 9),
-        f'graph: {ADD}, input 1, example 0: expected a number of 3 values '
-        'float32[], got 9',
-    ),
+    'a number of another example': ('operation', put(0, 9), number_of(FIRST, 3, 9)),
     'a result that there is not': (
         'result',
         put(1, 11),
-        'graph: result 0, tensor 0, example 1: expected a number of 11 values '
-        'float32[], got 11',
+        number_of('result 0, tensor 0, example 1', 11, 11),
     ),
     'a metric of what there is not': (
         'metric',
         put(5, -7),
-        'graph: result 1, tensor 0, example 1: expected a number of 11 values '
-        'float32[], got -7',
+        number_of('result 1, tensor 0, example 1', 11, -7),
     ),
-    'a level too low': (
-        'level',
-        put(5, 1),
-        f'graph: {ADD}, example 1: expected level 3, one above the inputs that '
-        'operations make which take turns with it, got 1',
-    ),
-    'a level too high': (
-        'level',
-        put(0, 2),
-        f'graph: {ADD}, example 0: expected level 1, one above the inputs that '
-        'operations make which take turns with it, got 2',
-    ),
+    'a level too low': ('level', put(5, 1), level(1, 3, 1)),
+    'a level too high': ('level', put(0, 2), level(0, 1, 2)),
     'a row too few': (
         'operation',
         lambda values: values[:-1],

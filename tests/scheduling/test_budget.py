@@ -12,7 +12,6 @@ import pytest
 from binary_trees import binary_tree, chain, tree_block
 from checking import refuses
 from compilations import compilations
-from meshes import over_devices
 
 import jfold as jf
 from jfold.data.scheduler import Scheduler
@@ -58,7 +57,6 @@ def test_several_reserved_capacities() -> None:
 
 
 def test_what_has_grown_can_be_reserved() -> None:
-    """By the capacity of a schedule; no program is added."""
     model = model_of_trees()
     grown = model.schedule([chain(40)])
     assert model.reserve(grown.capacity) == grown.capacity
@@ -83,17 +81,6 @@ def test_other_sizes_are_reserved_apart() -> None:
     assert model.schedule([chain(5)], size=4).capacity == four
 
 
-def test_capacities_of_shards() -> None:
-    """Are reserved for batches that are dealt alike."""
-    model, sharding = model_of_trees(), over_devices()
-    corpus = model.trace([chain(n) for n in (1, 2, 3, 4)])
-    room = model.reserve(corpus.capacities(4, sharding=sharding))
-    schedule = model.schedule([chain(2)] * 3, size=4, sharding=sharding)
-    assert schedule.capacity == room
-    assert model.schedule([chain(2)] * 3, size=4).capacity != room
-    assert model.programs == 2
-
-
 def test_nothing_is_compiled() -> None:
     model = model_of_trees()
     with compilations('') as compiled:
@@ -102,7 +89,6 @@ def test_nothing_is_compiled() -> None:
 
 
 def test_capacities_that_are_none() -> None:
-    """Or of another model."""
     text = (
         'expected a `Capacity`, got Schedule: take it from '
         '`model.trace(examples).capacities(batch_size)`'
@@ -140,16 +126,6 @@ def test_what_two_threads_outgrow_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Scheduler, '_headroom', meanwhile)
     model.schedule([chain(300)])
-    assert model.programs == 2
-
-
-def test_a_stream_keeps_within_the_budget() -> None:
-    """A thousand batches of any size beside a reserved capacity."""
-    model, rng = model_of_trees(), np.random.default_rng(2)
-    room = model.reserve(room_for(8))
-    for leaves in rng.integers(1, 40, 1000).tolist():
-        schedule = model.schedule([chain(leaves)])
-        assert (schedule.capacity == room) == (leaves <= 8)
     assert model.programs == 2
 
 

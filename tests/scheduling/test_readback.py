@@ -16,24 +16,11 @@ from jfold.program.components import component_of
 from jfold.scheduling.readback import Node, level_of, nodes_of_result, operands_of
 from jfold.tracing.record import trace
 
-
-def tree_model(**options: Any) -> jf.Model:
-    tree = binary(jf.Scalar() >> jnp.tanh, jnp.add)
-    return jf.compile(tree >> jf.Metric('root'), **options)
-
-
-def sums_model(**options: Any) -> jf.Model:
-    """Sums that are read once, and others of which the sum of sums is taken."""
-    square = jf.Map(jf.Scalar() >> jf.Function(jnp.square))
-    total = jf.Map(square >> jf.Sum()) >> jf.AllOf(
-        jf.Sum(), jf.Map(jf.Function(jnp.exp))
-    )
-    return jf.compile(total, **options)
-
-
-def folds_model(**options: Any) -> jf.Model:
-    fold = jf.Map(jf.Scalar()) >> jf.Fold(jf.Function(jnp.subtract), jf.Zeros([]))
-    return jf.compile(jf.AllOf(jf.Map(fold), jf.Length()), **options)
+TREES = binary(jf.Scalar() >> jnp.tanh, jnp.add) >> jf.Metric('root')
+SQUARES = jf.Map(jf.Scalar() >> jf.Function(jnp.square))
+# Sums that are read once, and others of which the sum of sums is taken.
+SUMS = jf.Map(SQUARES >> jf.Sum()) >> jf.AllOf(jf.Sum(), jf.Map(jf.Function(jnp.exp)))
+FOLD = jf.Map(jf.Scalar()) >> jf.Fold(jf.Function(jnp.subtract), jf.Zeros([]))
 
 
 def random_lists(rng: Any, count: int) -> Any:
@@ -54,15 +41,18 @@ def reached(part: Any, example: int) -> dict[Node, list[Node]]:
     return found
 
 
-MODELS = {'trees': (tree_model, binary_tree), 'folds': (folds_model, random_lists)}
-MODELS['sums'] = sums_model, random_lists
+MODELS: dict[str, Any] = {
+    'trees': (TREES, binary_tree),
+    'folds': (jf.AllOf(jf.Map(FOLD), jf.Length()), random_lists),
+    'sums': (SUMS, random_lists),
+}
 
 
 @pytest.mark.parametrize('options', [{}, {'strategy': 'fixed'}, {'reproducible': True}])
 @pytest.mark.parametrize('kind', MODELS)
 def test_nodes_and_levels_are_those_of_the_graph(kind: str, options: Any) -> None:
-    make, draw = MODELS[kind]
-    model, rng = make(**options), np.random.default_rng(0)
+    block, draw = MODELS[kind]
+    model, rng = jf.compile(block, **options), np.random.default_rng(0)
     examples = [draw(rng, int(rng.integers(1, 9))) for _ in range(12)]
     schedule, graph = model.schedule(examples, size=16), trace(model.program, examples)
     spec, before = schedule.spec, np.cumsum([0, *schedule.depths])
@@ -89,7 +79,7 @@ def test_nodes_and_levels_are_those_of_the_graph(kind: str, options: Any) -> Non
 @pytest.mark.parametrize('options', [{}, {'reproducible': True}])
 def test_operands_are_those_that_are_computed(options: Any) -> None:
     """The value of each node, from what it reads, is that of the program."""
-    model, rng = tree_model(**options), np.random.default_rng(1)
+    model, rng = jf.compile(TREES, **options), np.random.default_rng(1)
     examples = [binary_tree(rng, n) for n in (1, 5, 9)]
     schedule = model.schedule(examples)
     names = [x.layer.name for x in model.program.operations]
@@ -109,7 +99,7 @@ def test_operands_are_those_that_are_computed(options: Any) -> None:
 
 
 def test_summands_of_sums_without_loops() -> None:
-    model = sums_model()
+    model = jf.compile(SUMS)
     assert not model.program.has_loops
     examples = [[[1.0, 2.0], [3.0]], [[4.0]]]
     schedule = model.schedule(examples)

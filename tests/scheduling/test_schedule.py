@@ -34,7 +34,7 @@ from jfold.program.operations import Program
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import COARSE, FINE, Stage, grow
-from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.sections import SUM_ARITY, Section
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
 from jfold.scheduling.tile_counts import empty_fraction, tiles
@@ -132,18 +132,6 @@ def test_schedules_of_wide_uses_at_many_levels() -> None:
     fold = jf.Fold(layer >> observed >> sixfold, jf.Zeros([2]))
     model = jf.compile(jf.Map(jf.Vector(2)) >> fold)
     check(reading(model, [[[1, 2]] * n for n in (0, 1, 3, 40)]))
-
-
-def test_schedules_that_do_not_stack_say_so_in_a_line() -> None:
-    """However large the program: JAX prints what they are of four times."""
-    layers = [jf.Function(lambda x, i=i: x + i, name=f'add{i}') for i in range(60)]
-    model = jf.compile(jf.Scalar() >> jf.Pipe(*layers))
-    pair = model.schedule([1]), model.schedule([1] * 200)
-    with pytest.raises(ValueError, match='expected of all; use one `size`') as caught:
-        jax.tree.map(lambda *x: jnp.stack(x), *pair)
-    told = [x for x in str(caught.value).splitlines() if 'Schedule.stack' in x]
-    assert max(map(len, told)) < 160
-    assert len(set(told)) == 4  # of both, and marked as what differs
 
 
 def test_stacked_schedules_are_no_schedule_of_one_batch() -> None:
@@ -301,13 +289,18 @@ def test_batches_of_like_examples_spare_little() -> None:
 
 
 def test_batches_of_unlike_examples_spare_a_quarter() -> None:
-    """At most."""
     rng = np.random.default_rng(0)
     model = jf.compile(tree_block())
     sizes = rng.integers(1, 64, 32)
     schedule = model.schedule([binary_tree(rng, n) for n in sizes])
     leaves = int(sizes.sum())
     assert 1.25 * leaves <= max(schedule.spec.capacity.rows) <= 1.25 * 1.125 * leaves
+
+
+def test_what_does_not_fit_a_section_is_refused() -> None:
+    for wrong in (4,), (3, 1):
+        with pytest.raises(AssertionError, match='jfold made a wrong schedule'):
+            Section(0, (3,)).fill(np.zeros(10, np.int32), np.zeros(wrong), 0)
 
 
 # ---- size ----------------------------------------------------------------------------
@@ -356,7 +349,6 @@ def test_a_long_chain(length: int, rtol: float) -> None:
 
 @pytest.mark.slow
 def test_a_million_nodes_in_one_example() -> None:
-    """Value is right and everything fits."""
     tree = binary_tree(np.random.default_rng(0), 500_001, words=4)
     model = adder()
     schedule = model.schedule([tree])
@@ -377,7 +369,6 @@ def test_tiles_cover_all_rows(widths: tuple[int, ...], empty: int) -> None:
 
 
 def test_nearly_full_tiles_on_one_core_half_full_ones_on_several() -> None:
-    """Of 70 rows."""
     rows, widths = np.array([70]), (128, 32, 8)
     assert tiles(rows, widths, empty_fraction(cores=1)).tolist() == [[0, 2, 1]]
     assert tiles(rows, widths, empty_fraction(cores=2)).tolist() == [[1, 0, 0]]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,33 +267,19 @@ def test_capacities_of_the_same_program_with_or_without_loops() -> None:
 # ---- batches of a corpus -------------------------------------------------------------
 
 
-def check_merged(model: jf.Model, examples: Sequence[Any], path: Path) -> None:
-    """Schedules of a corpus are those of its examples, to the bit."""
+@pytest.mark.parametrize('block', [total >> other, shared >> jf.Map(other) >> jf.Sum()])
+def test_schedules_of_a_corpus(block: jf.Block, tmp_path: Path) -> None:
+    """Those of its examples, to the bit, where sums are added up or read often."""
+    model, examples = jf.compile(block), lists(3, 0, 12)
     corpus = model.trace(examples, progress=False)
-    corpus.save(path)
-    model.schedule(examples, size=len(examples) + 1)
-    for source in corpus, jf.Corpus.load(path, model):
+    corpus.save(tmp_path / 'corpus.jfold')
+    model.schedule(examples, size=4)
+    for source in corpus, jf.Corpus.load(tmp_path / 'corpus.jfold', model):
         for places in ([1, 0, 2], [2], [], [0, 0, 2]):
-            given = [examples[i] for i in places]
-            got = source.schedule(places, size=len(examples) + 1)
-            want = model.schedule(given, size=len(examples) + 1)
+            got = source.schedule(places, size=4)
+            want = model.schedule([examples[i] for i in places], size=4)
             assert got.spec is want.spec
             jax.tree.map(np.testing.assert_array_equal, got, want)
-
-
-@pytest.mark.parametrize('name', ['summed', 'read often', 'labels'])
-def test_schedules_of_a_corpus(name: str, tmp_path: Path) -> None:
-    block: Any = total >> other
-    examples: list[Any] = lists(3, 0, 12)
-    if name == 'read often':
-        block = shared >> jf.Map(other) >> jf.Sum()
-    if name == 'labels':
-        pair = jf.AllOf(jf.GetItem(1) >> total, jf.GetItem(0))
-        named = jf.AllOf(jf.GetItem(1) >> total >> other, pair >> jf.Metric('m'))
-        block = named >> jf.GetItem(0)
-        examples = [(str(i), x) for i, x in enumerate(examples)]
-    model, _ = compiled(block)
-    check_merged(model, examples, tmp_path / 'corpus.jfold')
 
 
 def test_corpora_of_the_same_program_with_loops(tmp_path: Path) -> None:

@@ -98,7 +98,6 @@ def test_levels_take_steps_one_after_another(rows: Array, profile: Profile) -> N
 def test_the_larger_of_two_holds_what_either_does(
     rows: Array, one: Profile, two: Profile
 ) -> None:
-    """Whatever the levels."""
     either = larger(one, two)
     assert fits(one, either)
     assert fits(two, either)
@@ -124,28 +123,19 @@ def test_more_levels_than_are_told_apart() -> None:
     assert 1000 <= sum(count for count, _ in found) < 1100
 
 
-# What is told in the documentation: steps, and rows over those of the batch.
+# The most steps, and rows over those of the batch.
 FIGURES = {(32, 32): (14, 1.7), (64, 128): (21, 1.4), (256, 128): (21, 1.4)}
 
 
 @pytest.mark.parametrize(('trees', 'leaves'), FIGURES)
 def test_trees_take_few_steps(trees: int, leaves: int) -> None:
     """Where a step costs as much as the rows of a mean level."""
-    largest_profiles, spare = FIGURES[trees, leaves]
+    most, spare = FIGURES[trees, leaves]
     (batch,) = Workload(trees, leaves, 1).batches(1)
-    found: list[int] = []
-
-    def height(tree: Any) -> int:
-        if not isinstance(tree, tuple):
-            return 0
-        found.append(1 + max(map(height, tree)))
-        return found[-1]
-
-    for tree in batch:
-        height(tree)
-    rows = np.bincount(found)[1:, None]
+    graph = trace(jf.compile(tree_block()).program, batch)
+    rows = np.bincount(graph.levels[-1])[1:, None]
     stairs = cut(rows, float(rows.mean()), np.ones(1), (1 << 20,))
-    assert sum(count for count, _ in stairs) <= largest_profiles
+    assert sum(count for count, _ in stairs) <= most
     assert sum(count * x for count, (x,) in stairs) <= spare * rows.sum()
 
 
@@ -203,24 +193,12 @@ def of_depths(seed: int, count: int = 24) -> list[Any]:
 @pytest.mark.usefixtures('narrow')
 @pytest.mark.parametrize('size', [1, 4, 9])
 def test_the_capacity_of_a_corpus_holds_any_batch(size: int) -> None:
-    """Of different examples."""
     model = jf.compile(tree_block(), strategy='fixed')
     corpus = model.trace(of_depths(0))
     model.reserve(corpus.capacities(size))
     rng = np.random.default_rng(0)
     for _ in range(40):
         corpus.schedule(rng.permutation(len(corpus))[:size], size=size)
-    assert model.programs == 1
-
-
-@pytest.mark.usefixtures('narrow')
-def test_the_capacity_of_a_plan_holds_its_batches() -> None:
-    """Those of a run, whose batches are known."""
-    model = jf.compile(tree_block(), strategy='fixed')
-    corpus = model.trace(of_depths(1))
-    with model.batches(corpus, 5, epochs=2) as batches:
-        model.reserve(batches.capacities)
-        assert len(list(batches)) > 5
     assert model.programs == 1
 
 
@@ -235,7 +213,6 @@ def test_a_capacity_is_the_same_in_another_model() -> None:
 
 @pytest.mark.usefixtures('narrow')
 def test_capacities_together_hold_what_either_does() -> None:
-    """Of batches of other levels."""
     model = jf.compile(tree_block(), strategy='fixed')
     wide, deep = [[(1, 2)] * 30, [chain(40)] * 30]
     either = model.trace(wide).capacities(30) | model.trace(deep).capacities(30)
@@ -328,7 +305,6 @@ def programs(strategy: str, seed: int, size: int, most: int, batches: int) -> li
 
 @pytest.mark.parametrize('seed', [0, 1])
 def test_a_short_stream_has_few_programs(seed: int) -> None:
-    """At most four, none after the first twenty batches."""
     found = programs('fixed', seed, 16, 48, 60)
     assert found[-1] <= 4
     assert found[19] == found[-1]

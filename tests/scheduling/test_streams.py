@@ -159,7 +159,6 @@ def test_any_number_of_sizes(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_to_reserve_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With what grew."""
     model = jf.compile(sums())
     with caplog.at_level(logging.WARNING, logger='jfold'):
         for k in range(20):
@@ -263,13 +262,21 @@ def trees(count: int = 200) -> list[Any]:
     return [binary_tree(rng, n) for n in sizes]
 
 
+OPTIONS: dict[str, Any] = {
+    'in order': {},
+    'shuffled': {'shuffle': 0},
+    'of few nodes': {'max_nodes': 700},
+    'dealt': {'shuffle': 1, 'sharding': over_devices()},
+}
+
+
 @pytest.mark.parametrize('strategy', LOOPS)
-@pytest.mark.parametrize('options', [{}, {'shuffle': 0}, {'max_nodes': 700}], ids=str)
-def test_batches_of_a_corpus_share_a_program(strategy: str, options: Any) -> None:
+@pytest.mark.parametrize('options', OPTIONS)
+def test_batches_of_a_corpus_share_a_program(strategy: str, options: str) -> None:
     """Their needs are known, so room for all is reserved before the first."""
     model = jf.compile(tree_block(4), max_programs=1, strategy=strategy)
     corpus = model.trace(trees())
-    run = model.batches(corpus, 8, epochs=3, **options)
+    run = model.batches(corpus, 8, epochs=3, **OPTIONS[options])
     specs = {batch.schedule.spec for batch in run}
     assert len(specs) == model.programs == 1
     room = model.reserve(run.capacities)
@@ -281,7 +288,6 @@ def test_batches_of_a_corpus_share_a_program(strategy: str, options: Any) -> Non
 def test_what_is_reserved_for_a_corpus_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In a line."""
     model = jf.compile(tree_block(4))
     corpus = model.trace([chain(n) for n in range(100)])
     with caplog.at_level(logging.INFO, logger='jfold'):
@@ -323,16 +329,7 @@ def test_what_was_reserved_before_a_run_is_used() -> None:
     assert model.programs == 1
 
 
-def test_batches_that_are_dealt_share_a_program() -> None:
-    """Each shard has room for the largest part."""
-    sharding = over_devices()
-    model = jf.compile(tree_block(4), max_programs=1)
-    run = model.batches(model.trace(trees()), 8, shuffle=1, epochs=2, sharding=sharding)
-    assert len({batch.schedule.spec for batch in run}) == model.programs == 1
-
-
 def test_no_room_for_a_corpus_is_an_error_in_its_place() -> None:
-    """Of the batch that has none."""
     model = jf.compile(sums(), max_programs=1)
     corpus = model.trace([[0], [0] * 5000])
     model.schedule([[0]])

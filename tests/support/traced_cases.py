@@ -183,38 +183,11 @@ def reductions() -> Case:
 
 
 @case
-def means_and_lengths() -> Case:
-    """Numbers that are counted, beside numbers that are given, of one type."""
-    items = jf.AllOf(jf.Mean(), jf.Length(), jf.Max(), jf.Min(), jf.Length())
-    part = jf.Map(number) >> items >> jf.Sum()
-    return jf.AllOf(part, part) >> add, [[1, 2, 3], [], [4], [1, 2, 3]]
-
-
-@case
-def slices() -> Case:
-    """Items by number and from the end, in reverse, and of a tensor."""
-    items = jf.Map(vector >> tanh)
-    last = jf.GetItem(-1) >> jf.GetItem(0)
-    rest = jf.GetItem(slice(None, None, -1)) >> jf.Fold(add, jf.Zeros(2))
-    block = items >> jf.AllOf(last, rest >> jf.GetItem(1)) >> add
-    return block, [[[1, 2]], [[3, 4], [5, 6], [7, 8]], [[1, 2], [3, 4]]]
-
-
-@case
 def one_block_many_times() -> Case:
     """The same blocks, functions inside, beside each other and in a row."""
     block = jf.AllOf(tanh, jf.Identity()) >> add
     both = jf.AllOf(block, block, block >> block) >> jf.Map(block) >> jf.Sum()
     return jf.Map(number >> both >> block) >> jf.Sum(), [[1], [2, 3], [], [2, 3]]
-
-
-@case
-def scalars_of_a_record() -> Case:
-    """Constants of one type that arise at one place."""
-    fields = jf.Record({'a': number, 'b': number, 'c': jf.Map(number) >> jf.Sum()})
-    both = jf.AllOf(fields, fields) >> jf.GetItem(1)
-    examples = [{'a': i, 'b': -i, 'c': [i] * i} for i in range(4)]
-    return both >> jf.Function(lambda a, b, c: a - b * c), examples
 
 
 @case
@@ -276,15 +249,6 @@ def loops_beside_loops() -> Case:
     fold, reduced = jf.Fold(step, jf.Zeros([])), jf.Reduce(step)
     loops = jf.AllOf(fold, fold, reduced, reduced) >> reduced
     return jf.Map(number) >> loops, [[1, 2, 3], [], [4], [5, 6]]
-
-
-@case
-def optional_values() -> Case:
-    """What is absent is a constant of the program or computed without input."""
-    start = jf.Function(lambda p: p, lambda key: jnp.ones(()), name='start')
-    parts = [jf.Optional(number), jf.Optional(number >> tanh, start)]
-    block = jf.Map(jf.AllOf(*parts, jf.Optional(number, start)) >> jf.Sum())
-    return block >> jf.Sum(), [[None, 1], [], [None], [2, 3, None]]
 
 
 @case

@@ -122,7 +122,6 @@ def test_the_bound_is_of_levels(
 def test_only_the_example_at_fault_is_explained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Though those before it are as deep."""
     program = jf.compile(sums(SUMS['map'])).program
     examples = [nested(2000), nested(2000), [2, 'x'], nested(2000)]
     explain, explained = Expression.explain, []

@@ -89,7 +89,6 @@ def test_no_function_of_the_data_is_given_one(block: jf.Block) -> None:
 
 
 def test_those_that_a_function_makes() -> None:
-    """Its result may be read twice, whether it is or not."""
     model = jf.compile(jf.InputTransform(reversed) >> numbers)
     for run in (lambda x: model.schedule([x]), model.eval):
         with pytest.raises((TypeError, jf.InputError), match='only once'):

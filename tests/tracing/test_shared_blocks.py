@@ -192,7 +192,6 @@ def test_uses_on_other_data_are_lowered_once_where_they_are_many(
 
 
 def test_an_error_in_a_block_with_many_uses() -> None:
-    """The way in the data is told as ever."""
     model = jf.compile(in_optionals(20))
     with pytest.raises(jf.InputError, match="expected an item 'a', got 3") as caught:
         model.schedule([None, {'a': None, 'b': {'a': 3}}])
@@ -220,7 +219,6 @@ def test_every_use_counts_of_a_metric_that_is_used_many_times() -> None:
 
 
 def test_a_value_of_more_tensors_than_there_can_be() -> None:
-    """Is told at once, with their number."""
     block: jf.Block = jf.Scalar()
     for _ in range(40):
         block = jf.AllOf(block, block)

@@ -118,39 +118,6 @@ def test_corpora_in_files_and_tracers_share_as_models_do(tmp_path: Path) -> None
     assert_same(model.schedule(tracer(examples)), want)
 
 
-def test_a_schedule_is_of_its_example_alone() -> None:
-    """Also where calls wait for calls, and who asks first depends on how long."""
-    x = jf.GetItem('x') >> number
-    once = jf.Share(x >> jnp.sin)
-    g = jf.ForwardDeclaration(output_type='float32', name='g')
-    g.resolve_to(jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> once) >> jnp.add)
-    f = jf.ForwardDeclaration(output_type='float32', name='f')
-    deeper = jf.AllOf(jf.GetItem('kid') >> f(), jf.GetItem('o')) >> g()
-    f.resolve_to(jf.OneOf(lambda d: 'kid' in d, {False: x, True: deeper}))
-    h = jf.ForwardDeclaration(output_type='float32', name='h')
-    end = jf.GetItem('os') >> jf.Map(once) >> jf.Sum()
-    h.resolve_to(
-        jf.OneOf(lambda d: 'n' in d, {True: jf.GetItem('n') >> h(), False: end})
-    )
-    both = jf.AllOf(jf.GetItem('f') >> f(), jf.GetItem('h') >> h()) >> jnp.add
-    model = jf.compile(both)
-
-    def example(of_f: int, of_h: int) -> Any:
-        objects = [{'x': float(i)} for i in range(40)]
-        a: Any = {'x': 1.0}
-        b: Any = {'os': objects}
-        for i in range(of_f):
-            a = {'kid': a, 'o': objects[-i - 1]}
-        for _ in range(of_h):
-            b = {'n': b}
-        return {'f': a, 'h': b}
-
-    short, deep = example(2, 6), example(30, 0)
-    corpus = model.trace([short, deep], progress=False)
-    for i, alone in enumerate([short, deep]):
-        assert_same(corpus.schedule([i]), model.schedule([alone]))
-
-
 # ---- rounds over graphs --------------------------------------------------------------
 
 
