@@ -65,13 +65,6 @@ def test_a_model_that_is_written_both_ways(reproducible: bool) -> None:
     )
 
 
-def test_the_source_is_that_of_blocks() -> None:
-    """A node is a tuple, whose first item says which call it is of."""
-    source = jf.compile(encode, like=TREES).source
-    assert 'def pair(x):' in source
-    assert 'pair_known.get(id(' in source
-
-
 def test_values_know_their_shape_and_dtype() -> None:
     seen = []
 

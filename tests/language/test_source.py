@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +94,19 @@ def test_names_without_letters() -> None:
     model = jf.compile(tree() >> jf.Function(jnp.negative, name='3'))
     example = {'2': 5.0, '3': {'2': 1.0, '3': 7.0}}
     assert model.apply({}, model.schedule([example])) == model.eval(example) == -11
+
+
+def test_source_is_of_lines_that_python_knows() -> None:
+    """So that a traceback through it can be read."""
+
+    def fails(x: object) -> object:
+        raise OSError(traceback.format_stack())
+
+    program = jf.compile(jf.InputTransform(fails) >> jf.Scalar()).program
+    with pytest.raises(jf.InputError):
+        trace(program, [1])
+    with pytest.raises(OSError, match=r'<jfold source .*record\\n +\w+ = fails\(x'):
+        program.source.record([1])
 
 
 def test_the_source_of_models() -> None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checking import refuses
+from programs import trees, with_tensors
 
 from jfold.data.scheduler import build
 from jfold.graph import Graph, Table, concatenate
@@ -24,6 +25,7 @@ from jfold.program.operations import (
     Operation,
     Operations,
     Producers,
+    check_operations,
 )
 from jfold.program.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
@@ -99,8 +101,9 @@ def plainly(params: Any, words: list[int]) -> Any:
     return state
 
 
-@pytest.mark.parametrize('strategy', [COUNTED, FIXED])
-@pytest.mark.parametrize('residuals', RESIDUALS)
+@pytest.mark.parametrize(
+    ('strategy', 'residuals'), zip((COUNTED, FIXED), RESIDUALS, strict=True)
+)
 def test_values_and_gradients_are_those_of_plain_jax(
     strategy: str, residuals: str
 ) -> None:
@@ -148,6 +151,18 @@ def test_operations_are_checked_with_the_first_graph() -> None:
     wrong = replace(walk(None), constants=((7, ZEROS),))
     with refuses('constant 0: expected numbers of 2 types, got 7', ValueError):
         select(wrong, graph_of(LISTS))
+
+
+def test_what_the_device_runs_is_checked() -> None:
+    """Numbers of types, and what is said of who reads what."""
+    with refuses('result 1: expected numbers of 2 types, got 7', ValueError):
+        check_operations(with_tensors(trees(), 1, (7,)))
+    with refuses('expected one result without a name, got 0', ValueError):
+        check_operations(replace(trees(), results=trees().results[1:]))
+    sources = trees().sources
+    assert sources is not None
+    with refuses('expected `sources.inputs` of [1, 2], got [1]', ValueError):
+        check_operations(replace(trees(), sources=replace(sources, inputs=((0,),))))
 
 
 def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import operator
 import re
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -249,48 +248,6 @@ def reads_in_proportion(block: Any, examples: list[Any]) -> None:
     calls(model, examples)  # what is called once in a process
     few, more, many = (calls(model, examples * k) for k in (2, 4, 50))
     assert many - more <= 23 * (more - few)
-
-
-def tree_block(kind: Any, keys: tuple[Any, Any]) -> jf.Block:
-    """The weighed sum of a binary tree, of pairs of one kind or of several."""
-    tree = jf.ForwardDeclaration()
-    pair = jf.Record([(key, tree()) for key in keys]) >> (lambda x, y: x + 2 * y)
-    cases = {int: whole >> jf.Function(jnp.float32), float: number}
-    cases |= dict.fromkeys(kind if isinstance(kind, tuple) else (kind,), pair)
-    tree.resolve_to(jf.OneOf(type, cases))
-    return tree()
-
-
-def trees(kind: Callable[[Any, Any], Any]) -> list[Any]:
-    """Trees of ints and floats."""
-    found: list[Any] = [1, 2.5]
-    for place in range(5):
-        found.append(kind(found[-1], found[place]))
-    return found[2:]
-
-
-def _node_or_slots(left: Any, right: Any) -> Any:
-    return (Node if isinstance(right, int) else Slots)(left, right)
-
-
-def _namespace(left: Any, right: Any) -> Any:
-    return types.SimpleNamespace(left=left, right=right)
-
-
-SIDES = 'left', 'right'
-KINDS: list[tuple[Any, Any, tuple[Any, Any]]] = [
-    (tuple, lambda *x: x, (0, 1)),
-    (list, lambda *x: [*x], (0, -1)),
-    (dict, lambda *x: dict(zip(SIDES, x, strict=True)), SIDES),
-    *((kind, kind, SIDES) for kind in (Node, Slots, Pair)),
-    ((Node, Slots), _node_or_slots, SIDES),
-    (types.SimpleNamespace, _namespace, SIDES),
-]
-
-
-@pytest.mark.parametrize(('kind', 'make', 'keys'), KINDS)
-def test_binary_trees_are_read(kind: Any, make: Any, keys: Any) -> None:
-    reads_in_proportion(tree_block(kind, keys), trees(make))
 
 
 CHOICES: list[tuple[Any, Any, Any]] = [
