@@ -102,7 +102,7 @@ def plainly(params: Any, words: list[int]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ('strategy', 'residuals'), zip((COUNTED, FIXED), RESIDUALS, strict=True)
+    ('strategy', 'residuals'), [*zip((COUNTED, FIXED), RESIDUALS, strict=True)]
 )
 def test_values_and_gradients_are_those_of_plain_jax(
     strategy: str, residuals: str

@@ -73,7 +73,7 @@ def test_work_is_linear_in_objects(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ('strategy', 'residuals'), zip(STRATEGIES, RESIDUALS, strict=True)
+    ('strategy', 'residuals'), [*zip(STRATEGIES, RESIDUALS, strict=True)]
 )
 def test_gradients_of_all_uses_add_up(residuals: str, strategy: str) -> None:
     part = [1.0, [2.0, 3.0]]
