@@ -96,14 +96,3 @@ def test_operands_are_those_that_are_computed(options: Any) -> None:
         (root,) = nodes
         _, metrics = model.eval(examples[k])
         np.testing.assert_allclose(evaluate(root), metrics['root'][0], rtol=1e-5)
-
-
-def test_summands_of_sums_without_loops() -> None:
-    model = jf.compile(SUMS)
-    assert not model.program.has_loops
-    examples = [[[1.0, 2.0], [3.0]], [[4.0]]]
-    schedule = model.schedule(examples)
-    for k, numbers in enumerate(([1.0, 2.0, 3.0], [4.0])):
-        rows = [row for t, row in reached(schedule, k) if t == ~0]  # of floats
-        values = sorted(float(schedule.constants[0][row]) for row in rows)
-        assert values == numbers
