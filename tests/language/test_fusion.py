@@ -276,9 +276,9 @@ def test_drawn_expressions(drawn: Expression) -> None:
     models, data = (model, apart(model)), drawn.batch(np.random.default_rng(2), 3)
     counts = [len(each.program.operations) for each in models]
     assert counts[0] <= counts[1]
-    found = [components(each.program) for each in models]
+    parts = [components(each.program) for each in models]
     sizes = [
-        max((len(x.operations) * x.recurrent for x in y), default=0) for y in found
+        max((len(x.operations) * x.recurrent for x in y), default=0) for y in parts
     ]
     assert sizes[0] <= sizes[1]
     depths = [each.schedule(data).depth for each in models]

@@ -370,8 +370,9 @@ def test_constants_take_the_types_of_jax() -> None:
         *(('float32', [1, 1]), ('float32', [[3]])),
         *(('float32', [4, 4]), ('float32', [4, 4])),
     ]
-    found = [constants.eval(x) for x in (3, jnp.int32(3))]
-    assert [[(x.dtype.name, x.tolist()) for x in each] for each in found] == [want] * 2
+    for value in (3, jnp.int32(3)):
+        got = [(x.dtype.name, x.tolist()) for x in constants.eval(value)]
+        assert got == want
     assert results(constants, [3, 3]) == [tuple(x for _, x in want)] * 2
 
 
@@ -380,8 +381,8 @@ def test_constants_are_what_their_dtype_holds() -> None:
     with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
         model.schedule([-1])
     for value in ('int32', 'a', None, {}, ['a'], object, jax.random.key(0)):
-        for given in ((), ('int32',)):
-            constant = jf.lazy(lambda x, given=given: jf.tensor(x, *given))
+        for dtype in (None, 'int32'):
+            constant = jf.lazy(lambda x, dtype=dtype: jf.tensor(x, dtype))
             with pytest.raises(TypeError, match='expected a number or an array, got'):
                 jf.compile(constant, like=[value])
 

@@ -129,8 +129,8 @@ def test_examples_of_cases(name: str) -> None:
     """Their graphs are those of walks, and those of any part their own."""
     block, examples = CASES[name]()
     looped = in_loops(block).program
-    made = trace(looped, examples), recorded(looped, examples)
-    same(*(canonical(looped, graph) for graph in made))
+    graphs = trace(looped, examples), recorded(looped, examples)
+    same(*(canonical(looped, graph) for graph in graphs))
     model, last = jf.compile(block, max_programs=100), len(examples) - 1
     check_examples(model.program, examples)
     check_picks(model.program, examples, parts(len(examples)))

@@ -18,8 +18,8 @@ from jfold.tracing.record import trace
 def named(program: Program) -> list[tuple[tuple[str, ...], bool]]:
     """Components by the names of their operations."""
     names = [x.layer.name for x in program.operations]
-    found = components(program)
-    return [(tuple(names[o] for o in x.operations), x.recurrent) for x in found]
+    parts = components(program)
+    return [(tuple(names[o] for o in x.operations), x.recurrent) for x in parts]
 
 
 def function(name: str) -> jf.Function:

@@ -91,8 +91,7 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
 def test_schedules_of_expressions(
     expression: Expression, seed: int, spare: int
 ) -> None:
-    """Half of them recursions, with levels, metrics and values used several times; with
-    spare rows, in the least capacity, and in a fixed number of steps."""
+    """With spare rows, in the least capacity, and in a fixed number of steps."""
     examples = expression.batch(np.random.default_rng(seed), 3)
     model = in_loops(expression.block)
     check(reading(model, examples, 3 + spare))

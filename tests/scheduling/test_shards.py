@@ -83,8 +83,7 @@ def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> Non
     ],
 )
 def test_expressions(root: str, count: int) -> None:
-    """One device and several give the same, in float64, to twelve digits; some
-    operations are in some of the shards alone."""
+    """One device and several give the same, in float64, to twelve digits."""
 
     @settings(max_examples=2)
     @given(expressions(root, 'float64'), options)

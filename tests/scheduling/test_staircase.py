@@ -277,8 +277,7 @@ def check_profiles(program: Program, examples: list[Any], size: int) -> None:
 @settings(max_examples=25)
 @given(expressions('tree'), st.integers(0, 99), st.integers(1, 4))
 def test_stairs_of_expressions(expression: Expression, seed: int, size: int) -> None:
-    """What is known of levels is so; whatever a row reads is computed before; uses and
-    sums are those of the graph."""
+    """What is known of levels is so; schedules say what their graphs do."""
     model, rng = in_loops(expression.block, strategy='fixed'), np.random.default_rng
     check_profiles(model.program, expression.batch(rng(seed), 4), size)
     with pytest.MonkeyPatch.context() as patch:
@@ -296,27 +295,27 @@ def programs(strategy: str, seed: int, size: int, most: int, batches: int) -> li
     """How many programs there are after each batch of random trees."""
     model, rng = jf.compile(tree_block(4), strategy=strategy), np.random.default_rng(1)
     corpus = model.trace(forest(400, most, seed), progress=False)
-    found = []
+    counts = []
     for _ in range(batches):
         corpus.schedule(rng.integers(0, 400, size))
-        found.append(model.programs)
-    return found
+        counts.append(model.programs)
+    return counts
 
 
 @pytest.mark.parametrize('seed', [0, 1])
 def test_a_short_stream_has_few_programs(seed: int) -> None:
-    found = programs('fixed', seed, 16, 48, 60)
-    assert found[-1] <= 4
-    assert found[19] == found[-1]
+    counts = programs('fixed', seed, 16, 48, 60)
+    assert counts[-1] <= 4
+    assert counts[19] == counts[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('strategy', STRATEGIES)
 def test_a_long_stream_has_few_programs(strategy: str) -> None:
     """At most four for a thousand batches, none after the first twenty."""
-    found = programs(strategy, 0, 24, 128, 1000)
-    assert found[-1] <= 4
-    assert found[19] == found[-1]
+    counts = programs(strategy, 0, 24, 128, 1000)
+    assert counts[-1] <= 4
+    assert counts[19] == counts[-1]
 
 
 def test_batches_that_are_deeper_than_the_first() -> None:

@@ -100,8 +100,8 @@ GROWING = by_one, by_doubling, alternating
 @pytest.mark.parametrize('growing', range(len(GROWING)))
 @pytest.mark.parametrize('case', CASES)
 def test_streams_that_grow(case: str, growing: int) -> None:
-    """Twelve programs at most, whatever grows; no more rows than four times those that
-    any batch had. Each case grows in each way, with one strategy after another."""
+    """Twelve programs at most; no more rows than four times those of any batch."""
+    # Each case grows in each way, with one strategy after another.
     strategies = *LOOPS, *[None] * (case not in WITH_LOOPS)
     strategy = strategies[([*CASES].index(case) + growing) % len(strategies)]
     make, data = CASES[case]

@@ -48,35 +48,35 @@ def same(left: Graph, right: Graph) -> None:
 def makers(program: Program, graph: Graph) -> Array:
     """The operation that makes each value, -1 for constants."""
     numbers, types = select(program, graph).numbers, len(program.types)
-    found = np.full(numbers.ends[-1], -1)
+    result = np.full(numbers.ends[-1], -1)
     for o, table in enumerate(graph.operations):
         for k in range(len(program.operations[o].outputs)):
-            found[ranges(numbers.begin(types + o, k), table.counts)] = o
-    return found
+            result[ranges(numbers.begin(types + o, k), table.counts)] = o
+    return result
 
 
 def reads(program: Program, graph: Graph) -> set[tuple[int, int]]:
     """Pairs of an operation and one whose results it reads in the data."""
-    found, made_by = set(), makers(program, graph)
+    result, producers = set(), makers(program, graph)
     values, types = select(program, graph).values, len(program.types)
     for o, operation in enumerate(program.operations):
         for a in range(len(operation.inputs)):
-            made = made_by[values.column(types + o, 1 + a)]
-            found |= {(o, q) for q in np.unique(made).tolist() if q >= 0}
-    return found
+            numbers = producers[values.column(types + o, 1 + a)]
+            result |= {(o, q) for q in np.unique(numbers).tolist() if q >= 0}
+    return result
 
 
 def check_components(program: Program, graph: Graph) -> None:
     """Every operation once; each reads its own component and earlier ones alone."""
-    listed = [o for each in components(program) for o in each.operations]
+    parts, number = components(program), component_of(program)
+    listed = [o for part in parts for o in part.operations]
     assert sorted(listed) == list(range(len(program.operations)))
-    number = component_of(program)
-    for each in components(program):
-        assert list(each.operations) == sorted(each.operations)
-        assert each.recurrent or len(each.operations) == 1
+    for part in parts:
+        assert list(part.operations) == sorted(part.operations)
+        assert part.recurrent or len(part.operations) == 1
     for o, q in reads(program, graph):
         assert number[q] <= number[o]
-        assert number[q] < number[o] or components(program)[number[o]].recurrent
+        assert number[q] < number[o] or parts[number[o]].recurrent
 
 
 def canonical(program: Any, graph: Graph) -> Graph:

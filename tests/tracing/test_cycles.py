@@ -131,12 +131,12 @@ def test_circles_are_met_before_items_are_read_again_and_again() -> None:
     tree.resolve_to(jf.OneOf(type, {int: number, list: items}))
     model = jf.compile(tree())
     wide: list[list[Any]] = [[[1] for _ in range(200)], [1] * 100]
-    for made in wide:
-        made.append(made)
+    for ring in wide:
+        ring.append(ring)
         reads.clear()
         with pytest.raises(jf.InputError, match='contains itself'):
-            model.schedule([made])
-        assert len(reads) < len(made) * (sys.getrecursionlimit() + 100)
+            model.schedule([ring])
+        assert len(reads) < len(ring) * (sys.getrecursionlimit() + 100)
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import does_not_compile, number, observed, refuses
+from checking import number, observed, refuses
 from tree_corpora import assert_same
 
 import jfold as jf
@@ -278,14 +278,6 @@ def test_objects_that_come_later_have_numbers_of_their_own() -> None:
     model = jf.compile(block)
     got = [x.tolist() for x in model.apply({}, model.schedule([example]))]
     assert got == [[12.0], [18.0], [99.0]]
-
-
-def test_what_does_not_compile() -> None:
-    does_not_compile(
-        jf.Share(jf.Identity()) >> number,
-        'Pipe[0].Share(Identity()): expected a block that gives tensors, got object; '
-        'put it around what each item, or the whole, becomes',
-    )
 
 
 def test_it_prints() -> None:
