@@ -169,6 +169,11 @@ def inner(x: float) -> Any:
     return jf.float32(x)
 
 
+@jf.lazy(share=True)
+def power(x: float, n: int) -> Any:
+    return jf.float32(x**n)
+
+
 every, again = jf.Map(inner), tanh >> tanh
 REFUSED: dict[str, tuple[Any, Any]] = {
     r'got lazy\(inner\); call that itself, for a Map as `\[f\(x\) for x in xs\]`': (
@@ -184,6 +189,7 @@ REFUSED: dict[str, tuple[Any, Any]] = {
         lambda x: jf.tensor(x)[: jf.tensor(x)[0]],
         np.ones(3),
     ),
+    r'lazy\(power\): .* got n by name': (lambda x: power(x, n=2), 1.0),
     r'expected numbers as arguments of `\.clip`': (
         lambda x: jf.float32(x).clip(0.0, jf.float32(x)),
         1.0,
@@ -308,19 +314,6 @@ def test_circles_are_told_in_generators() -> None:
     circle.append(circle)
     with pytest.raises(TypeError, match='expected data without circles'):
         jf.compile(steps, like=[circle])
-
-
-def test_shared_functions_take_arguments_by_position() -> None:
-    @jf.lazy(share=True)
-    def power(x: float, n: int) -> Any:
-        return jf.float32(x**n)
-
-    @jf.lazy
-    def square(x: float) -> Any:
-        return power(x, n=2)
-
-    with pytest.raises(TypeError, match=r'lazy\(power\): .* got n by name'):
-        jf.compile(square, like=[1.0])
 
 
 # ---- indices and constants -----------------------------------------------------------

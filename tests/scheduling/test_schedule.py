@@ -42,6 +42,7 @@ from jfold.scheduling.tiles import cores
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
+ONE = np.ones((), np.float32)
 any_expression = st.sampled_from(['whole', 'tree']).flatmap(expressions)
 
 
@@ -121,6 +122,15 @@ def test_schedules_of_wide_uses(uses: int) -> None:
     once = jf.Vector(2) >> layer >> items >> fold
     model = in_loops(jf.Map(once) >> jf.Sum())
     check(reading(model, [[[1, 2]] * n for n in (0, 1, 3, 70)]))
+
+
+def test_schedules_of_sums_of_sums() -> None:
+    """What the first reads has the cotangent of the last."""
+    block: jf.Block = jf.Scalar() >> jf.Function(lambda p, x: p * x, lambda *_: ONE)
+    example: Any = 1.0
+    for _ in range(6):
+        block, example = jf.Map(block) >> jf.Sum(), [example] * 2
+    check(reading(in_loops(block), [example]))
 
 
 def test_schedules_of_wide_uses_at_many_levels() -> None:
