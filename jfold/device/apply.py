@@ -59,7 +59,7 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.scheduling.sections import summed_at_once
+from jfold.scheduling.index_array import summed_at_once
 from jfold.scheduling.slots import (
     ReadMode,
     sums_have_rows,

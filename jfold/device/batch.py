@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from jax import Array, lax
 
+from jfold.scheduling.index_array import Section, Sections
 from jfold.scheduling.layout import Layout
-from jfold.scheduling.sections import Section, Sections
 
 Number: TypeAlias = 'Array | int'
 

@@ -35,7 +35,7 @@ from jfold.program.components import (
     sources,
 )
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
-from jfold.scheduling.sections import Section
+from jfold.scheduling.index_array import Section
 from jfold.scheduling.slots import (
     ReadMode,
     Slot,

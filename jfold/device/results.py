@@ -20,9 +20,9 @@ from jfold.device.buffers import Buffers, take, values_of
 from jfold.program.components import Place, phases, sources, type_at
 from jfold.program.operations import ProducerSet, Program
 from jfold.ragged import MetricValues, assemble_value
+from jfold.scheduling.index_array import Section, section_of
 from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
-from jfold.scheduling.sections import Section, section_of
 from jfold.scheduling.spec import Spec
 from jfold.types import SequenceType, leaf_types, pack
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from jfold.graph import Array
+from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import in_buffers, running_components
 from jfold.scheduling.levels import Batch
-from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.sum_trees import (
     RowUses,
     SumTree,

@@ -23,8 +23,8 @@ from jfold.graph import Array, shared_counts
 from jfold.program.components import are_recurrent
 from jfold.program.operations import Operations
 from jfold.scheduling.growth import ADDED, Headroom
+from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
-from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import Demands, Selection, loop_use_counts
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import has_slots, slots

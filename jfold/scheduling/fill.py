@@ -21,9 +21,9 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, ranges, shared_counts
 from jfold.program.components import SUMMANDS, Place, components
 from jfold.scheduling.consumers import write_consumers
+from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
 from jfold.scheduling.layout import active_types, layout, running_components
 from jfold.scheduling.levels import Batch, in_steps, make_batch
-from jfold.scheduling.sections import NOWHERE, Section, summed_at_once
 from jfold.scheduling.selections import (
     Column,
     Columns,

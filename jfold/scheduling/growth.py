@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.staircase import Profile, run_length_encode, steps
 

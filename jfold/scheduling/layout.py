@@ -12,7 +12,7 @@ of a value leaves a cotangent:
 
 or, where each write starts a kernel, the rows of all inputs of the type interleaved. A
 row is called by its number in its buffer. All indices of a batch are one array, whose
-sections `sections.py` lays out. All places follow from a `Spec` alone.
+sections `index_array.py` lays out. All places follow from a `Spec` alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jfold.program.components import (
     type_at,
 )
 from jfold.program.operations import Operation, Operations
-from jfold.scheduling.sections import (
+from jfold.scheduling.index_array import (
     Allocator,
     Sections,
     allocate_sections,

@@ -13,9 +13,9 @@ import numpy as np
 
 from jfold.graph import Array, shared_counts, value_parts
 from jfold.program.components import component_of
+from jfold.scheduling.index_array import summed_at_once
 from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
-from jfold.scheduling.sections import summed_at_once
 from jfold.scheduling.slots import (
     ReadMode,
     column_modes,

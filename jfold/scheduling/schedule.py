@@ -24,8 +24,8 @@ from jfold.base.functions import mean_of_rows
 from jfold.base.tracebacks import api_boundary
 from jfold.graph import Array
 from jfold.ragged import Ragged
+from jfold.scheduling.index_array import Sections
 from jfold.scheduling.layout import layout
-from jfold.scheduling.sections import Sections
 from jfold.scheduling.shards import EVERYWHERE
 from jfold.scheduling.spec import Capacity, Spec, SpecKey, of_one_shard
 from jfold.scheduling.targets import lay_out_targets

@@ -19,7 +19,7 @@ import numpy as np
 from jfold.base.memo import memoized
 from jfold.graph import Array, concatenate_arrays
 from jfold.program.operations import Operations
-from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.selections import Selection
 
 

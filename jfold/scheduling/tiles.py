@@ -30,7 +30,7 @@ from jfold.program.components import Component, component_of, components
 from jfold.program.costs import looks_up, parameter_bytes, row_bytes
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.growth import power_of_two
-from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
 from jfold.scheduling.staircase import (
     NARROW,

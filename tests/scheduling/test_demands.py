@@ -26,8 +26,8 @@ from jfold.scheduling.demands import (
     join_demands,
     node_counts,
 )
+from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
-from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import Demands, select
 from jfold.scheduling.spec import Capacity
 from jfold.tracing.record import trace

@@ -34,7 +34,7 @@ from jfold.program.operations import Program
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import COARSE, FINE, Stage, grow
-from jfold.scheduling.sections import SUM_ARITY, Section
+from jfold.scheduling.index_array import SUM_ARITY, Section
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
 from jfold.scheduling.tile_counts import empty_fraction, tiles

@@ -15,9 +15,9 @@ import jfold as jf
 from jfold.graph import Graph, Table
 from jfold.program.components import component_of, components
 from jfold.program.operations import Program
+from jfold.scheduling.index_array import SUM_ARITY, Section
 from jfold.scheduling.layout import active_types, layout, running_components
 from jfold.scheduling.schedule import Schedule
-from jfold.scheduling.sections import SUM_ARITY, Section
 from jfold.scheduling.spec import Capacity
 from jfold.tracing.record import trace
 
