@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
@@ -12,75 +15,96 @@ from mistakes import (
     arguments,
     batches,
     corpora,
-    elsewhere,
     examples,
     functions,
-    kinds,
     lazy,
-    of_flax,
-    precompile,
-    results,
-    structure,
-    values,
     wiring,
 )
 from mistakes.common import (
     OPEN,
-    Mistake,
-    caught,
-    grade,
     lines_beside,
     missing,
+    model_of,
     modules,
     text_of,
 )
 
 import jfold as jf
 
-TABLES = {
-    'compile': [arguments, wiring, results, functions, of_flax, lazy],
-    'schedule': [examples, values, structure, elsewhere],
-    'use': [apply, precompile, corpora, batches, kinds],
-}
-MISTAKES = [
-    mistake
-    for tables in TABLES.values()
-    for each in tables
-    for mistake in each.MISTAKES
-]
+TABLES = apply, arguments, batches, corpora, examples, functions, lazy, wiring
+MISTAKES = {name: each for table in TABLES for name, each in table.MISTAKES.items()}
 # JAX raises these in a function of its own, with jfold nowhere on the stack.
 BY_JAX = 'schedules that do not stack', 'schedules of two models stacked'
 MOST_FRAMES, MOST_LINES = 3, 15
 
 
-def pattern(message: str) -> str:
-    return f'{OPEN}'.join(map(re.escape, message.split(OPEN))).replace(OPEN, r'[\s\S]*')
+def check(provoke: Callable[[], Any], kind: type[Exception], message: str) -> Any:
+    """An error is of a class, says this and enough; returns it."""
+    with pytest.raises(kind) as caught:
+        provoke()
+    text = text_of(caught.value)
+    pattern = r'[\s\S]*'.join(map(re.escape, message.split(OPEN)))
+    assert caught.type is kind
+    assert re.fullmatch(pattern, text), text
+    assert len(missing(text)) <= 1
+    return caught.value
 
 
-@pytest.mark.parametrize('mistake', MISTAKES, ids=lambda mistake: mistake.name)
-def test_the_error_of_a_mistake(mistake: Mistake) -> None:
-    error = caught(mistake)
-    text = text_of(error)
-    assert type(error) is mistake.error
-    assert re.fullmatch(pattern(mistake.message), text), text
-    assert missing(text) == ([mistake.lacks] if mistake.lacks else [])
-    assert grade(text) in ('good', 'fair')
-    if mistake.name in BY_JAX:
-        assert not any(name.startswith('jfold') for name in modules(error))
-        assert len(text) < 1800
-        return
+def is_short(error: Exception) -> None:
+    """A traceback has few frames of ours, and few lines beside those of users."""
     ours = [x for x in modules(error) if x.partition('.')[0] in ('jfold', 'jax')]
     assert len(ours) <= MOST_FRAMES, ours
     assert len(lines_beside(error)) <= MOST_LINES, lines_beside(error)
 
 
+@pytest.mark.parametrize('name', MISTAKES)
+def test_the_error_of_a_mistake(name: str) -> None:
+    mistake = MISTAKES[name]
+    error = check(mistake.provoke, mistake.error, mistake.message)
+    if name in BY_JAX:
+        assert not any(name.startswith('jfold') for name in modules(error))
+        assert len(text_of(error)) < 1800
+    else:
+        is_short(error)
+
+
+def batch_of(model: jf.Model, examples: list[Any], **options: Any) -> None:
+    with model.batches(examples, len(examples), **options) as batches:
+        next(batches)
+
+
+# What reads examples, and how it says which is wrong.
+READERS: dict[str, tuple[Callable[[jf.Model, list[Any]], Any], str]] = {
+    'trace': (jf.Model.trace, r'example \1'),
+    'a tracer': (lambda model, examples: model.tracer()(examples), r'example \1'),
+    'batches': (batch_of, r'example \1 of the source'),
+    'batches without a thread': (
+        functools.partial(batch_of, prefetch=0),
+        r'example \1 of the source',
+    ),
+    'eval': (lambda model, examples: model.eval(examples[-1]), 'example 0'),
+}
+
+
+@pytest.mark.parametrize('reader', READERS)
+def test_whatever_reads_examples_says_the_same(reader: str) -> None:
+    read, which = READERS[reader]
+    wrong = [x for x in MISTAKES.values() if x.error is jf.InputError]
+    given = [x for x in wrong if isinstance(x.provoke, functools.partial)]
+    assert len(given) >= 40
+    for mistake in given:
+        block, *examples = mistake.provoke.args  # type: ignore[attr-defined]
+        message = re.sub(r'^example (\d)', which, mistake.message)
+        provoke = functools.partial(read, model_of(block), examples)
+        is_short(check(provoke, jf.InputError, message))
+
+
 def test_the_table() -> None:
-    names = [mistake.name for mistake in MISTAKES]
-    assert len(names) >= 96
-    assert sum(not mistake.lacks for mistake in MISTAKES) >= 140  # which tell all
-    assert len(set(names)) == len(names)
-    assert len({mistake.message for mistake in MISTAKES}) > 0.8 * len(names)
-    assert set(BY_JAX) <= set(names)
+    assert len(MISTAKES) == sum(len(table.MISTAKES) for table in TABLES) >= 351
+    assert len({mistake.message for mistake in MISTAKES.values()}) >= 333
+    # Which tell all.
+    assert sum(not missing(each.message) for each in MISTAKES.values()) >= 222
+    assert set(BY_JAX) <= set(MISTAKES)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +121,8 @@ def test_the_table() -> None:
         ('unexpected key, forgot `size`; use one', ['expected', 'got']),
     ],
 )
-def test_a_grade_tells_what_is_missing(message: str, lacks: list[str]) -> None:
+def test_what_a_message_is_without(message: str, lacks: list[str]) -> None:
     assert missing(message) == lacks
-    grades = ['good', 'fair', 'poor']
-    assert grade(message) == grades[min(len(lacks), 2)]
 
 
 def test_schedules_that_do_not_stack_print_their_capacities() -> None:

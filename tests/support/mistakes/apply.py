@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes with parameters, schedules and gradients."""
+"""Mistakes with parameters, schedules, gradients and steps compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 
 import jfold as jf
-from mistakes.batches import batches, corpus, summed
-from mistakes.common import Mistake, linear, number, numbers
+from mistakes.batches import batches, corpus, other, summed
+from mistakes.common import BY_INIT, OF_ANOTHER, Mistake, ValueMistake, linear, number
+from mistakes.corpora import chosen
 
 layered = jf.compile(number >> linear)
+drawing = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5, deterministic=False)))
 
 
 def schedule() -> jf.Schedule:
@@ -27,7 +29,7 @@ def params() -> Any:
 
 
 def over_budget() -> None:
-    model = jf.compile(numbers >> jf.Reduce(jnp.add), max_programs=1)
+    model = jf.compile(summed.block, max_programs=1)
     model.schedule([[1]])
     model.schedule([[1], [2]])
 
@@ -53,194 +55,176 @@ def gradient_of(fn: Any, name: str) -> Any:
     return jax.grad(lambda p: model.apply(p, given).sum())(start)
 
 
-def stacked() -> Any:
-    model = jf.compile(
-        numbers >> jf.Reduce(jnp.add)
-    )  # a new one, which has grown by nothing
-    pair = model.schedule([[1]]), model.schedule([[1], [2]])
-    return jax.tree.map(lambda *x: jnp.stack(x), *pair)
+def stacked(*schedules: jf.Schedule) -> Any:
+    return jax.tree.map(lambda *x: jnp.stack(x), *schedules)
 
 
-def stacked_of_two_models() -> Any:
-    pair = summed.schedule([[1]]), schedule()
-    return jax.tree.map(lambda *x: jnp.stack(x), *pair)
+def stacked_of_two_batches() -> Any:
+    model = jf.compile(summed.block)  # a new one, which has grown by nothing
+    return stacked(model.schedule([[1]]), model.schedule([[1], [2]]))
 
 
-MISTAKES = [
-    Mistake(
-        'several keys to draw parameters with',
+def precompiled() -> jf.CompiledStep:
+    return summed.precompile(summed.apply, {}, corpus().capacities(2))
+
+
+NO_SCHEDULE = 'expected `schedule` as a schedule, got'
+APPLY = ': call `model.apply(params, model.schedule(examples))`'
+NO_GRADIENT = 'expected a gradient of layer'
+OF_WHILE = (
+    'got this error; use lax.scan or lax.fori_loop with fixed bounds, or give the '
+    'function one by jax.custom_vjp'
+)
+NO_CAPACITY = (
+    'expected a `Capacity` among the arguments, in place of the schedule, got none: '
+    'call `model.precompile(step, params, corpus.capacities(batch_size))`'
+)
+UNLIKE = (
+    'counted, save products), expected of all; use one `size`, and `Schedule.stack`\n'
+)
+
+MISTAKES: dict[str, Mistake] = {
+    'several keys to draw parameters with': Mistake(
         lambda: layered.init(jax.random.split(jax.random.key(0), 3)),
-        'expected `key` as a PRNG key, got an array of 3 keys: pass one, or '
-        'take `jax.vmap` over them',
+        'expected `key` as a PRNG key, got an array of 3 keys: pass one, or take '
+        '`jax.vmap` over them',
     ),
-    Mistake(
-        'several keys to draw with',
+    'several keys to draw with': Mistake(
         lambda: dropped(jax.random.split(jax.random.PRNGKey(0), 3)),
-        'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 '
-        'keys: pass one, or take `jax.vmap` over them',
+        'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 keys: '
+        'pass one, or take `jax.vmap` over them',
     ),
-    Mistake(
-        'several keys for a stream',
+    'several keys for a stream': Mistake(
         lambda: dropped({'dropout': jax.random.split(jax.random.key(0), 3)}),
-        'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 '
-        'keys: pass one, or take `jax.vmap` over them',
+        'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 keys: '
+        'pass one, or take `jax.vmap` over them',
     ),
-    Mistake(
-        'a schedule for another process',
+    'a schedule for another process': Mistake(
         lambda: pickle.dumps(schedule()),
         'expected something that another process can use, got a `Schedule`, which is '
         'compiled for this one: give it what `model.tracer()(examples)` makes, for '
         '`model.schedule` there',
     ),
-    Mistake(
-        'a model for another process',
+    'a model for another process': Mistake(
         lambda: pickle.dumps(layered),
         'expected something that another process can use, got a `Model`, which is '
         'compiled for this one: write it by `jf.save(path, model, params)`, or pickle '
         '`model.tracer()`',
     ),
-    Mistake(
-        'a layer without parameters',
+    'a layer without parameters': Mistake(
         lambda: layered.apply({}, schedule()),
-        "expected parameters for layer 'linear', got those of []; "
-        '`model.init(key)` makes them',
-        lacks='do',
+        f"expected parameters for layer 'linear', got those of []{BY_INIT}",
     ),
-    Mistake(
-        'parameters of another width',
+    'parameters of another width': Mistake(
         lambda: layered.apply({'linear': jnp.ones(3)}, schedule()),
-        "expected parameters of layer 'linear' as float32[2], got float32[3]; "
-        '`model.init(key)` makes them',
-        lacks='do',
+        f"expected parameters of layer 'linear' as float32[2], got float32[3]{BY_INIT}",
     ),
-    Mistake(
-        'None for a layer',
+    'None for a layer': Mistake(
         lambda: layered.apply({'linear': None}, schedule()),
-        "expected parameters of layer 'linear' at (), got none; "
-        '`model.init(key)` makes them',
-        lacks='do',
+        f"expected parameters of layer 'linear' at (), got none{BY_INIT}",
     ),
-    Mistake(
-        'examples for a schedule',
-        lambda: layered.apply(params(), [1.0]),
-        'expected `schedule` as a schedule, got list: call '
-        '`model.apply(params, model.schedule(examples))`',
+    'examples for a schedule': Mistake(
+        lambda: layered.apply(params(), [1.0]), f'{NO_SCHEDULE} list{APPLY}'
     ),
-    Mistake(
-        'a batch for a schedule',
+    'a batch for a schedule': Mistake(
         lambda: summed.apply({}, next(batches(prefetch=0))),
-        'expected `schedule` as a schedule, got Batch: call '
-        '`model.apply(params, model.schedule(examples))`',
+        f'{NO_SCHEDULE} Batch{APPLY}',
     ),
-    Mistake(
-        'a corpus for a schedule',
-        lambda: summed.apply({}, corpus()),
-        'expected `schedule` as a schedule, got Corpus: call '
-        '`model.apply(params, model.schedule(examples))`',
+    'a corpus for a schedule': Mistake(
+        lambda: summed.apply({}, corpus()), f'{NO_SCHEDULE} Corpus{APPLY}'
     ),
-    Mistake(
-        'arguments in the other order',
-        lambda: layered.apply(schedule(), params()),
-        'expected `schedule` as a schedule, got dict: call '
-        '`model.apply(params, model.schedule(examples))`',
+    'arguments in the other order': Mistake(
+        lambda: layered.apply(schedule(), params()), f'{NO_SCHEDULE} dict{APPLY}'
     ),
-    Mistake(
-        'the schedule of another model',
-        lambda: summed.apply({}, schedule()),
-        'expected a schedule made by this model, got one of another: call '
-        '`model.schedule(examples)` of the model that is applied',
-        error=ValueError,
-        lacks='where',
+    'the schedule of another model': ValueMistake(
+        lambda: summed.apply({}, schedule()), OF_ANOTHER
     ),
-    Mistake(
-        'another schedule under jit',
-        lambda: jax.jit(summed.apply)({}, schedule()),
-        'expected a schedule made by this model, got one of another: call '
-        '`model.schedule(examples)` of the model that is applied',
-        error=ValueError,
-        lacks='where',
+    'another schedule under jit': ValueMistake(
+        lambda: jax.jit(summed.apply)({}, schedule()), OF_ANOTHER
     ),
-    Mistake(
-        'another width under grad',
+    'another width under grad': Mistake(
         lambda: jax.grad(lambda p: layered.apply(p, schedule()).sum())(
             {'linear': jnp.ones(3)}
         ),
-        "expected parameters of layer 'linear' as float32[2], got float32[3]; "
-        '`model.init(key)` makes them',
-        lacks='do',
+        f"expected parameters of layer 'linear' as float32[2], got float32[3]{BY_INIT}",
     ),
-    Mistake(
-        'no key for init',
+    'no key for init': Mistake(
         lambda: layered.init(None),
         'expected `key` as a PRNG key, got None: pass `jax.random.key(0)`',
     ),
-    Mistake(
-        'a seed for a key',
+    'a seed for a key': Mistake(
         lambda: layered.init(0),
         'expected `key` as a PRNG key, got 0: pass `jax.random.key(0)`',
     ),
-    Mistake(
-        'the gradient of a while loop',
+    'the gradient of a while loop': ValueMistake(
         lambda: gradient_of(lambda w, x: halved(w * x), 'halved'),
-        '…\n'
-        "expected a gradient of layer 'halved', got this error; use lax.scan "
-        'or lax.fori_loop with fixed bounds, or give the function one by '
-        'jax.custom_vjp',
-        error=ValueError,
+        f"…\n{NO_GRADIENT} 'halved', {OF_WHILE}",
     ),
-    Mistake(
-        'the gradient of a while loop of parameters alone',
+    'the gradient of a while loop of parameters alone': ValueMistake(
         lambda: gradient_of(lambda w, x: halved(w) * x, 'scaled'),
-        '…\n'
-        "expected a gradient of layer 'scaled', got this error; use lax.scan "
-        'or lax.fori_loop with fixed bounds, or give the function one by '
-        'jax.custom_vjp',
-        error=ValueError,
+        f"…\n{NO_GRADIENT} 'scaled', {OF_WHILE}",
     ),
-    Mistake(
-        'a reverse rule that fails',
+    'a reverse rule that fails': Mistake(
         lambda: gradient_of(lambda w, x: pulled(w * x), 'pulled'),
-        "…\nexpected a gradient of layer 'pulled', got this error",
-        lacks='do',
+        f"…\n{NO_GRADIENT} 'pulled', got this error",
     ),
-    Mistake(
-        'one program too many',
+    'one program too many': Mistake(
         over_budget,
-        'expected batches for at most 1 programs, as `max_programs` says, got '
-        'a batch of 2 examples, which needs program 2; no batch had 2 examples '
-        'before. Give batches of one size and similar content, which share '
-        'programs; or raise `jfold.compile(..., max_programs=...)`',
+        'expected batches for at most 1 programs, as `max_programs` says, got a batch '
+        'of 2 examples, which needs program 2; no batch had 2 examples before. Give '
+        'batches of one size and similar content, which share programs; or raise '
+        '`jfold.compile(..., max_programs=...)`',
         error=jf.ProgramBudgetError,
     ),
-    Mistake(
-        'schedules that do not stack',
-        stacked,
-        '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
-        'counted, save products), expected of all; use one `size`, and '
-        '`Schedule.stack`\nbut…'
-        '\n    shape … (examples: 2, nodes: 0, operations: 1, '
-        'counted, save products), expected of all; use one `size`, and '
-        '`Schedule.stack`\nso…',
-        error=ValueError,
-        lacks='got',
+    'schedules that do not stack': ValueMistake(
+        stacked_of_two_batches,
+        f'…\n    shape … (examples: 1, nodes: 0, operations: 1, {UNLIKE}but…\n    '
+        f'shape … (examples: 2, nodes: 0, operations: 1, {UNLIKE}so…',
     ),
-    Mistake(
-        'stacked schedules for one',
+    'stacked schedules for one': ValueMistake(
         lambda: summed.apply({}, jf.Schedule.stack(summed.schedules([[[1]]] * 3))),
         'expected `schedule` as that of one batch, got [3] of them stacked: take one '
         'after another by `jax.lax.scan`, or all at once by `jax.vmap`',
-        error=ValueError,
     ),
-    Mistake(
-        'schedules of two models stacked',
-        stacked_of_two_models,
-        '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
-        'counted, save products), expected of all; use one `size`, and '
-        '`Schedule.stack`\nbut…'
-        '\n    shape … (examples: 1, nodes: 128, operations: 1, '
-        'counted, save products), expected of all; use one `size`, and '
-        '`Schedule.stack`\nso…',
-        error=ValueError,
-        lacks='got',
+    'schedules of two models stacked': ValueMistake(
+        lambda: stacked(summed.schedule([[1]]), schedule()),
+        f'…\n    shape … (examples: 1, nodes: 0, operations: 1, {UNLIKE}but…\n    '
+        f'shape … (examples: 1, nodes: 128, operations: 1, {UNLIKE}so…',
     ),
-]
+    'precompile without a capacity': Mistake(
+        lambda: summed.precompile(summed.apply, {}), NO_CAPACITY
+    ),
+    'precompile of a schedule': Mistake(
+        lambda: summed.precompile(summed.apply, {}, chosen([0])), NO_CAPACITY
+    ),
+    'precompile with a bool that decides what is compiled': Mistake(
+        lambda: drawing.precompile(
+            drawing.apply,
+            {},
+            drawing.trace([[1, 2, 3]]).capacities(1),
+            deterministic=True,
+        ),
+        'expected `deterministic` as a bool, not traced, got …: pass '
+        '`functools.partial(model.apply, deterministic=True)`',
+    ),
+    'the capacity of another model': ValueMistake(
+        lambda: other.precompile(other.apply, {}, corpus().capacities(2)),
+        'expected a `Capacity` of this model, with numbers of types, operations and '
+        'metrics [1, 0, 0], got [1, 1, 0]: take it from a corpus that `model.trace` '
+        'returns',
+    ),
+    'a step of another size': ValueMistake(
+        lambda: precompiled()({}, chosen([0])),
+        'expected a schedule of 2 rows of results, for which the step was compiled, '
+        'got one of 1: make it with `size=2`',
+    ),
+    'a step of another model': ValueMistake(
+        lambda: precompiled()({}, other.schedule([[1, 2, 3]] * 2)),
+        'expected `schedule` of the model that compiled the step, got one of another: '
+        'make it by the first',
+    ),
+    'eval without parameters': Mistake(
+        lambda: layered.eval(3),
+        f"expected parameters for layer 'linear', got those of []{BY_INIT}",
+    ),
+}

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 
 import jfold as jf
-from mistakes.common import LISTS, Mistake, numbers
+from mistakes.common import OTHER_CORPUS, Mistake, ValueMistake, number, numbers
+
+LISTS = [[1], [1, 2], [1, 2, 3]]
 
 summed = jf.compile(numbers >> jf.Reduce(jnp.add))
-
 other = jf.compile(jf.Vector(3))
 
 
@@ -25,6 +26,12 @@ def corpus() -> jf.Corpus:
 
 def batches(source: Any = LISTS, size: Any = 2, **options: Any) -> jf.Batches:
     return summed.batches(source, size, **options)
+
+
+def none_but_bad() -> None:
+    bad: Any = jf.compile(number).batches([None] * 2, 2, skip_errors=True, epochs=None)
+    with bad as run:
+        next(run)
 
 
 def stream() -> Iterator[Any]:
@@ -51,177 +58,118 @@ def restored_of_a_short_stream() -> None:
         next(run)
 
 
-MISTAKES = [
-    Mistake(
-        'batches of no examples',
+NO_SOURCE = 'expected a corpus, a sequence or a stream of examples as `source`, got'
+ONE_ALONE = ': pass `[example]` for a single one'
+NO_KEY = 'expected one PRNG key, an int seed or None as `shuffle`, got'
+
+MISTAKES: dict[str, Mistake] = {
+    'batches of no examples': ValueMistake(
         lambda: batches(size=0),
         'expected `batch_size` of at least 1, got 0; write `batch_size=1` or more',
-        error=ValueError,
     ),
-    Mistake(
-        'a bool for a batch size',
-        lambda: batches(size=True),
-        'expected `batch_size` as int, got True',
-        lacks='do',
+    'a bool for a batch size': Mistake(
+        lambda: batches(size=True), 'expected `batch_size` as int, got True'
     ),
-    Mistake(
-        'a float for a batch size',
+    'a float for a batch size': Mistake(
         lambda: batches(size=2.0),
         'expected `batch_size` as int, got 2.0; write `batch_size=2`',
     ),
-    Mistake(
-        'batches of a dict',
-        lambda: batches({'a': [1]}),
-        'expected a corpus, a sequence or a stream of examples as `source`, '
-        'got dict: pass `[example]` for a single one',
+    'batches of a dict': Mistake(
+        lambda: batches({'a': [1]}), f'{NO_SOURCE} dict{ONE_ALONE}'
     ),
-    Mistake(
-        'batches of nothing',
-        lambda: batches(None),
-        'expected a corpus, a sequence or a stream of examples as `source`, '
-        'got NoneType: pass `[example]` for a single one',
+    'batches of nothing': Mistake(
+        lambda: batches(None), f'{NO_SOURCE} NoneType{ONE_ALONE}'
     ),
-    Mistake(
-        'the corpus of another model',
-        lambda: other.batches(corpus(), 2),
-        'expected a corpus of the expression of this model, got one of '
-        'another, with `operation add(float32, float32) -> float32, a sum` '
-        'instead of nothing; `data float32[]` instead of `data float32[3]` in '
-        "Vector(3, 'float32'). Trace the examples again with `model.trace`",
-        error=ValueError,
+    'the corpus of another model': ValueMistake(
+        lambda: other.batches(corpus(), 2), OTHER_CORPUS
     ),
-    Mistake(
-        'shuffle as a bool',
-        lambda: batches(shuffle=True),
-        'expected one PRNG key, an int seed or None as `shuffle`, got True: '
-        '`shuffle=jax.random.key(0)`',
-        lacks='do',
+    'shuffle as a bool': Mistake(
+        lambda: batches(shuffle=True), f'{NO_KEY} True: `shuffle=jax.random.key(0)`'
     ),
-    Mistake(
-        'several keys to shuffle',
+    'several keys to shuffle': Mistake(
         lambda: batches(shuffle=jax.random.split(jax.random.key(0))),
-        'expected one PRNG key, an int seed or None as `shuffle`, got …: '
-        '`shuffle=jax.random.key(0)`',
-        lacks='do',
+        f'{NO_KEY} …: `shuffle=jax.random.key(0)`',
     ),
-    Mistake(
-        'a negative seed',
+    'a negative seed': ValueMistake(
         lambda: batches(shuffle=-1),
         'expected a seed from 0 to 2**64 - 1 as `shuffle`, got -1',
-        error=ValueError,
-        lacks='do',
     ),
-    Mistake(
-        'no epochs',
+    'no epochs': ValueMistake(
         lambda: batches(epochs=0),
         'expected `epochs` of at least 1, got 0; write `epochs=1` or more',
-        error=ValueError,
     ),
-    Mistake(
-        'a negative prefetch',
+    'a negative prefetch': ValueMistake(
         lambda: batches(prefetch=-1),
         'expected `prefetch` of at least 0, got -1; write `prefetch=0` or more',
-        error=ValueError,
     ),
-    Mistake(
-        'text for a flag',
+    'text for a flag': Mistake(
         lambda: batches(drop_remainder='yes'),
         "expected `drop_remainder` as bool, got 'yes'",
-        lacks='do',
     ),
-    Mistake(
-        'a stream shuffled',
+    'a stream shuffled': ValueMistake(
         lambda: batches(stream(), shuffle=0),
-        'expected a corpus or a sequence to `shuffle`, got a stream, which has '
-        'its own order: pass `list(stream)`, or shuffle where the stream is '
-        'made',
-        error=ValueError,
+        'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
+        'own order: pass `list(stream)`, or shuffle where the stream is made',
     ),
-    Mistake(
-        'a stream read twice',
+    'a stream read twice': ValueMistake(
         lambda: batches(stream(), epochs=2),
         'expected `epochs=1` for a stream, which is read once, got 2: pass '
         '`list(stream)`, or a stream that repeats itself',
-        error=ValueError,
-        lacks='where',
     ),
-    Mistake(
-        'a limit of nodes for a list',
+    'a limit of nodes for a list': ValueMistake(
         lambda: batches(max_nodes=10),
-        'expected a corpus as source for `max_nodes`, since nothing else knows '
-        'how many operations an example runs: make one by '
-        '`model.trace(examples)`',
-        error=ValueError,
-        lacks='got',
+        'expected a corpus as source for `max_nodes`, since nothing else knows how '
+        'many operations an example runs: make one by `model.trace(examples)`',
     ),
-    Mistake(
-        'a limit of nodes too low',
+    'a limit of nodes too low': ValueMistake(
         lambda: batches(corpus(), max_nodes=1),
-        'expected examples of at most 1 operations, as `max_nodes` says, got 2 '
-        'in example 2: raise `max_nodes`, or leave it out',
-        error=ValueError,
+        'expected examples of at most 1 operations, as `max_nodes` says, got 2 in '
+        'example 2: raise `max_nodes`, or leave it out',
     ),
-    Mistake(
-        'endless epochs of nothing',
+    'endless epochs of nothing': ValueMistake(
         lambda: batches([], epochs=None),
-        'expected `source` of at least one batch, for `epochs=None`, got 0 '
-        'examples, where `batch_size=2` and `drop_remainder=False`',
-        error=ValueError,
-        lacks='do',
+        'expected `source` of at least one batch, for `epochs=None`, got 0 examples, '
+        'where `batch_size=2` and `drop_remainder=False`',
     ),
-    Mistake(
-        'the length of a stream',
+    'the length of a stream': Mistake(
         lambda: len(batches(stream())),
         'expected a sequence as source and a number of `epochs`, got a stream: '
         'batches of that have no length',
-        lacks='do',
     ),
-    Mistake(
-        'capacities of a list',
+    'capacities of a list': ValueMistake(
         lambda: batches().capacities,
-        'expected a corpus as source and a number of `epochs`, got list and 1: '
-        'only of these is known beforehand what they need',
-        error=ValueError,
-        lacks='do',
+        'expected a corpus as source and a number of `epochs`, got list and 1: only '
+        'of these is known beforehand what they need',
     ),
-    Mistake(
-        'no state to restore',
+    'no state to restore': Mistake(
         lambda: restored(None),
         'expected `state` as a dict, which `Batches.state` returns, got NoneType',
-        lacks='do',
     ),
-    Mistake(
-        'a state of something else',
+    'a state of something else': ValueMistake(
         lambda: restored({'step': 3}),
-        "expected a state of arrays of shapes {'key': (5,), 'format': (), "
-        "'examples': (), 'batch_size': (), 'max_nodes': (), 'drop_remainder': "
-        "(), 'epoch': (), 'position': (), 'batches': (), 'skipped': ()}, got "
-        "{'step': ()}: pass what `Batches.state` returned",
-        error=ValueError,
-        lacks='where',
+        "expected a state of arrays of shapes {'key': (5,), 'format': (), 'examples': "
+        "(), 'batch_size': (), 'max_nodes': (), 'drop_remainder': (), 'epoch': (), "
+        "'position': (), 'batches': (), 'skipped': ()}, got {'step': ()}: pass what "
+        '`Batches.state` returned',
     ),
-    Mistake(
-        'the state of another run',
+    'the state of another run': ValueMistake(
         lambda: restored(batches(size=1).state()),
-        'expected `state` of batches made with the same arguments, got one '
-        'with batch_size 1 instead of 2: make them with these',
-        error=ValueError,
+        'expected `state` of batches made with the same arguments, got one with '
+        'batch_size 1 instead of 2: make them with these',
     ),
-    Mistake(
-        'a begun stream restored',
+    'a begun stream restored': ValueMistake(
         restored_when_begun,
-        'expected a stream that can be read from its beginning, got generator, '
-        'which has been begun: call `Model.batches` with a fresh one, and '
-        'restore that',
-        error=ValueError,
-        lacks='where',
+        'expected a stream that can be read from its beginning, got generator, which '
+        'has been begun: call `Model.batches` with a fresh one, and restore that',
     ),
-    Mistake(
-        'a stream too short',
+    'a stream too short': ValueMistake(
         restored_of_a_short_stream,
-        'expected a stream of at least 3 examples, which the restored state '
-        'has behind it, got one of 1: pass it from its beginning',
-        error=ValueError,
-        lacks='where',
+        'expected a stream of at least 3 examples, which the restored state has '
+        'behind it, got one of 1: pass it from its beginning',
     ),
-]
+    'none but bad examples': ValueMistake(
+        none_but_bad,
+        'expected examples that fit the model, got 4 in a row that do not; the last: '
+        "example 1 of the source: expected float32[], got None; in Scalar('float32')",
+    ),
+}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mistake in the tables is, how its message is graded, and what they share."""
+"""What a mistake in the tables is, what its message tells, and what they share."""
 
 from __future__ import annotations
 
@@ -25,25 +25,22 @@ class Mistake:
     """Something that a user does wrong.
 
     Attributes:
-      name: of the test.
       provoke: does it.
       message: the text of the exception and its notes; `OPEN` stands for what is not
         ours to promise.
       error: its exact class.
-      lacks: the part that a fair message is without; a good one, '', has all.
     """
 
-    name: str
     provoke: Callable[[], Any]
     message: str
     error: type[Exception] = TypeError
-    lacks: str = ''
 
 
 InputMistake = functools.partial(Mistake, error=jf.InputError)  # in an example
+ValueMistake = functools.partial(Mistake, error=ValueError)
 
 
-# ---- grades --------------------------------------------------------------------------
+# ---- what a message tells ------------------------------------------------------------
 
 BLOCKS = '|'.join(
     name
@@ -74,11 +71,6 @@ def missing(message: str) -> list[str]:
     return [name for name, pattern in PARTS.items() if not pattern.search(message)]
 
 
-def grade(message: str) -> str:
-    """'good' with all parts, 'fair' without one, else 'poor'."""
-    return ('good', 'fair', 'poor', 'poor', 'poor')[len(missing(message))]
-
-
 def text_of(error: Exception) -> str:
     """What is read below a traceback: the message, and notes that are not JAX's."""
     notes = [x for x in getattr(error, '__notes__', []) if 'JAX has removed' not in x]
@@ -86,15 +78,6 @@ def text_of(error: Exception) -> str:
 
 
 # ---- tracebacks ----------------------------------------------------------------------
-
-
-def caught(mistake: Mistake) -> Exception:
-    """The exception of a mistake."""
-    try:
-        mistake.provoke()
-    except Exception as error:
-        return error
-    raise AssertionError(f'{mistake.name}: nothing was raised')
 
 
 def modules(error: BaseException) -> list[str]:
@@ -130,7 +113,23 @@ def lines_beside(error: Exception) -> list[str]:
 
 # ---- what the tables share -----------------------------------------------------------
 
-LISTS = [[1], [1, 2], [1, 2, 3]]
+NO_BLOCK = (
+    'expected a block, a callable, an array, or a dict, list or tuple of blocks, got'
+)
+NO_TENSORS = 'expected tensors or tuples of tensors, got'
+TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
+BY_INIT = '; `model.init(key)` makes them'
+OF_ANOTHER = (
+    'expected a schedule made by this model, got one of another: call '
+    '`model.schedule(examples)` of the model that is applied'
+)
+OTHER_CORPUS = (
+    'expected a corpus of the expression of this model, got one of another, with '
+    '`operation add(float32, float32) -> float32, a sum` instead of nothing; `data '
+    "float32[]` instead of `data float32[3]` in Vector(3, 'float32'). Trace the "
+    'examples again with `model.trace`'
+)
+
 number = jf.Scalar()
 vector = jf.Vector(3)
 numbers = jf.Map(number)

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from binary_trees import chain
 
 import jfold as jf
 from jfold.language.lazy_registry import GivesObjects
-from mistakes.common import InputMistake, Mistake
+from mistakes.common import InputMistake, Mistake, ValueMistake
 
 add = jf.Function(jnp.add)
 embed = jf.Function(lambda p, i: p[i], lambda key: jnp.ones((9, 4)), name='embed')
@@ -30,11 +31,6 @@ kept: list[Any] = []
 def learned(fn: Callable[[Any], Any], *like: Any) -> Callable[[], Any]:
     """Compiles a function, for ints if no other examples are given."""
     return lambda: jf.compile(jf.lazy(fn), like=[*(like or (1, 2))])
-
-
-def asked(x: int) -> Any:
-    value = embed(x)
-    return value if value else -value
 
 
 def keeping(x: int) -> Any:
@@ -67,14 +63,6 @@ def steps(t: Any) -> Any:
     return add(left, right)
 
 
-def chain(depth: int) -> Any:
-    """A tree as deep as that."""
-    made: Any = 1
-    for _ in range(depth):
-        made = made, 1
-    return made
-
-
 circle: list[Any] = [1]
 circle.append(circle)
 
@@ -85,218 +73,173 @@ FIRST = '\nin lazy(function), on example 0 of `like=`'
 OPAQUE = 'question for its number or its truth, ' + UNKNOWN
 CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
 WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
+NO_VALUES = 'expected values, numbers or arrays, in tuples, lists or dicts, got'
+OUTSIDE = (
+    'expected to run on the data of an example, in a model, got a call outside of '
+    'one; write `jf.compile(f, like=examples)`, or `f.eval(example)` for one example'
+)
 
-MISTAKES = [
-    Mistake(
-        'a value is asked for its truth',
-        learned(asked),
-        f'{VALUE}{OPAQUE}{CHOOSE}\nin lazy(asked), on example 0 of `like=`',
+MISTAKES: dict[str, Mistake] = {
+    'a value is asked for its truth': Mistake(
+        learned(lambda x: embed(x) or -embed(x)), VALUE + OPAQUE + CHOOSE + FIRST
     ),
-    Mistake(
-        'a value as a number',
-        learned(lambda x: jf.tensor(float(embed(x)))),
-        VALUE + OPAQUE + CHOOSE + FIRST,
+    'a value as a number': Mistake(
+        learned(lambda x: jf.tensor(float(embed(x)))), VALUE + OPAQUE + CHOOSE + FIRST
     ),
-    Mistake(
-        'a value as an array',
+    'a value as an array': Mistake(
         learned(lambda x: jf.tensor(np.asarray(embed(x)))),
         f'{CALLED}a function of NumPy, {WRAPPED}',
     ),
-    Mistake(
-        'a function of JAX on a value',
+    'a function of JAX on a value': ValueMistake(
         learned(lambda x: jnp.exp(embed(x))),
         f'{CALLED}a function or a module, {WRAPPED}',
-        error=ValueError,
     ),
-    Mistake(
-        'the items of a value',
+    'the items of a value': Mistake(
         learned(lambda x: [*embed(x)]),
         f'{VALUE}question for its items, {UNKNOWN}take rows of a tensor by `x[0]`, '
         f'`x[1]`{FIRST}',
     ),
-    Mistake(
-        'the length of a value',
+    'the length of a value': Mistake(
         learned(lambda x: jf.tensor(len(embed(x)))),
         f'{VALUE}question for its length, {UNKNOWN}take it from the data, or from '
         f'`x.shape[0]`{FIRST}',
     ),
-    Mistake(
-        'a method of arrays on a value',
+    'a method of arrays on a value': Mistake(
         learned(lambda x: embed(x).dot(embed(x))),
         f'{VALUE}question for `.dot`, {UNKNOWN}write `jf.Function(fn)(x)` for a '
         f'method, with an `fn` outside that calls it{FIRST}',
         error=AttributeError,
     ),
-    Mistake(
-        'an index that is a value',
+    'an index that is a value': Mistake(
         learned(lambda x: embed(x)[jf.int32(1)]),
         '<value of embed: float32[4]>: expected an index of ints, got a value; write '
         f'`jf.Function(lambda x, i: x[i])` outside and call it{FIRST}',
     ),
-    Mistake(
-        'a value of another example',
+    'a value of another example': Mistake(
         learned(keeping),
         '<value of embed: float32[4]>: expected a value of this example, got one that '
-        'was kept from another example or model; make it again'
-        '\nin lazy(keeping), on example 1 of `like=`',
+        'was kept from another example or model; make it again\nin lazy(keeping), on '
+        'example 1 of `like=`',
     ),
-    Mistake(
-        'results of two types',
+    'results of two types': Mistake(
         learned(lambda x: embed(x) if x == 1 else jf.tensor(1.0)),
         'lazy(function): expected results of one type, got float32[], and float32[4] '
-        'in another example or branch; return values of one type from each'
-        '\nin lazy(function), on example 1 of `like=`',
+        'in another example or branch; return values of one type from each\nin '
+        'lazy(function), on example 1 of `like=`',
     ),
-    Mistake(
-        'a list of two types',
+    'a list of two types': Mistake(
         learned(lambda x: [embed(x), jf.tensor(1.0)]),
         'expected a list of items of one type, got float32[4] and float32[]; make a '
         f'tuple of what differs{FIRST}',
     ),
-    Mistake(
-        'lists that are always empty',
+    'lists that are always empty': Mistake(
         learned(lambda x: []),
         'expected a list with items in some example of `like=`, which tell its type, '
         'got empty ones alone; give an example that has some',
-        lacks='where',
     ),
-    Mistake(
-        'a layer made in the function',
+    'a layer made in the function': Mistake(
         learned(lambda x: jf.Function(lambda i: i + 1)(jf.int32(x))),
         'lazy(function): expected a lazy function that calls the same blocks each '
         'time, got one that calls new ones when it runs on example 0 of `like=` '
         'again; make blocks outside of it, once, and let it depend on nothing but the '
         'data',
     ),
-    Mistake(
-        'a forgotten return',
+    'a forgotten return': Mistake(
         learned(forgotten),
         'lazy(forgotten): expected a result of values, got None; end every branch of '
         'the function by `return`\nin lazy(forgotten), on example 0 of `like=`',
     ),
-    Mistake(
-        'a block as the result',
+    'a block as the result': Mistake(
         learned(lambda x: embed),
         'expected values, numbers or arrays, in tuples, lists or dicts, got '
         'Function(embed) (Function): call it, or write `return` before what it gives'
         f'{FIRST}',
     ),
-    Mistake(
-        'a word as an argument',
+    'a word as an argument': Mistake(
         learned(lambda x: embed('word')),
         "expected values, numbers or arrays, in tuples, lists or dicts, got 'word': "
         f'look up its number first, as in `jf.int32(vocabulary[word])`{FIRST}',
-        lacks='do',
     ),
-    Mistake(
-        'a fraction as an int',
+    'a fraction as an int': Mistake(
         learned(lambda x: embed(jf.int32(x / 2))),
         'expected a number that fits int32, got 0.5; say `jf.float32`, or convert it'
         f'{FIRST}',
     ),
-    Mistake(
-        'arguments that do not fit',
+    'arguments that do not fit': Mistake(
         learned(lambda x: add(embed(x), jf.tensor(np.ones(3, 'float32')))),
         'Function(add): expected to run on inputs (float32[4], float32[3]), got '
         f'TypeError: …{FIRST}',
-        lacks='do',
     ),
-    Mistake(
-        'a block that gives objects',
+    'a block that gives objects': Mistake(
         learned(lambda x: (text(x),)),
         'InputTransform(str): expected a block that gives tensors, got one that gives '
         f'object; compute with data in plain Python{FIRST}',
         error=GivesObjects,
-        lacks='do',
     ),
-    Mistake(
-        'data with a circle',
+    'data with a circle': Mistake(
         lambda: jf.compile(graph, like=[circle]),
         'expected data without circles, got an object that contains itself, [1, '
         '[...]] (list); leave out what points back, or follow it without `share`, up '
         'to a depth\nin lazy(graph), on example 0 of `like=`',
     ),
-    Mistake(
-        'data deeper than calls of Python',
+    'data deeper than calls of Python': Mistake(
         lambda: jf.compile(tree, like=[chain(5000)]),
         'lazy(tree): expected data less deep than calls of Python may be nested, got '
         'deeper ones; write `x = yield f(part)` for each call of itself, which makes '
-        'it a generator function without that limit'
-        '\nin lazy(tree), on example 0 of `like=`',
+        'it a generator function without that limit\nin lazy(tree), on example 0 of '
+        '`like=`',
     ),
-    Mistake(
-        'a call of a generator function without yield',
+    'a call of a generator function without yield': Mistake(
         lambda: jf.compile(steps, like=[(1, 2)]),
-        'expected values, numbers or arrays, in tuples, lists or dicts, got '
-        '<generator object steps at …> (generator): write `yield` before a call of a '
-        'generator function\nin lazy(steps), on example 0 of `like=`',
+        f'{NO_VALUES} <generator object steps at …> (generator): write `yield` before '
+        'a call of a generator function\nin lazy(steps), on example 0 of `like=`',
     ),
-    Mistake(
-        'compiled without examples',
+    'compiled without examples': Mistake(
         lambda: jf.compile(known),
-        'expected `like` as a list of examples, got None: lazy(known) is run on '
-        'them: `jf.compile(block, like=examples[:8])`, '
-        'whose `block` is what `Fold` in modules takes',
-        lacks='do',
+        'expected `like` as a list of examples, got None: lazy(known) is run on them: '
+        '`jf.compile(block, like=examples[:8])`, whose `block` is what `Fold` in '
+        'modules takes',
     ),
-    Mistake(
-        'examples for blocks',
+    'examples for blocks': Mistake(
         lambda: jf.compile(jf.Scalar(), like=[1]),
         'expected `like` as nothing without lazy functions, got [1] (list): leave it '
         'out: types follow from the expression',
     ),
-    Mistake(
-        'examples that reach no function',
+    'examples that reach no function': Mistake(
         lambda: jf.compile(jf.Map(known) >> jf.Sum(), like=[[]]),
-        'lazy(known): expected an example in `like=` that it runs on, got none; '
-        'give one',
+        'lazy(known): expected an example in `like=` that it runs on, got none; give '
+        'one',
     ),
-    Mistake(
-        'a lazy function as a cell',
+    'a lazy function as a cell': Mistake(
         lambda: jf.compile(
             jf.Map(jf.Scalar()) >> jf.Fold(known, jf.Zeros([])), like=[[1]]
         ),
-        'Fold(lazy(known), Zeros(float32[])): expected lazy(known) in Pipe, '
-        'Record, AllOf, Map, OneOf, Optional or a declaration, got it in another '
-        'block; call that block in a lazy function instead',
+        'Fold(lazy(known), Zeros(float32[])): expected lazy(known) in Pipe, Record, '
+        'AllOf, Map, OneOf, Optional or a declaration, got it in another block; call '
+        'that block in a lazy function instead',
     ),
-    Mistake(
-        'a lazy function on data alone',
-        lambda: known(1),
-        'lazy(known): expected to run on the data of an example, in a model, got a '
-        'call outside of one; write `jf.compile(f, like=examples)`, or '
-        '`f.eval(example)` for one example',
+    'a lazy function on data alone': Mistake(
+        lambda: known(1), f'lazy(known): {OUTSIDE}'
     ),
-    Mistake(
-        'a lazy function under jit',
-        lambda: jax.jit(known)(1),
-        'lazy(known): expected to run on the data of an example, in a model, got a '
-        'call outside of one; write `jf.compile(f, like=examples)`, or '
-        '`f.eval(example)` for one example',
+    'a lazy function under jit': Mistake(
+        lambda: jax.jit(known)(1), f'lazy(known): {OUTSIDE}'
     ),
-    Mistake(
-        'a constant outside of a lazy function',
+    'a constant outside of a lazy function': Mistake(
         lambda: jf.tensor(3),
         'jf.tensor: expected to be called in a function of `jf.lazy`, got a call '
         'outside of one, or in another thread; call it where the data are read',
-        lacks='where',
     ),
-    Mistake(
-        'a class as a lazy function',
+    'a class as a lazy function': Mistake(
         lambda: jf.lazy(int),
         "expected `fn` as a function, got <class 'int'> (type): decorate a function "
         'of Python, `@jf.lazy`',
-        lacks='do',
     ),
-    InputMistake(
-        'an error of the function on an example',
+    'an error of the function on an example': InputMistake(
         lambda: jf.compile(jf.lazy(lambda x: embed({1: 2}[x])), like=[1]).schedule([3]),
         'example 0: expected what its function takes, got 3: KeyError: 3; in '
         'Pipe[0].InputTransform(function)',
-        lacks='do',
     ),
-    InputMistake(
-        'a new kind of call in a prediction',
+    'a new kind of call in a prediction': InputMistake(
         lambda: jf.compile(tree, like=[1]).predict(
             {'embed': jnp.ones((9, 4))}, [(1, 2)], batch_size=1
         ),
@@ -305,4 +248,4 @@ MISTAKES = [
         'add, a new kind: give `like=` an example with such a call; in '
         'Pipe[0].InputTransform(tree)',
     ),
-]
+}

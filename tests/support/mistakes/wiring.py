@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in how blocks are put together."""
+"""Mistakes in how blocks are put together, and in what an expression gives."""
 
 from __future__ import annotations
 
@@ -13,39 +13,26 @@ from flax import nnx
 from flax.errors import CallCompactUnboundModuleError
 
 import jfold as jf
-from mistakes.common import Mistake, add, compiled, number, numbers, pair, vector
+from mistakes.common import (
+    NO_BLOCK,
+    NO_TENSORS,
+    TO_TENSORS,
+    Mistake,
+    ValueMistake,
+    add,
+    compiled,
+    number,
+    numbers,
+    pair,
+    vector,
+)
 
 
-def unresolved() -> jf.Model:
-    return jf.compile(jf.ForwardDeclaration(name='tree')())
-
-
-def recursion(*cases: Any) -> jf.Block:
-    """A recursion over pairs, `None` for itself."""
-    tree = jf.ForwardDeclaration(name='tree')
-    made = [tree() if case is None else case for case in cases]
-    tree.resolve_to(jf.OneOf(type, dict(zip((tuple, float), made, strict=False))))
-    return tree()
-
-
-def without_base() -> jf.Block:
-    tree = jf.ForwardDeclaration(name='tree')
-    tree.resolve_to(jf.Record((tree(), tree())) >> add)
-    return tree()
-
-
-def other_results() -> jf.Block:
-    tree = jf.ForwardDeclaration(name='tree')
-    both = jf.Record((tree(), tree()))
-    tree.resolve_to(jf.OneOf(type, {tuple: both, float: number}))
-    return tree()
-
-
-def endless(body: Callable[[Any], jf.Block]) -> jf.Block:
-    """A declaration that is resolved to what is made of it."""
+def declared(body: Callable[[Any], jf.Block]) -> jf.Model:
+    """The model of a declaration that is resolved to what is made of it."""
     tree = jf.ForwardDeclaration(name='tree')
     tree.resolve_to(body(tree))
-    return tree()
+    return jf.compile(tree())
 
 
 def by_another(tree: Any) -> jf.Block:
@@ -54,385 +41,364 @@ def by_another(tree: Any) -> jf.Block:
     return jf.AllOf(number, other()) >> add
 
 
-MISTAKES = [
-    Mistake(
-        'a tensor read again',
-        lambda: compiled(number, number),
-        "Pipe[1].Scalar('float32'): expected an object, got float32[]; put it "
-        'before any block that gives tensors',
+NO_OBJECT = (
+    'expected an object, got float32[]; put it before any block that gives tensors'
+)
+NO_SEQUENCE = 'expected a sequence, a non-empty tuple of one type, or an object, got'
+IN_ONE = 'use a Function for what is in one tensor, and Map for a list of the data'
+EACH_ITEM = 'use Map for each item, or Sum, Fold or Reduce for all of them'
+A_PLACE = 'write a place from -2 to 1'
+WITHIN = 'take ints within its shape, and slices'
+DROPPED = 'got float32[]; drop it first, by Void()'
+NO_ZEROS = 'expected a type that has zeros: tensors, tuples, sequences, got object'
+WHERE = (
+    'put it where values are of Python, choose by one of several values as by '
+    '`OneOf(GetItem(1), ...)`, or use jnp.where in a Function'
+)
+ENDLESS = (
+    'expected a recursion on a part of its input, got one on the same input, without '
+    'end; take a field or an item of it first'
+)
+CALLED = 'expected a block to be called on it, got a function or a module,'
+UNKNOWN = 'though its value is not known yet; write `jf.Function(fn)(x)` for `fn(x)`'
+NO_RESULT = 'expected a result of tensors, in tuples and sequences, got'
+
+MISTAKES: dict[str, Mistake] = {
+    'a tensor read again': Mistake(
+        lambda: compiled(number, number), f"Pipe[1].Scalar('float32'): {NO_OBJECT}"
     ),
-    Mistake(
-        'a transform of a tensor',
+    'a transform of a tensor': Mistake(
         lambda: compiled(number, jf.InputTransform(abs)),
-        'Pipe[1].InputTransform(abs): expected an object, got float32[]; use '
-        'Function to compute with tensors',
+        'Pipe[1].InputTransform(abs): expected an object, got float32[]; use Function '
+        'to compute with tensors',
     ),
-    Mistake(
-        'a function of Python values',
+    'a function of Python values': Mistake(
         lambda: jf.compile(jnp.tanh),
-        'Function(tanh): expected tensors or tuples of tensors, got object; '
-        'turn objects into tensors by Scalar, Vector or Tensor',
+        f'Function(tanh): {NO_TENSORS} object; {TO_TENSORS}',
     ),
-    Mistake(
-        'a function of a sequence',
+    'a function of a sequence': Mistake(
         lambda: compiled(numbers, jnp.tanh),
-        'Pipe[1].Function(tanh): expected tensors or tuples of tensors, got '
-        '[float32[]]; use Map for each item, or Sum, Fold or Reduce for all of '
-        'them',
+        f'Pipe[1].Function(tanh): {NO_TENSORS} [float32[]]; {EACH_ITEM}',
     ),
-    Mistake(
-        'a sequence among the inputs',
+    'a sequence among the inputs': Mistake(
         lambda: compiled(jf.AllOf(number, numbers), jnp.add),
-        'Pipe[1].Function(add): expected tensors or tuples of tensors, got '
-        '(float32[], [float32[]]); use Map for each item, or Sum, Fold or '
-        'Reduce for all of them',
+        f'Pipe[1].Function(add): {NO_TENSORS} (float32[], [float32[]]); {EACH_ITEM}',
     ),
-    Mistake(
-        'joined sequences',
+    'joined sequences': Mistake(
         lambda: compiled(jf.AllOf(numbers, numbers), jf.Concat()),
-        'Pipe[1].Function(concat): expected tensors or tuples of tensors, got '
-        '([float32[]], [float32[]]); use Map for each item, or Sum, Fold or '
-        'Reduce for all of them',
+        f'Pipe[1].Function(concat): {NO_TENSORS} ([float32[]], [float32[]]); '
+        f'{EACH_ITEM}',
     ),
-    Mistake(
-        'a tensor joined',
+    'a tensor joined': Mistake(
         lambda: compiled(number, jf.Concat()),
-        'Pipe[1].Function(concat): expected a tuple of tensors, got float32[]; '
-        'make one of all that is joined, as in `AllOf(a, b) >> Concat()`',
+        'Pipe[1].Function(concat): expected a tuple of tensors, got float32[]; make '
+        'one of all that is joined, as in `AllOf(a, b) >> Concat()`',
     ),
-    Mistake(
-        'a function behind a metric',
+    'a function behind a metric': Mistake(
         lambda: compiled(number, jf.Metric('m'), jnp.tanh),
-        'Pipe[2].Function(tanh): expected to run on inputs (), got TypeError: '
-        '…; put a sink beside the value, as in `AllOf(Identity(), '
-        "Metric('name')) >> GetItem(0)`",
+        'Pipe[2].Function(tanh): expected to run on inputs (), got TypeError: …; put '
+        "a sink beside the value, as in `AllOf(Identity(), Metric('name')) >> "
+        'GetItem(0)`',
     ),
-    Mistake(
-        'a function beside a metric',
+    'a function beside a metric': Mistake(
         lambda: compiled(jf.AllOf(number, number >> jf.Metric('m')), jnp.add),
-        'Pipe[1].Function(add): expected tensors or tuples of tensors, got '
-        '(float32[], void); take what a sink stands beside by `>> '
-        'GetItem(...)` first',
+        f'Pipe[1].Function(add): {NO_TENSORS} (float32[], void); take what a sink '
+        'stands beside by `>> GetItem(...)` first',
     ),
-    Mistake(
-        'a map of a tensor',
+    'a map of a tensor': Mistake(
         lambda: compiled(number, jf.Map(jnp.tanh)),
-        'Pipe[1].Map(Function(tanh)): expected a sequence, a non-empty tuple of one '
-        'type, or an object, got float32[]; use a Function for what is in one '
-        'tensor, and Map for a list of the data',
+        f'Pipe[1].Map(Function(tanh)): {NO_SEQUENCE} float32[]; {IN_ONE}',
     ),
-    Mistake(
-        'the sum of a number',
+    'the sum of a number': Mistake(
         lambda: compiled(number, jf.Sum()),
-        'Pipe[1].Sum(): expected a sequence, a non-empty tuple of one type, or an '
-        'object, got float32[]; use a Function for what is in one tensor, and Map '
-        'for a list of the data',
+        f'Pipe[1].Sum(): {NO_SEQUENCE} float32[]; {IN_ONE}',
     ),
-    Mistake(
-        'the sum of Python values',
+    'the sum of Python values': Mistake(
         lambda: compiled(jf.Sum()),
-        'Pipe[0].Reduce.combine.Function(add): expected tensors or tuples of '
-        'tensors, got (object, object); turn objects into tensors by Scalar, '
-        'Vector or Tensor',
+        f'Pipe[0].Reduce.combine.Function(add): {NO_TENSORS} (object, object); '
+        f'{TO_TENSORS}',
     ),
-    Mistake(
-        'the length of a number',
+    'the length of a number': Mistake(
         lambda: compiled(number, jf.Length()),
         "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, got "
-        'float32[]; use a Function for what is in one tensor, and Map for a list of '
-        'the data',
+        f'float32[]; {IN_ONE}',
     ),
-    Mistake(
-        'a map over unlike items',
+    'a map over unlike items': Mistake(
         lambda: compiled(jf.AllOf(number, vector), jf.Map(jnp.tanh), jf.Metric('m')),
         'Pipe[1].Map(Function(tanh)): expected items of one type, float32[], got '
         'float32[3]; make them alike by a Record, which has a block for each item',
     ),
-    Mistake(
-        'an item beyond a tuple',
+    'an item beyond a tuple': Mistake(
         lambda: compiled(pair, jf.GetItem(2)),
         'Pipe[1].GetItem(2): expected at least 3 items, got (float32[], float32[]); '
-        'write a place from -2 to 1',
+        f'{A_PLACE}',
     ),
-    Mistake(
-        'a named item of a tuple',
+    'a named item of a tuple': Mistake(
         lambda: compiled(pair, jf.GetItem('left')),
         "Pipe[1].GetItem('left'): expected int keys, for its input is the tuple "
-        "(float32[], float32[]), got 'left'; write a place from -2 to 1",
+        f"(float32[], float32[]), got 'left'; {A_PLACE}",
     ),
-    Mistake(
-        'an item beyond a tensor',
+    'an item beyond a tensor': Mistake(
         lambda: compiled(vector, jf.GetItem(3)),
-        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]; take '
-        'ints within its shape, and slices',
+        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]; '
+        f'{WITHIN}',
     ),
-    Mistake(
-        'an item of a scalar',
+    'an item of a scalar': Mistake(
         lambda: compiled(number, jf.GetItem(0)),
         'Pipe[1].GetItem(0): expected a tensor with an item 0, got float32[]; leave '
         'it out, for a scalar has no items',
     ),
-    Mistake(
-        'a named item of a tensor',
+    'a named item of a tensor': Mistake(
         lambda: compiled(vector, jf.GetItem('x')),
         "Pipe[1].GetItem('x'): expected a tensor with an item 'x', got float32[3]; "
-        'take ints within its shape, and slices',
+        f'{WITHIN}',
     ),
-    Mistake(
-        'a named item of a sequence',
+    'a named item of a sequence': Mistake(
         lambda: compiled(numbers, jf.GetItem('x')),
         "Pipe[1].GetItem('x'): expected an int or a slice, for its input is "
         "[float32[]], got 'x'; use Map, for an item of each of its items",
     ),
-    Mistake(
-        'named fields of a tuple',
+    'named fields of a tuple': Mistake(
         lambda: compiled(pair, {'left': jnp.tanh}),
         "Pipe[1].Record({'left': Function(tanh)}): expected int keys, for its input "
-        "is the tuple (float32[], float32[]), got 'left'; write a place from -2 to 1",
+        f"is the tuple (float32[], float32[]), got 'left'; {A_PLACE}",
     ),
-    Mistake(
-        'fields of a tensor',
+    'fields of a tensor': Mistake(
         lambda: compiled(number, {'x': jnp.tanh}),
         "Pipe[1].Record({'x': Function(tanh)}): expected an object or a tuple, got "
         'float32[]; give the whole of it to several blocks by AllOf',
     ),
-    Mistake(
-        'more fields than items',
+    'more fields than items': Mistake(
         lambda: compiled(pair, (jnp.tanh, jnp.tanh, jnp.tanh)),
         'Pipe[1].Record({0: Function(tanh), 1: Function(tanh), 2: Function...: '
-        'expected at least 3 items, got (float32[], float32[]); write a place from '
-        '-2 to 1',
+        f'expected at least 3 items, got (float32[], float32[]); {A_PLACE}',
     ),
-    Mistake(
-        'an option of a tensor',
+    'an option of a tensor': Mistake(
         lambda: compiled(number, jf.Optional(jnp.tanh)),
-        'Pipe[1].Optional(Function(tanh)): expected an object, got float32[]; put it '
-        'before any block that gives tensors',
+        f'Pipe[1].Optional(Function(tanh)): {NO_OBJECT}',
     ),
-    Mistake(
-        'no zero of an object',
+    'no zero of an object': Mistake(
         lambda: compiled(jf.Optional(jf.Identity()), number),
-        'Pipe[0].Optional(Identity()): expected a type that has zeros: tensors, '
-        'tuples, sequences, got object; make tensors of the data inside of it, by '
-        'Scalar, Vector or Tensor',
+        f'Pipe[0].Optional(Identity()): {NO_ZEROS}; make tensors of the data inside '
+        'of it, by Scalar, Vector or Tensor',
     ),
-    Mistake(
-        'another type for None',
+    'another type for None': Mistake(
         lambda: compiled(jf.Optional(number, jf.Zeros(3))),
         'Pipe[0].Optional.none_case.Zeros(float32[3]): expected to give float32[], '
         'got float32[3]; give both cases one type',
     ),
-    Mistake(
-        'cases of unlike types',
+    'cases of unlike types': Mistake(
         lambda: compiled(jf.OneOf(type, {int: number, list: vector})),
         "Pipe[0].OneOf[<class 'list'>].Vector(3, 'float32'): expected to give "
         'float32[], got float32[3]; give all cases one type',
     ),
-    Mistake(
-        'a choice by a tensor',
+    'a choice by a tensor': Mistake(
         lambda: compiled(jf.OneOf(number, {0: number})),
-        "Pipe[0].OneOf.key_fn.Scalar('float32'): expected to give an object, the "
-        'key, got float32[]; leave the key as it is in the data, as `GetItem(...)` '
-        'does',
+        "Pipe[0].OneOf.key_fn.Scalar('float32'): expected to give an object, the key, "
+        'got float32[]; leave the key as it is in the data, as `GetItem(...)` does',
     ),
-    Mistake(
-        'a choice behind a tensor',
+    'a choice behind a tensor': Mistake(
         lambda: compiled(number, jf.OneOf(bool, {True: jnp.tanh})),
         'Pipe[1].OneOf(bool, {True: Function(tanh)}): expected an object, got '
-        'float32[]; put it where values are of Python, choose by one of several values '
-        'as by `OneOf(GetItem(1), ...)`, or use jnp.where in a '
-        'Function',
+        f'float32[]; {WHERE}',
     ),
-    Mistake(
-        'zeros of an input',
+    'zeros of an input': Mistake(
         lambda: compiled(number, jf.Zeros([])),
-        'Pipe[1].Zeros(float32[]): expected no input, got float32[]; drop it '
-        'first, by Void()',
+        f'Pipe[1].Zeros(float32[]): expected no input, {DROPPED}',
     ),
-    Mistake(
-        'zeros of objects',
+    'zeros of objects': Mistake(
         lambda: compiled(jf.Zeros(jf.ObjectType())),
-        'Pipe[0].Zeros(object): expected a type that has zeros: tensors, tuples, '
-        'sequences, got object; write a type of tensors, such as `Zeros([3])`',
+        f'Pipe[0].Zeros(object): {NO_ZEROS}; write a type of tensors, such as '
+        '`Zeros([3])`',
     ),
-    Mistake(
-        'a constant behind a tensor',
+    'a constant behind a tensor': Mistake(
         lambda: compiled(number, jf.FromTensor(np.ones(2))),
-        'Pipe[1].FromTensor(float64[2]): expected no input, got float32[]; '
-        'drop it first, by Void()',
+        f'Pipe[1].FromTensor(float64[2]): expected no input, {DROPPED}',
     ),
-    Mistake(
-        'a state of another type',
+    'a state of another type': Mistake(
         lambda: compiled(numbers, jf.Fold(jf.Concat(), jf.Zeros([]))),
         'Pipe[1].Fold.combine.Function(concat): expected to give its state, '
         'float32[], got float32[2]; make `start` of the type that `combine` gives, '
         'which is always the same',
     ),
-    Mistake(
-        'a state from the data',
+    'a state from the data': Mistake(
         lambda: compiled(numbers, jf.Fold(add, number)),
-        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; "
-        'use Zeros or FromTensor where nothing is read',
+        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; use "
+        'Zeros or FromTensor where nothing is read',
     ),
-    Mistake(
-        'pairs that do not reduce',
+    'pairs that do not reduce': Mistake(
         lambda: compiled(numbers, jf.Reduce(jf.Concat())),
         'Pipe[1].Reduce.combine.Function(concat): expected to give an item, '
         'float32[], got float32[2]; use Fold for a result that is not of the type of '
         'the items',
     ),
-    Mistake(
-        'a default of another type',
+    'a default of another type': Mistake(
         lambda: compiled(numbers, jf.Max(jf.Zeros(2))),
         'Pipe[1].Reduce.default.Zeros(float32[2]): expected to give an item, '
         'float32[], got float32[2]; make it one of the type of the items',
     ),
-    Mistake(
-        'a double where JAX has none',
+    'a double where JAX has none': Mistake(
         lambda: compiled(jf.Scalar('float64')),
-        "Pipe[0].Scalar('float64'): expected a dtype that JAX keeps, such as "
-        'float32, got float64; say it, or set '
-        "jax.config.update('jax_enable_x64', True)",
+        "Pipe[0].Scalar('float64'): expected a dtype that JAX keeps, such as float32, "
+        "got float64; say it, or set jax.config.update('jax_enable_x64', True)",
     ),
-    Mistake(
-        'an unresolved declaration',
-        unresolved,
+    'an unresolved declaration': Mistake(
+        lambda: jf.compile(jf.ForwardDeclaration(name='tree')()),
         'tree(): expected a declaration that is resolved, got '
         "ForwardDeclaration('tree'), which is not; call its `resolve_to`",
     ),
-    Mistake(
-        'a recursion on the same input',
-        lambda: jf.compile(recursion(None, number)),
-        "tree.OneOf[<class 'tuple'>].tree(): expected a recursion on a part of "
-        'its input, got one on the same input, without end; take a field or an '
-        'item of it first',
+    'a recursion on the same input': Mistake(
+        lambda: declared(lambda t: jf.OneOf(type, {tuple: t(), float: number})),
+        f"tree.OneOf[<class 'tuple'>].tree(): {ENDLESS}",
     ),
-    Mistake(
-        'a recursion without a base',
-        lambda: jf.compile(without_base()),
+    'a recursion without a base': Mistake(
+        lambda: declared(lambda t: jf.Record((t(), t())) >> add),
         'tree.Pipe[1].Function(add): expected types that follow from the expression, '
         'got (?, ?) to ?; say them, by `output_type=` of `ForwardDeclaration` or '
         '`recursive`',
     ),
-    Mistake(
-        'a recursion beside what ends',
-        lambda: jf.compile(endless(lambda t: jf.AllOf(number, t()))),
-        'tree.AllOf[1].tree(): expected a recursion on a part of its input, got one on '
-        'the same input, without end; take a field or an item of it first',
+    'a recursion beside what ends': Mistake(
+        lambda: declared(lambda t: jf.AllOf(number, t())),
+        f'tree.AllOf[1].tree(): {ENDLESS}',
     ),
-    Mistake(
-        'a recursion whose type nothing tells',
-        lambda: jf.compile(endless(lambda t: jf.AllOf(number, t()) >> add)),
-        'tree.Pipe[0].AllOf[1].tree(): expected a recursion on a part of its input, '
-        'got one on the same input, without end; take a field or an item of it first',
+    'a recursion whose type nothing tells': Mistake(
+        lambda: declared(lambda t: jf.AllOf(number, t()) >> add),
+        f'tree.Pipe[0].AllOf[1].tree(): {ENDLESS}',
     ),
-    Mistake(
-        'a recursion in a case whose type nothing tells',
-        lambda: jf.compile(
-            endless(lambda t: jf.OneOf(type, {list: t() >> jf.Function(jnp.sin)}))
-        ),
-        "tree.OneOf[<class 'list'>].Pipe[0].tree(): expected a recursion on a part of "
-        'its input, got one on the same input, without end; take a field or an item '
-        'of it first',
+    'a recursion in a case whose type nothing tells': Mistake(
+        lambda: declared(lambda t: jf.OneOf(type, {list: t() >> jf.Function(jnp.sin)})),
+        f"tree.OneOf[<class 'list'>].Pipe[0].tree(): {ENDLESS}",
     ),
-    Mistake(
-        'a recursion by another declaration, whose type nothing tells',
-        lambda: jf.compile(endless(by_another)),
-        'other.Pipe[0].tree(): expected a recursion on a part of its input, got one on '
-        'the same input, without end; take a field or an item of it first',
+    'a recursion by another declaration, whose type nothing tells': Mistake(
+        lambda: declared(by_another), f'other.Pipe[0].tree(): {ENDLESS}'
     ),
-    Mistake(
-        'a declaration that is itself',
-        lambda: jf.compile(endless(lambda t: t())),
-        'tree.tree(): expected a recursion on a part of its input, got one on the same '
-        'input, without end; take a field or an item of it first',
+    'a declaration that is itself': Mistake(
+        lambda: declared(lambda t: t()), f'tree.tree(): {ENDLESS}'
     ),
-    Mistake(
-        'a recursion of tuples in tuples',
-        lambda: jf.compile(endless(lambda t: jf.Record([('a', number), ('b', t())]))),
-        "tree.Record({'a': Scalar('float32'), 'b': tree()}): expected to give "
-        '?, got (a: float32[], b: ?); a type would contain itself: make '
-        'tensors of one shape of what it gives, by a Function, or a sequence '
-        'by Map',
+    'a recursion of tuples in tuples': Mistake(
+        lambda: declared(lambda t: jf.Record([('a', number), ('b', t())])),
+        "tree.Record({'a': Scalar('float32'), 'b': tree()}): expected to give ?, got "
+        '(a: float32[], b: ?); a type would contain itself: make tensors of one shape '
+        'of what it gives, by a Function, or a sequence by Map',
     ),
-    Mistake(
-        'a choice by one of two values',
+    'a choice by one of two values': Mistake(
         lambda: compiled(
             jf.AllOf(number, jf.GetItem('k')), jf.OneOf(lambda x: x[1], {1: number})
         ),
         "Pipe[1].OneOf(function, {1: Scalar('float32')}): expected an object, got "
-        '(float32[], object); put it where values are of Python, choose by one of '
-        'several values as by `OneOf(GetItem(1), ...)`, or use jnp.where in a Function',
+        f'(float32[], object); {WHERE}',
     ),
-    Mistake(
-        'a recursion that grows',
-        lambda: jf.compile(other_results()),
+    'a recursion that grows': Mistake(
+        lambda: declared(
+            lambda t: jf.OneOf(type, {tuple: jf.Record((t(), t())), float: number})
+        ),
         "tree.OneOf[<class 'float'>].Scalar('float32'): expected to give (?, ?), got "
         'float32[]; give all cases one type',
     ),
-    Mistake(
-        'a function of what is not there yet',
+    'a function of what is not there yet': ValueMistake(
         lambda: jf.compose(lambda x: jnp.tanh(number(x))),
-        "<what Scalar('float32') gives>: expected a block to be called on it, got a "
-        'function or a module, though its value is not known yet; write '
-        '`jf.Function(fn)(x)` for `fn(x)`',
-        error=ValueError,
+        f"<what Scalar('float32') gives>: {CALLED} {UNKNOWN}",
     ),
-    Mistake(
-        'a module of NNX on a wire',
+    'a module of NNX on a wire': ValueMistake(
         lambda: jf.compose(lambda x: nnx.Linear(3, 3, rngs=nnx.Rngs(0))(vector(x))),
-        "<what Vector(3, 'float32') gives>: expected a block to be called on it, got a "
-        'function or a module, though its value is not known yet; write '
-        '`jf.Function(fn)(x)` for `fn(x)`',
-        error=ValueError,
+        f"<what Vector(3, 'float32') gives>: {CALLED} {UNKNOWN}",
     ),
-    Mistake(
-        'a module of Linen on a wire',
+    'a module of Linen on a wire': Mistake(
         lambda: jf.compose(lambda x: nn.Dense(3)(vector(x))),
-        '…\nin `compose`: expected blocks to be called, got a module of Flax: '
-        'write `jf.Function(module)(x)` for `module(x)`',
+        '…\nin `compose`: expected blocks to be called, got a module of Flax: write '
+        '`jf.Function(module)(x)` for `module(x)`',
         error=CallCompactUnboundModuleError,
     ),
-    Mistake(
-        'an attribute of a wire',
+    'an attribute of a wire': Mistake(
         lambda: jf.compose(lambda x: number(x.left)),
         '<the input>: expected blocks and operators on it, got a question for '
         "`.left`, though its value is not known yet; take a field by `x['left']`, and "
         'write `jf.Function(fn)(x)` for a method, where `fn` calls it',
         error=AttributeError,
     ),
-    Mistake(
-        'the class of a wire',
+    'the class of a wire': Mistake(
         lambda: jf.compose(lambda x: number(x) if isinstance(x, int) else None),
-        '`<lambda>`: expected no question that Python answers before there are values, '
-        'got `isinstance(x...)`; use OneOf to choose by a class, Optional for what may '
-        'be `None`',
+        '`<lambda>`: expected no question that Python answers before there are '
+        'values, got `isinstance(x...)`; use OneOf to choose by a class, Optional for '
+        'what may be `None`',
     ),
-    Mistake(
-        'the items of a sequence that is a wire',
+    'the items of a sequence that is a wire': Mistake(
         lambda: jf.compose(lambda x: [number(each) for each in x]),
         '<the input>: expected blocks and operators on it, got a question for its '
         'items, though its value is not known yet; take those of a tuple by `x[0]`, '
         '`x[1]`, those of a sequence by Map',
-        lacks='where',
     ),
-    Mistake(
-        'an array beside a wire',
+    'an array beside a wire': Mistake(
         lambda: jf.compose(lambda x: number(x) * jnp.ones(2)),
         "<what Scalar('float32') gives>: expected a wire or a number beside it, got "
         'Array([1., 1.], dtype=float32) (ArrayImpl); write `jf.FromTensor(array)` for '
         'a constant, and a Function with `init=` for what is trained',
     ),
-    Mistake(
-        'tensors shared',
+    'tensors shared': Mistake(
         lambda: jf.compile(number >> jf.Share(jf.Function(jnp.sin))),
-        'Pipe[1].Share(Function(sin)): expected an object, got float32[]; put it '
-        'before any block that gives tensors',
+        f'Pipe[1].Share(Function(sin)): {NO_OBJECT}',
     ),
-    Mistake(
-        'a sequence shared',
+    'a sequence shared': Mistake(
         lambda: jf.compile(jf.Share(jf.Map(number)) >> jf.Sum()),
         "Pipe[0].Share(Map(Scalar('float32'))): expected a block that gives tensors, "
         'got [float32[]]; put it around what each item, or the whole, becomes',
     ),
-]
+    'eval of unlike types': Mistake(
+        lambda: (number >> number).eval(3), f"Pipe[1].Scalar('float32'): {NO_OBJECT}"
+    ),
+    'a sequence of objects as the result': Mistake(
+        lambda: compiled(jf.Map(jf.GetItem('x'))),
+        f"Map(GetItem('x')): {NO_RESULT} [object]; make tensors of the items, as "
+        '`Map(Scalar())` does',
+    ),
+    'an object as the result': Mistake(
+        lambda: compiled(jf.GetItem('x')),
+        f"GetItem('x'): {NO_RESULT} object; end with Scalar, Vector, Tensor or a "
+        'Function',
+    ),
+    'no result': Mistake(
+        lambda: compiled(number, jf.Void()),
+        "Scalar('float32') >> Void(): expected a result of tensors, or a Metric, got "
+        'void; end with tensors, or collect them by a Metric',
+    ),
+    'a sequence of nothing': Mistake(
+        lambda: compiled(jf.Map(number >> jf.Metric('m'))),
+        f"Map(Scalar('float32') >> Metric('m')): {NO_RESULT} [void]; drop what a sink "
+        'leaves by `>> Void()`',
+    ),
+    'a sequence without end beside a result': Mistake(
+        lambda: compiled(number, jf.AllOf(jf.Identity(), jf.Broadcast())),
+        f"Scalar('float32') >> AllOf(Identity(), Broadcast()): {NO_RESULT} "
+        '(float32[], [float32[] ...]); put it beside a sequence, by ZipWith',
+    ),
+    'a metric of a sequence': Mistake(
+        lambda: compiled(numbers, jf.Metric('m')),
+        "Pipe[1].Metric('m'): expected a tensor or a tuple of tensors, got "
+        '[float32[]]; collect its items by `Map(Metric(...)) >> Void()`',
+    ),
+    'a metric of an object': Mistake(
+        lambda: compiled(jf.Metric('m')),
+        "Pipe[0].Metric('m'): expected a tensor or a tuple of tensors, got object; "
+        f'{TO_TENSORS}',
+    ),
+    'one metric of two types': Mistake(
+        lambda: compiled(
+            jf.AllOf(number >> jf.Metric('m'), jf.Length('int32') >> jf.Metric('m'))
+        ),
+        "Pipe[0].AllOf[1].Pipe[1].Metric('m'): expected float32[], as at its other "
+        'uses, got int32[]; give what has another type another name',
+    ),
+    'outputs and last state, for the outputs': Mistake(
+        lambda: compiled(
+            numbers, jf.RNN(lambda x, state: (x, state), jf.Zeros([])), jf.Map(jnp.exp)
+        ),
+        'Pipe[2].Map(Function(exp)): expected items of one type, [float32[]], got '
+        'float32[]; take the outputs of an RNN by GetItem(0), or make them alike by a '
+        'Record',
+    ),
+    'an item of a block outside of a composition': Mistake(
+        lambda: jf.Map(jf.Scalar())[0] >> jf.Sum(),
+        f"{NO_BLOCK} Item(block=Map(Scalar('float32')), key=0); write `block >> "
+        'GetItem(0)` outside of a composition',
+    ),
+}
