@@ -17,18 +17,24 @@ import cloudpickle
 import interpreter
 import jax
 import numpy as np
+from agreement import is_float
 from expression_parts import tables
 from ways_in import TOGETHER, WAYS
 
 import jfold as jf
 from fuzz.cases import Case, Step
 from fuzz.lazies import check_lazy
-from fuzz.levels import rows_by_level, tensors_by_level
 from fuzz.near import Mismatch, same_array
 from fuzz.rows import compare_rows
 from fuzz.transformed import check_nesting
-from fuzz.twin import Evaluated, Gradients, Twin, is_float, total_of
-from fuzz.weights import Weights, draw_weights, gradients
+from fuzz.twin import Evaluated, Gradients, Twin, floats_of, total_of, with_floats
+from fuzz.weights import (
+    Weights,
+    draw_weights,
+    gradients,
+    rows_by_level,
+    tensors_by_level,
+)
 from fuzz.wrong import compare_errors
 from jfold.language.inference import infer
 from jfold.types import SequenceType, leaf_types
@@ -200,11 +206,8 @@ class Session:
     def nest(self, step: Step) -> None:
         """Compares a batch within transformations, if some were drawn."""
         if self.case.nesting and step.rows:
-            schedule, examples = (
-                self.schedule(step),
-                [self.examples[i] for i in step.rows],
-            )
-            names = self.case.nesting
+            schedule, names = self.schedule(step), self.case.nesting
+            examples = [self.examples[i] for i in step.rows]
             found = check_nesting(names, self.model, self.params, examples, schedule)
             self.tally[found] += 1
 
@@ -271,20 +274,16 @@ def both(
 ) -> Any:
     """Values and metrics, and per layer the gradients of its leaves, `None` of ints."""
     leaves, tree = jax.tree.flatten(params)
-    floats = [i for i, x in enumerate(leaves) if is_float(x)]
 
-    def run(chosen: list[Any]) -> Any:
-        every = list(leaves)
-        for i, x in zip(floats, chosen, strict=True):
-            every[i] = x
-        made = forward(model, jax.tree.unflatten(tree, every), schedule)
+    def run(floats: list[Any]) -> Any:
+        every = jax.tree.unflatten(tree, with_floats(leaves, floats))
+        made = forward(model, every, schedule)
         return [x for x in jax.tree.leaves(made) if is_float(x)], made
 
-    _, pull, made = jax.vjp(run, [leaves[i] for i in floats], has_aux=True)
-    grads = dict(zip(floats, pull(cotangents)[0], strict=True))
-    every = [grads.get(i) for i in range(len(leaves))]
+    _, pull, made = jax.vjp(run, floats_of(leaves), has_aux=True)
+    grads = iter(pull(cotangents)[0])
     each = {
-        k: [every.pop(0) for _ in jax.tree.leaves(params[k])] for k in sorted(params)
+        k: [next(grads) for _ in jax.tree.leaves(params[k])] for k in sorted(params)
     }
     return made, each
 
@@ -309,14 +308,6 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 # ---- ways to a schedule --------------------------------------------------------------
-
-
-def _from_examples(session: Session, step: Step, examples: list[Any]) -> Any:
-    return session.model.schedule(examples, size=step.size)
-
-
-def _from_iterator(session: Session, step: Step, examples: list[Any]) -> Any:
-    return session.model.schedule(iter(examples), size=step.size)
 
 
 def _from_corpus(session: Session, step: Step, examples: list[Any]) -> Any:
@@ -368,8 +359,8 @@ def _same_batches(
 
 
 PATHS: dict[str, Callable[[Session, Step, list[Any]], Any]] = {
-    'examples': _from_examples,
-    'iterator': _from_iterator,
+    'examples': lambda s, step, given: s.model.schedule(given, size=step.size),
+    'iterator': lambda s, step, given: s.model.schedule(iter(given), size=step.size),
     'corpus': _from_corpus,
     'loaded': _from_file,
     'tracer': _from_tracer,

@@ -15,6 +15,7 @@ from nestings import DERIVATIVES, REVERSES, is_refused, nested
 
 import jfold as jf
 from fuzz.near import Mismatch
+from fuzz.twin import floats_of, with_floats
 
 # Derivatives of derivatives lose digits where they cancel.
 CLOSE = 1e-6
@@ -76,14 +77,12 @@ def _run(
 ) -> Any:
     """Two numbers [2]."""
     leaves, tree = jax.tree.flatten(params)
-    floats = [x if is_float(x) else None for x in leaves]
 
     def two(floats: Any, x: Any, schedule: Any) -> Any:
-        pairs = zip(leaves, floats, strict=True)
-        every = [x if y is None else y for x, y in pairs]
-        total = loss(jax.tree.unflatten(tree, every), schedule).astype(x.dtype)
+        every = jax.tree.unflatten(tree, with_floats(leaves, floats))
+        total = loss(every, schedule).astype(x.dtype)
         return jnp.stack([total, total * x]) * jnp.sin(x)
 
-    given = floats, jnp.asarray(0.8), schedule
+    given = floats_of(leaves), jnp.asarray(0.8), schedule
     jaxpr = jax.make_jaxpr(nested(names, two))(*given)
     return interpreter.run(jaxpr, jax.tree.leaves(given))[0]

@@ -17,7 +17,7 @@ import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
-from agreement import labels_of, values_of
+from agreement import is_float, labels_of, values_of
 
 from jfold.language import eager
 from jfold.language.layer_names import arguments_of, to_spec
@@ -27,9 +27,15 @@ from jfold.language.walk import in_tuples
 Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
 
 
-def is_float(x: Any) -> bool:
-    """Whether an array holds floats, of any width."""
-    return bool(jnp.issubdtype(x.dtype, np.inexact))
+def floats_of(leaves: list[Any]) -> list[Any]:
+    """The floats among some arrays, `None` for others."""
+    return [x if is_float(x) else None for x in leaves]
+
+
+def with_floats(leaves: list[Any], floats: list[Any]) -> list[Any]:
+    """The arrays with other floats."""
+    pairs = zip(leaves, floats, strict=True)
+    return [x if y is None else y for x, y in pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +96,13 @@ class Layer:
 
         def pull(params: Any, inputs: Any, cotangents: Any) -> Any:
             leaves = [*params, *inputs]
-            floats = [i for i, x in enumerate(leaves) if is_float(x)]
 
-            def outputs(chosen: Any) -> Any:
-                every = list(leaves)
-                for i, x in zip(floats, chosen, strict=True):
-                    every[i] = x
+            def outputs(floats: list[Any]) -> Any:
+                every = with_floats(leaves, floats)
                 made = self.call(every[: len(params)], every[len(params) :])
                 return [jax.tree.leaves(made)[i] for i in used]
 
-            return jax.vjp(outputs, [leaves[i] for i in floats])[1](cotangents)
+            return jax.vjp(outputs, floats_of(leaves))[1](cotangents)
 
         outputs = jax.tree.leaves(jax.eval_shape(self.call, self.params, self.specs))
         return jax.make_jaxpr(pull)(self.params, self.specs, [outputs[i] for i in used])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import chex
@@ -76,8 +76,16 @@ def is_sequence(x: Any) -> bool:
 
 
 def is_float(x: Any) -> bool:
-    """Whether an array holds floats."""
-    return bool(jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact))
+    """Whether an array, or what is to be one, holds floats."""
+    dtype = x.dtype if hasattr(x, 'dtype') else jnp.asarray(x).dtype
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def of_metrics(metrics: Any, axes: int) -> Any:
+    """A number made of rows of metrics, which stand along the first axes."""
+    floats = [x for x in jax.tree.leaves(metrics) if is_float(x)]
+    parts = [jnp.sum(x * projection(jnp.shape(x)[axes:], x.dtype)) for x in floats]
+    return sum(parts, jnp.zeros(()))
 
 
 def batched_loss(
@@ -98,10 +106,7 @@ def batched_loss(
     if salts is None:
         salts = jnp.arange(schedule.examples)
     total = weighted_rows(values, salts, schedule.mask)
-    for metric in metrics.values():
-        for x in jax.tree.leaves(metric.values):
-            if is_float(x):
-                total += jnp.sum(x * projection(x.shape[1:], x.dtype))
+    total += of_metrics([metric.values for metric in metrics.values()], 1)
     return total, (values, metrics)
 
 
@@ -116,13 +121,8 @@ def eager_loss(
     """What the example at place `i` of a batch adds to that, by evaluating it."""
     made = model.eval(example, params, external, rngs=rngs, id=i)
     value, metrics = made if model.program.metric_results else (made, {})
-    total = weighted(value, i)
     metrics = {name: values_of(rows) for name, rows in metrics.items()}
-    for rows in metrics.values():
-        for x in jax.tree.leaves(rows):
-            if is_float(x):
-                total += jnp.sum(x * projection(jnp.shape(x), x.dtype))
-    return total, (value, metrics)
+    return weighted(value, i) + of_metrics(metrics, 0), (value, metrics)
 
 
 # Of parameters and arrays from elsewhere, of which some are ints. Compiling dominates
@@ -233,7 +233,7 @@ def _rows_of(metric: Any, i: int) -> list[Any]:
     """Those of one example."""
     mine = np.asarray(metric.mask & (metric.example == i))
     here = jax.tree.map(lambda x: np.asarray(x)[mine], metric.values)
-    return list(_rows(here, int(mine.sum())))
+    return [jax.tree.map(lambda x, k=k: x[k], here) for k in range(mine.sum())]
 
 
 def values_of(rows: list[Any]) -> list[Any]:
@@ -276,11 +276,6 @@ def by_example(values: Any) -> Any:
         return x.to_list() if isinstance(x, jf.Ragged) else [*np.asarray(x)]
 
     return jax.tree.map(listed, values, is_leaf=is_sequence)
-
-
-def _rows(columns: Any, count: int) -> Iterator[Any]:
-    for i in range(count):
-        yield jax.tree.map(lambda x, i=i: x[i], columns)
 
 
 def same_rows(left: list[Any], right: list[Any], rtol: float) -> None:

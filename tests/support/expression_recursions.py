@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from expression_parts import (
+    Part,
     Rng,
     Source,
     as_tuple,
@@ -19,22 +20,8 @@ import jfold as jf
 from jfold.types import TupleType
 
 
-class Recursions:
-    """A part of what draws expressions, which has the rest."""
-
-    leaves: int
-    pick: Any
-    integer: Any
-    type: Any
-    tensor: Any
-    source: Any
-    between: Any
-    function: Any
-    constant: Any
-    fixed: Any
-    reducer: Any
-    metric: Any
-    once: Any
+class Recursions(Part):
+    """What visits trees."""
 
     def tree(self, want: Any, depth: int) -> Source:
         """A recursion, of one declaration or of two in turn, of fixed or free arity."""

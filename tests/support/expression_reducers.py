@@ -5,20 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from expression_parts import Part
+
 import jfold as jf
 from jfold.types import SequenceType, TensorType, TupleType
 
 
-class Reducers:
-    """A part of what draws expressions, which has the rest."""
-
-    dtype: str
-    pick: Any
-    type: Any
-    tensor: Any
-    between: Any
-    function: Any
-    constant: Any
+class Reducers(Part):
+    """What makes tensors of sequences."""
 
     def reducer(self, item: Any, want: Any, depth: int) -> Any:
         """A block from sequences of a type to another type."""

@@ -18,10 +18,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from expression_leaves import Leaves
 from expression_parts import (
     TABLE,
     Expression,
+    Leaves,
     Rng,
     Source,
     by_length,

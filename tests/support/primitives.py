@@ -7,6 +7,7 @@ no rule is given to JAX, in double precision.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -216,42 +217,12 @@ def _reshape(equation: Any) -> Callable[..., Any]:
     return shaped if order is None else lambda x: shaped(np.transpose(x, order))
 
 
-def _transpose(equation: Any) -> Callable[..., Any]:
-    return lambda x: np.transpose(x, equation.params['permutation'])
-
-
-def _concatenate(equation: Any) -> Callable[..., Any]:
-    return lambda *x: np.concatenate(x, equation.params['dimension'])
-
-
-def _stack(equation: Any) -> Callable[..., Any]:
-    return lambda *x: np.stack(x, equation.params['axis'])
-
-
-def _unstack(equation: Any) -> Callable[..., Any]:
-    return lambda x: list(np.moveaxis(x, equation.params['axis'], 0))
-
-
-def _tile(equation: Any) -> Callable[..., Any]:
-    return lambda x: np.tile(x, equation.params['reps'])
-
-
-def _rev(equation: Any) -> Callable[..., Any]:
-    return lambda x: np.flip(x, equation.params['dimensions'])
+def _by(name: str, function: Callable[..., Any]) -> Rule:
+    """A function of one parameter of the equation, and of arrays."""
+    return lambda equation: functools.partial(function, equation.params[name])
 
 
 # ---- arithmetic ----------------------------------------------------------------------
-
-
-def _elementwise(function: Callable[..., Any]) -> Rule:
-    return lambda equation: function
-
-
-def _reduced(function: Callable[..., Any]) -> Rule:
-    def rule(equation: Any) -> Callable[..., Any]:
-        return lambda x: function(x, axis=tuple(equation.params['axes']))
-
-    return rule
 
 
 def _dot(equation: Any) -> Callable[..., Any]:
@@ -292,22 +263,6 @@ def _divide(equation: Any) -> Callable[..., Any]:
     return np.divide if inexact else by_jax(equation)
 
 
-def _power(equation: Any) -> Callable[..., Any]:
-    return lambda x: x ** equation.params['y']
-
-
-def _logistic(x: Any) -> Any:
-    return np.exp(-np.logaddexp(0, -x))
-
-
-def _argument(function: Callable[..., Any]) -> Rule:
-    def rule(equation: Any) -> Callable[..., Any]:
-        (axis,) = equation.params['axes']
-        return lambda x: function(x, axis=axis)
-
-    return rule
-
-
 def _cumulative(function: Any) -> Rule:
     def rule(equation: Any) -> Callable[..., Any]:
         axis, reverse = equation.params['axis'], equation.params['reverse']
@@ -322,81 +277,48 @@ def _cumulative(function: Any) -> Rule:
     return rule
 
 
-def _square(x: Any) -> Any:
-    return x * x
-
-
 def _same(*values: Any) -> Any:
     return values[0]
 
 
+# By the names that they have in NumPy.
+NAMED = 'abs ceil cos cosh exp exp2 expm1 floor log log1p sign sin sinh sqrt tan tanh'
+NAMES = {
+    **{name: name for name in NAMED.split()},
+    **{'add': 'add', 'add_any': 'add', 'sub': 'subtract', 'mul': 'multiply'},
+    **{'rem': 'fmod', 'pow': 'power', 'neg': 'negative', 'atan2': 'arctan2'},
+    **{'max': 'maximum', 'min': 'minimum', 'is_finite': 'isfinite', 'not': 'invert'},
+    **{'and': 'bitwise_and', 'or': 'bitwise_or', 'xor': 'bitwise_xor'},
+    **{'eq': 'equal', 'ne': 'not_equal', 'lt': 'less', 'le': 'less_equal'},
+    **{'gt': 'greater', 'ge': 'greater_equal'},
+}
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    'abs': np.abs,
-    'add': np.add,
-    'add_any': np.add,
-    'and': np.bitwise_and,
-    'atan2': np.arctan2,
-    'ceil': np.ceil,
+    **{name: getattr(np, function) for name, function in NAMES.items()},
     'clamp': lambda low, x, high: np.minimum(np.maximum(x, low), high),
     'copy': _same,
     'copy_p': _same,
-    'cos': np.cos,
-    'cosh': np.cosh,
-    'eq': np.equal,
     'erf': np.vectorize(math.erf, otypes=[float]),
-    'exp': np.exp,
-    'exp2': np.exp2,
-    'expm1': np.expm1,
-    'floor': np.floor,
-    'ge': np.greater_equal,
-    'gt': np.greater,
-    'is_finite': np.isfinite,
-    'le': np.less_equal,
-    'log': np.log,
-    'log1p': np.log1p,
-    'logistic': _logistic,
-    'lt': np.less,
-    'max': np.maximum,
-    'min': np.minimum,
-    'mul': np.multiply,
-    'ne': np.not_equal,
-    'neg': np.negative,
-    'not': np.invert,
+    'logistic': lambda x: np.exp(-np.logaddexp(0, -x)),
     'optimization_barrier': lambda *x: list(x),
-    'or': np.bitwise_or,
-    'pow': np.power,
     'reduce_precision': _same,
-    'rem': np.fmod,
     'rsqrt': lambda x: 1 / np.sqrt(x),
     'select_n': _select,
-    'sign': np.sign,
-    'sin': np.sin,
-    'sinh': np.sinh,
-    'sqrt': np.sqrt,
-    'square': _square,
+    'square': lambda x: x * x,
     'stop_gradient': _same,
-    'sub': np.subtract,
-    'tan': np.tan,
-    'tanh': np.tanh,
-    'xor': np.bitwise_xor,
 }
-
-REDUCTIONS = {
-    'reduce_and': np.all,
-    'reduce_max': np.max,
-    'reduce_min': np.min,
-    'reduce_or': np.any,
-    'reduce_prod': np.prod,
-    'reduce_sum': np.sum,
-}
+REDUCTIONS = {'and': 'all', 'max': 'max', 'min': 'min', 'or': 'any'}
+REDUCTIONS |= {'prod': 'prod', 'sum': 'sum'}
 
 PRIMITIVES: dict[str, Rule] = {
-    **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
-    **{name: _reduced(function) for name, function in REDUCTIONS.items()},
-    'argmax': _argument(np.argmax),
-    'argmin': _argument(np.argmin),
+    **{name: lambda _, f=f: f for name, f in ELEMENTWISE.items()},  # type: ignore[misc]
+    **{
+        f'reduce_{name}': _by('axes', lambda axes, x, f=f: getattr(np, f)(x, axes))
+        for name, f in REDUCTIONS.items()
+    },
+    'argmax': _by('axes', lambda axes, x: np.argmax(x, *axes)),
+    'argmin': _by('axes', lambda axes, x: np.argmin(x, *axes)),
     'broadcast_in_dim': _broadcast,
-    'concatenate': _concatenate,
+    'concatenate': _by('dimension', lambda axis, *x: np.concatenate(x, axis)),
     'convert_element_type': _convert,
     'cummax': _cumulative(np.maximum),
     'cumprod': _cumulative(np.multiply),
@@ -407,11 +329,11 @@ PRIMITIVES: dict[str, Rule] = {
     'dynamic_update_slice': _dynamic_update_slice,
     'expand_dims': _shaped,
     'gather': _gather,
-    'integer_pow': _power,
+    'integer_pow': _by('y', lambda y, x: x**y),
     'iota': _iota,
     'pad': _pad,
     'reshape': _reshape,
-    'rev': _rev,
+    'rev': _by('dimensions', lambda axes, x: np.flip(x, axes)),
     'scatter': _scatter(jax.lax.scatter),
     'scatter-add': _scatter_add,
     'scatter-max': _scatter(jax.lax.scatter_max),
@@ -419,8 +341,8 @@ PRIMITIVES: dict[str, Rule] = {
     'slice': _slice,
     'split': _split,
     'squeeze': _shaped,
-    'stack': _stack,
-    'tile': _tile,
-    'transpose': _transpose,
-    'unstack': _unstack,
+    'stack': _by('axis', lambda axis, *x: np.stack(x, axis)),
+    'tile': _by('reps', lambda reps, x: np.tile(x, reps)),
+    'transpose': _by('permutation', lambda axes, x: np.transpose(x, axes)),
+    'unstack': _by('axis', lambda axis, x: list(np.moveaxis(x, axis, 0))),
 }

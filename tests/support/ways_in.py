@@ -41,31 +41,24 @@ def _exported(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
     return [read.call(params, x) for x in batches]
 
 
-def _mapped(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
-    made = jit(jax.vmap(f, (None, 0)))(params, jf.Schedule.stack(batches))
-    return _apart(made, len(batches))
+def _mapped(f: Any) -> Any:
+    return jax.vmap(f, (None, 0))
 
 
-def _mapped_within(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
-    each, stacked = jax.vmap(f, (None, 0)), jf.Schedule.stack(batches)
-    return _apart(jit(lambda p: each(p, stacked))(params), len(batches))
+def _scanned(f: Any) -> Any:
+    return lambda params, stacked: jax.lax.map(functools.partial(f, params), stacked)
 
 
-def _scanned(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
-    def each(params: Any, stacked: Any) -> Any:
-        return jax.lax.map(functools.partial(f, params), stacked)
-
-    return _apart(jit(each)(params, jf.Schedule.stack(batches)), len(batches))
-
-
-def _scanned_within(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
-    stacked = jf.Schedule.stack(batches)
-    made = jit(lambda p: jax.lax.map(functools.partial(f, p), stacked))(params)
-    return _apart(made, len(batches))
-
-
-def _apart(stacked: Any, count: int) -> list[Any]:
-    return [jax.tree.map(lambda x: x[i], stacked) for i in range(count)]  # noqa: B023
+def _stacked(
+    each: Any, is_passed: bool, f: Any, params: Any, batches: Any, jit: Any
+) -> list[Any]:
+    """All of them stacked, passed or closed over."""
+    many, stacked = each(f), jf.Schedule.stack(batches)
+    if is_passed:
+        made = jit(many)(params, stacked)
+    else:
+        made = jit(lambda p: many(p, stacked))(params)
+    return [jax.tree.map(lambda x, i=i: x[i], made) for i in range(len(batches))]
 
 
 WAYS: dict[str, Way] = {
@@ -73,10 +66,10 @@ WAYS: dict[str, Way] = {
     'closed over': _closed_over,
     'donated': _donated,
     'exported': _exported,
-    'mapped': _mapped,
-    'mapped, closed over': _mapped_within,
-    'scanned': _scanned,
-    'scanned, closed over': _scanned_within,
+    'mapped': functools.partial(_stacked, _mapped, True),
+    'mapped, closed over': functools.partial(_stacked, _mapped, False),
+    'scanned': functools.partial(_stacked, _scanned, True),
+    'scanned, closed over': functools.partial(_stacked, _scanned, False),
 }
 # Those that need no compiler, and those that take schedules of one capacity together.
 TRACED = [name for name in WAYS if name not in ('donated', 'exported')]
