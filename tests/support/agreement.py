@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import chex
 import interpreter
@@ -17,6 +20,7 @@ from jax.experimental import multihost_utils
 
 import jfold as jf
 from jfold.base.arrays import masked
+from jfold.language import eager
 
 SALTS = 97  # how many ways of weighing there are
 
@@ -141,9 +145,22 @@ def _eager_grad(
     params: Any, model: jf.Model, example: Any, i: int, rngs: Any, external: Any
 ) -> Any:
     """The same of one example, by NumPy, for XLA would compile every operation."""
-    return interpreter.called(
-        lambda p, r, x: _eager(p, model, example, i, r, x), params, rngs, external
-    )
+    with mock.patch.object(eager.Arrays, 'call', _traced_once):
+        return interpreter.called(
+            lambda p, r, x: _eager(p, model, example, i, r, x), params, rngs, external
+        )
+
+
+_call = eager.Arrays.call
+
+
+def _traced_once(self: eager.Arrays, node: Any, x: Any) -> Any:
+    """Calls a layer, of which JAX keeps what it traced for inputs of a type."""
+    names = [name for name in ('call', 'evaluating') if getattr(node.layer, name)]
+    calls = {name: jax.jit(getattr(node.layer, name)) for name in names}
+    traced = copy.copy(node)
+    traced.layer = dataclasses.replace(node.layer, **calls)
+    return _call(self, traced, x)
 
 
 def agree_in_processes(

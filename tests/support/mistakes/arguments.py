@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-import jfold as jf
+import jfold
 from mistakes.common import (
     NO_BLOCK,
     NO_TENSORS,
@@ -24,6 +24,7 @@ from mistakes.common import (
     vector,
 )
 
+jf: Any = jfold  # whose types refuse much of this
 layer = jf.Record({'x': jf.Vector(2)}) >> jf.Function(nn.Dense(3), name='dense')
 model = jf.compile(layer)
 example = {'x': [1, 2]}
@@ -111,26 +112,26 @@ MISTAKES: dict[str, Mistake] = {
         'write `AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give',
     ),
     'a number to start from': Mistake(
-        lambda: jf.Fold(add, 0),  # type: ignore[arg-type]
+        lambda: jf.Fold(add, 0),
         f'{NO_BLOCK} 0; write `FromTensor(np.float32(0))`, or `Zeros([])` for a zero',
     ),
     'several blocks for an expression': Mistake(
-        lambda: jf.compile(number, jf.Identity()),  # type: ignore[arg-type]
+        lambda: jf.compile(number, jf.Identity()),
         'expected `max_programs` as int, got Identity() (Identity): write '
         '`jf.compile(a >> b)` for one block after another',
     ),
     'blocks to join': Mistake(
-        lambda: jf.Concat(number, number),  # type: ignore[arg-type]
+        lambda: jf.Concat(number, number),
         "expected `concat_dim` as int, got Scalar('float32') (Tensor): write "
         '`AllOf(a, b) >> Concat()`',
     ),
     'examples before parameters': Mistake(
-        lambda: jf.compile(number).predict([1.0], {}),  # type: ignore[arg-type]
+        lambda: jf.compile(number).predict([1.0], {}),
         'expected `params` and then examples, got [1.0] (list) first: write '
         '`model.predict(params, examples)`',
     ),
     'a choice by a pair of functions': Mistake(
-        lambda: jf.OneOf((type, len), {(list, 2): number}),  # type: ignore[arg-type]
+        lambda: jf.OneOf((type, len), {(list, 2): number}),
         "OneOf: expected a callable `key_fn`, got (<class 'type'>, <built-in function "
         'len>); write one function of the value, as `lambda x: (x[0], x[1])`',
     ),
@@ -239,50 +240,46 @@ MISTAKES: dict[str, Mistake] = {
         '`eval(example, params)`',
     ),
     'an int for the model in which NaN is looked for': Mistake(
-        lambda: jf.find_nan(3, {}, [1]),  # type: ignore[arg-type]
+        lambda: jf.find_nan(3, {}, [1]),
         'expected `model` as a model, got 3: pass what `jfold.compile` returns',
     ),
     'a number for a loss': Mistake(
-        lambda: jf.find_nan(model, params(), [example], loss=2.5),  # type: ignore[arg-type]
+        lambda: jf.find_nan(model, params(), [example], loss=2.5),
         'expected `loss` as a function of what `Model.apply` returns, got 2.5',
     ),
     'an int for a schedule to explain': Mistake(
-        lambda: model.explain(3),  # type: ignore[arg-type]
+        lambda: model.explain(3),
         'expected `schedule` as a schedule, got 3: pass what '
         '`model.schedule(examples)` returns',
     ),
     'an int for batches': Mistake(
-        lambda: model.schedules(3),  # type: ignore[arg-type]
+        lambda: model.schedules(3),
         'expected `batches` as a list of lists of examples, got 3',
     ),
     'an int for what was traced in parts': Mistake(
-        lambda: model.join(3),  # type: ignore[arg-type]
+        lambda: model.join(3),
         'expected `parts` as a list of what was traced, got 3: pass `[part]`',
     ),
     'a text for a step': Mistake(
-        lambda: model.precompile('x', params()),  # type: ignore[arg-type]
+        lambda: model.precompile('x', params()),
         "expected `step` as a function, got 'x': pass it first",
     ),
     'an int for the path of a corpus': Mistake(
-        lambda: jf.Corpus.load(3, model),  # type: ignore[arg-type]
-        'expected `path` as the path of a file, got 3',
+        lambda: jf.Corpus.load(3, model), 'expected `path` as the path of a file, got 3'
     ),
     'an int for schedules to stack': Mistake(
-        lambda: jf.Schedule.stack(3),  # type: ignore[arg-type]
+        lambda: jf.Schedule.stack(3),
         'expected `schedules` as a list of schedules, got 3: pass what '
         '`model.schedules(batches)` returns',
     ),
     'an int for the children of a composition': Mistake(
-        lambda: jf.Composition(3),  # type: ignore[arg-type]
-        'expected `children` as a list of blocks, got 3',
+        lambda: jf.Composition(3), 'expected `children` as a list of blocks, got 3'
     ),
     'an int for a function of wires': Mistake(
-        lambda: jf.compose(3),  # type: ignore[arg-type]
-        'expected `fn` as a function of wires, got 3',
+        lambda: jf.compose(3), 'expected `fn` as a function of wires, got 3'
     ),
     'an int for a recursive function': Mistake(
-        lambda: jf.recursive(3),  # type: ignore[arg-type]
-        'expected `fn` as a function of the block it is, got 3',
+        lambda: jf.recursive(3), 'expected `fn` as a function of the block it is, got 3'
     ),
     'items of a one-hot vector that are no keys': Mistake(
         lambda: jf.OneHotFromList([['a'], ['b']]),
@@ -290,16 +287,14 @@ MISTAKES: dict[str, Mistake] = {
         'an InputTransform before',
     ),
     'a text for the first int of a one-hot vector': Mistake(
-        lambda: jf.OneHot('x'),  # type: ignore[arg-type]
-        "expected `start` as int, got 'x'",
+        lambda: jf.OneHot('x'), "expected `start` as int, got 'x'"
     ),
     'an int for the items of a one-hot vector': Mistake(
-        lambda: jf.OneHotFromList(3),  # type: ignore[arg-type]
+        lambda: jf.OneHotFromList(3),
         'expected `items` as a list, got 3: write `OneHotFromList([...])`',
     ),
     'a list for an axis': Mistake(
-        lambda: jf.Concat([1]),  # type: ignore[arg-type]
-        'expected `concat_dim` as int, got [1] (list)',
+        lambda: jf.Concat([1]), 'expected `concat_dim` as int, got [1] (list)'
     ),
     'a text for a number of rounds': Mistake(
         lambda: jf.layers.MessagePassing(number, number, rounds='x'),
