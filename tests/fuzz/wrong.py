@@ -6,14 +6,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
 from fuzz.near import Mismatch
+from jfold.language import eager
+from jfold.language.walk import in_tuples
 from jfold.tracing.record import trace
+from jfold.types import leaf_types
 
 # What stands for a part of an example.
 WRONG: tuple[Callable[[Any], Any], ...] = (
@@ -31,7 +33,6 @@ WRONG: tuple[Callable[[Any], Any], ...] = (
     lambda part: [*part][:-1] if isinstance(part, list | tuple) else [part, part],
     lambda part: np.zeros((2, 2)),
 )
-MOST_NODES = 100  # of an example, each of which `eval` takes a millisecond for
 Step = tuple[Any, Any]  # what holds a part, and its place there
 
 
@@ -93,6 +94,12 @@ def refusal(run: Callable[[], object]) -> tuple[str, ...] | None:
     return None
 
 
+def zeros(arrays: eager.Arrays, node: Any, x: Any) -> Any:
+    """What a layer gives but for its numbers, on which no error of data depends."""
+    found = (np.zeros(t.shape, t.dtype) for t in leaf_types(node.output))
+    return in_tuples(node.output, found)
+
+
 def compare_errors(
     model: jf.Model,
     params: Mapping[str, Any],
@@ -106,17 +113,10 @@ def compare_errors(
     Raises:
       Mismatch: one refuses what the other does not, or says something else.
     """
-    params = jax.tree.map(jnp.asarray, params)  # a tracer picks no row of NumPy's
-    example = examples[rng.integers(len(examples))]
-    if trace(model.program, [example]).nodes > MOST_NODES:
-        return False
-    try:
-        model.eval(example, params)
-    except Exception:  # a function that runs on arrays of other dtypes alone
-        return False
-    bad = spoilt(example, rng)
+    bad = spoilt(examples[rng.integers(len(examples))], rng)
     recorded = refusal(lambda: trace(model.program, [*examples, bad]))
-    evaluated = refusal(lambda: model.eval(bad, params))
+    with mock.patch.object(eager.Arrays, 'call', zeros):
+        evaluated = refusal(lambda: model.eval(bad, params))
     if recorded != evaluated:
         raise Mismatch('errors', f'of {bad!r}:\n{recorded}\nis not\n{evaluated}')
     return recorded is not None

@@ -93,7 +93,7 @@ def test_whatever_reads_examples_says_the_same(reader: str) -> None:
     given = [x for x in wrong if isinstance(x.provoke, functools.partial)]
     assert len(given) >= 40
     for mistake in given:
-        block, *examples = mistake.provoke.args  # type: ignore[attr-defined]
+        block, *examples = mistake.provoke.args
         message = re.sub(r'^example (\d)', which, mistake.message)
         provoke = functools.partial(read, model_of(block), examples)
         is_short(check(provoke, jf.InputError, message))

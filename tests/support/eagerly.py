@@ -49,7 +49,7 @@ class Eager:
     """Computes calls at once, by parameters by the names of functions."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        self.params, self.observed, self.memo = params, [], {}  # type: ignore[var-annotated]
+        self.params, self.observed, self.memo = params, [], {}
 
     def call(self, block: Any, arguments: tuple[Any, ...]) -> Any:
         """What a function gives on these arguments; other blocks as functions."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -146,19 +146,11 @@ def sample_numbered(items: Source, groups: bool, rng: Rng) -> Any:
     return made, rng.integers(len(names), size=len(made)), names
 
 
-# ---- a class of parts ----------------------------------------------------------------
+# ---- leaves --------------------------------------------------------------------------
 
 
-class Part:
-    """A part of what draws expressions, which has the rest."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-
-class Leaves(Part):
-    """Blocks from Python data to tensors, made of no other blocks."""
+class Leaves:
+    """A part of what draws expressions: blocks that are made of no others."""
 
     def leaf(self, want: TensorType, depth: int) -> Source:
         """Tensors from Python values, numbers of rows, or letters."""

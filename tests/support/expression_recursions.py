@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from expression_parts import (
-    Part,
     Rng,
     Source,
     as_tuple,
@@ -20,8 +19,8 @@ import jfold as jf
 from jfold.types import TupleType
 
 
-class Recursions(Part):
-    """What visits trees."""
+class Recursions:
+    """A part of what draws expressions: what visits trees."""
 
     def tree(self, want: Any, depth: int) -> Source:
         """A recursion, of one declaration or of two in turn, of fixed or free arity."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from expression_parts import Part
-
 import jfold as jf
 from jfold.types import SequenceType, TensorType, TupleType
 
 
-class Reducers(Part):
-    """What makes tensors of sequences."""
+class Reducers:
+    """A part of what draws expressions: what makes tensors of sequences."""
 
     def reducer(self, item: Any, want: Any, depth: int) -> Any:
         """A block from sequences of a type to another type."""

@@ -110,7 +110,7 @@ class Maker(Leaves, Reducers, Recursions):
             deep = [self.pipe, self.observed, self.fan_out, self.declared, self.items]
             deep += [self.composed, self.joined, self.part]
             deep += [self.part] * 9 * isinstance(given, StructType)
-            options += [self.function] * 3 + deep  # type: ignore[list-item]
+            options += [self.function] * 3 + deep
         chosen = self.pick(options)
         if chosen == self.function:
             return self.function(given, want)

@@ -49,7 +49,7 @@ def together(text: str, kinds: Sequence[Kind], fn: Call, **changes: Any) -> Kind
     return replace(made, **changes)
 
 
-def combinator(name: str, fn: Call, **changes: Any) -> Callable[..., Kind]:
+def combinator(name: str, fn: Any, **changes: Any) -> Callable[..., Kind]:
     """Makes a function of functions of x, and of x, one of kinds."""
 
     def make(*kinds: Kind) -> Kind:

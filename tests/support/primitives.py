@@ -277,6 +277,10 @@ def _cumulative(function: Any) -> Rule:
     return rule
 
 
+def _plain(function: Callable[..., Any]) -> Rule:
+    return lambda equation: function
+
+
 def _same(*values: Any) -> Any:
     return values[0]
 
@@ -310,7 +314,7 @@ REDUCTIONS = {'and': 'all', 'max': 'max', 'min': 'min', 'or': 'any'}
 REDUCTIONS |= {'prod': 'prod', 'sum': 'sum'}
 
 PRIMITIVES: dict[str, Rule] = {
-    **{name: lambda _, f=f: f for name, f in ELEMENTWISE.items()},  # type: ignore[misc]
+    **{name: _plain(function) for name, function in ELEMENTWISE.items()},
     **{
         f'reduce_{name}': _by('axes', lambda axes, x, f=f: getattr(np, f)(x, axes))
         for name, f in REDUCTIONS.items()

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-import jfold
+import jfold as jf
 from mistakes.common import (
     NO_BLOCK,
     NO_TENSORS,
@@ -24,7 +24,6 @@ from mistakes.common import (
     vector,
 )
 
-jf: Any = jfold  # whose types refuse much of this
 layer = jf.Record({'x': jf.Vector(2)}) >> jf.Function(nn.Dense(3), name='dense')
 model = jf.compile(layer)
 example = {'x': [1, 2]}
