@@ -169,7 +169,8 @@ def _cond(f: Function, p: Any, x: Any, s: Any) -> Any:
     return lax.cond(x > -9, f, lambda p, x, s: x * jnp.ones(2, x.dtype), p, x, s)
 
 
-_MADE: dict[str, Callable[..., Any]] = {
+_TAKING: dict[str, Callable[..., Any]] = {
+    'jit': lambda f, p, x, s: jax.jit(f)(p, x, s),
     'vjp': _vjp,
     'jvp': _jvp,
     'vmap beside': _mapped_beside,
@@ -179,6 +180,7 @@ _MADE: dict[str, Callable[..., Any]] = {
     'vmap of all': partial(_mapped, 'params x schedule'),
     'vmap of a leaf': _mapped_leaf,
     'vmap with psum': _mapped_with_sum,
+    'remat': lambda f, p, x, s: jax.checkpoint(f)(p, x, s),
     'linearize': _linearize,
     'jvp of params': _jvp_of_params,
     'jacfwd': partial(_contracted, jax.jacfwd),
@@ -191,8 +193,7 @@ _MADE: dict[str, Callable[..., Any]] = {
     'cond': _cond,
 }
 TRANSFORMATIONS: dict[str, Callable[[Function], Function]] = {
-    **{'jit': jax.jit, 'remat': jax.checkpoint},
-    **{name: partial(partial, made) for name, made in _MADE.items()},
+    name: partial(partial, function) for name, function in _TAKING.items()
 }
 
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import jfold as jf
+from mistakes.batches import batches, corpus
 from mistakes.common import (
     NO_BLOCK,
     NO_TENSORS,
@@ -21,16 +22,31 @@ from mistakes.common import (
     add,
     compiled,
     number,
+    scheduled,
     vector,
 )
 
 layer = jf.Record({'x': jf.Vector(2)}) >> jf.Function(nn.Dense(3), name='dense')
 model = jf.compile(layer)
 example = {'x': [1, 2]}
-SIZED: list[Callable[..., Any]] = [
-    *(jf.layers.Attention, jf.layers.ChildSumTreeGRU, jf.layers.ChildSumTreeLSTM),
-    *(jf.layers.FC, jf.layers.GRU, jf.layers.LSTM),
-]
+LAYERS = 'Attention', 'ChildSumTreeGRU', 'ChildSumTreeLSTM', 'FC', 'GRU', 'LSTM'
+# The least that is taken as an argument, by its name and that of what takes it.
+INTS: dict[tuple[str, str], tuple[Callable[[Any], Any], int]] = {
+    ('max_programs', 'a model'): (lambda n: jf.compile(number, max_programs=n), 1),
+    ('size', 'a schedule'): (lambda n: scheduled(number, 1, size=n), 0),
+    ('batch_size', 'a run'): (lambda n: batches(size=n), 1),
+    ('epochs', 'a run'): (lambda n: batches(epochs=n), 1),
+    ('prefetch', 'a run'): (lambda n: batches(prefetch=n), 0),
+    ('batch_size', 'a corpus'): (lambda n: corpus().capacities(n), 1),
+    ('rounds', 'messages'): (
+        lambda n: jf.layers.MessagePassing(number, number, rounds=n),
+        0,
+    ),
+    ('width', 'Weave'): (jf.layers.Weave, 1),
+    **{('features', name): (getattr(jf.layers, name), 1) for name in LAYERS},
+}
+NO_INTS = {True: '', 0.5: '', 2.0: '; write `max_programs=2`'}
+NO_INTS |= {'8': '; write `max_programs=8`'}
 
 
 def params() -> Any:
@@ -139,14 +155,6 @@ MISTAKES: dict[str, Mistake] = {
         f'Function(function): {NO_TENSORS} object; {TO_TENSORS}, or write '
         '`InputTransform(fn)` for a function of Python values, `compose(fn)` for one '
         'that calls blocks',
-    ),
-    'max_programs as text': Mistake(
-        lambda: compiled(number, max_programs='8'),
-        "expected `max_programs` as int, got '8'; write `max_programs=8`",
-    ),
-    'max_programs of zero': ValueMistake(
-        lambda: compiled(number, max_programs=0),
-        'expected `max_programs` of at least 1, got 0; write `max_programs=1` or more',
     ),
     'unknown residuals': ValueMistake(
         lambda: compiled(number, residuals='all'),
@@ -295,10 +303,6 @@ MISTAKES: dict[str, Mistake] = {
     'a list for an axis': Mistake(
         lambda: jf.Concat([1]), 'expected `concat_dim` as int, got [1] (list)'
     ),
-    'a text for a number of rounds': Mistake(
-        lambda: jf.layers.MessagePassing(number, number, rounds='x'),
-        "expected `rounds` as int, got 'x'",
-    ),
     'a text for edges': Mistake(
         lambda: jf.layers.MessagePassing(number, number, edges='x'),
         "expected `edges` as bool, got 'x'",
@@ -319,12 +323,24 @@ MISTAKES: dict[str, Mistake] = {
         lambda: jf.nnx.Cell(3), 'expected `make` as a function of `nnx.Rngs`, got 3'
     ),
     **{
-        f'a text for the size of {make.__name__}': Mistake(
-            partial(make, 'x'), "expected `features` as int, got 'x'"
+        f'a text as `{name}` of {of}': Mistake(
+            partial(make, 'x'), f"expected `{name}` as int, got 'x'"
         )
-        for make in SIZED
+        for (name, of), (make, _) in INTS.items()
     },
-    'a text for the size of Weave': Mistake(
-        lambda: jf.layers.Weave('x'), "expected `width` as int, got 'x'"
-    ),
+    **{
+        f'too small a `{name}` of {of}': ValueMistake(
+            partial(make, least - 1),
+            f'expected `{name}` of at least {least}, got {least - 1}; write '
+            f'`{name}={least}` or more',
+        )
+        for (name, of), (make, least) in INTS.items()
+    },
+    **{
+        f'{value!r} as an int': Mistake(
+            partial(compiled, number, max_programs=value),
+            f'expected `max_programs` as int, got {value!r}{hint}',
+        )
+        for value, hint in NO_INTS.items()
+    },
 }

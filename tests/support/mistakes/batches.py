@@ -63,17 +63,6 @@ ONE_ALONE = ': pass `[example]` for a single one'
 NO_KEY = 'expected one PRNG key, an int seed or None as `shuffle`, got'
 
 MISTAKES: dict[str, Mistake] = {
-    'batches of no examples': ValueMistake(
-        lambda: batches(size=0),
-        'expected `batch_size` of at least 1, got 0; write `batch_size=1` or more',
-    ),
-    'a bool for a batch size': Mistake(
-        lambda: batches(size=True), 'expected `batch_size` as int, got True'
-    ),
-    'a float for a batch size': Mistake(
-        lambda: batches(size=2.0),
-        'expected `batch_size` as int, got 2.0; write `batch_size=2`',
-    ),
     'batches of a dict': Mistake(
         lambda: batches({'a': [1]}), f'{NO_SOURCE} dict{ONE_ALONE}'
     ),
@@ -93,14 +82,6 @@ MISTAKES: dict[str, Mistake] = {
     'a negative seed': ValueMistake(
         lambda: batches(shuffle=-1),
         'expected a seed from 0 to 2**64 - 1 as `shuffle`, got -1',
-    ),
-    'no epochs': ValueMistake(
-        lambda: batches(epochs=0),
-        'expected `epochs` of at least 1, got 0; write `epochs=1` or more',
-    ),
-    'a negative prefetch': ValueMistake(
-        lambda: batches(prefetch=-1),
-        'expected `prefetch` of at least 0, got -1; write `prefetch=0` or more',
     ),
     'text for a flag': Mistake(
         lambda: batches(drop_remainder='yes'),

@@ -77,13 +77,6 @@ MISTAKES: dict[str, Mistake] = {
         lambda: corpus().schedule([0, 1, 2], size=2),
         'expected at most 2 examples, as `size` says, got 3',
     ),
-    'capacities of no rows': ValueMistake(
-        lambda: corpus().capacities(0),
-        'expected `batch_size` of at least 1, got 0; write `batch_size=1` or more',
-    ),
-    'capacities of half a row': Mistake(
-        lambda: corpus().capacities(0.5), 'expected `batch_size` as int, got 0.5'
-    ),
     'a limit below an example': ValueMistake(
         lambda: corpus().capacities(2, max_nodes=1),
         'expected `max_nodes` of at least 2, the operations of example 2 alone, got 1',

@@ -99,17 +99,6 @@ MISTAKES: dict[str, Mistake] = {
         partial(scheduled, number, 1, 2, 3, size=2),
         'expected at most 2 examples, as `size` says, got 3',
     ),
-    'a size that is no int': Mistake(
-        partial(scheduled, number, 1, size=2.0),
-        'expected `size` as int, got 2.0; write `size=2`',
-    ),
-    'a size that is a bool': Mistake(
-        partial(scheduled, number, 1, size=True), 'expected `size` as int, got True'
-    ),
-    'a negative number of rows': ValueMistake(
-        partial(scheduled, number, 1, size=-1),
-        'expected `size` of at least 0, got -1; write `size=0` or more',
-    ),
     'trace of one dict': Mistake(
         lambda: model_of(named).trace({'x': 1}),
         'expected a sequence of examples, got dict: pass `[example]`',
