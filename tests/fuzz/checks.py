@@ -36,7 +36,7 @@ from fuzz.weights import (
     tensors_by_level,
 )
 from fuzz.wrong import compare_errors
-from jfold.language.inference import infer
+from jfold.language.eager import typed_expression
 from jfold.types import SequenceType, leaf_types
 
 Tally = Counter[str]
@@ -97,7 +97,7 @@ def open_session(case: Case, tally: Tally) -> Session:
     """Compiles a case's expression."""
     model = jf.compile(case.block, max_programs=100, **case.options)
     params = draw_params(model)
-    twin = Twin(infer(model.block), params)
+    twin = Twin(typed_expression(model.block), params)
     tally['expressions'] += 1
     tally['functions'] += len(model.program.layers)
     examples = case.examples()
@@ -359,8 +359,8 @@ def _same_batches(
 
 
 PATHS: dict[str, Callable[[Session, Step, list[Any]], Any]] = {
-    'examples': lambda s, step, given: s.model.schedule(given, size=step.size),
-    'iterator': lambda s, step, given: s.model.schedule(iter(given), size=step.size),
+    'examples': lambda s, step, xs: s.model.schedule(xs, size=step.size),
+    'iterator': lambda s, step, xs: s.model.schedule(iter(xs), size=step.size),
     'corpus': _from_corpus,
     'loaded': _from_file,
     'tracer': _from_tracer,

@@ -30,8 +30,8 @@ class AtOnce:
         value, seen = eagerly(self.lazy, example, params)
         program = self.model.program
         names = [program.results[r].kind.name for r in program.metric_results]
-        found = {name: [x for k, x in seen if k == name] for name in names}
-        return (value, found) if names else value
+        metrics = {name: [x for k, x in seen if k == name] for name in names}
+        return (value, metrics) if names else value
 
 
 def check_lazy(seeds: tuple[int, ...], tally: Counter[str]) -> None:

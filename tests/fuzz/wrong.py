@@ -96,8 +96,8 @@ def refusal(run: Callable[[], object]) -> tuple[str, ...] | None:
 
 def zeros(arrays: eager.Arrays, node: Any, x: Any) -> Any:
     """What a layer gives but for its numbers, on which no error of data depends."""
-    found = (np.zeros(t.shape, t.dtype) for t in leaf_types(node.output))
-    return in_tuples(node.output, found)
+    results = (np.zeros(t.shape, t.dtype) for t in leaf_types(node.output))
+    return in_tuples(node.output, results)
 
 
 def compare_errors(

@@ -32,7 +32,7 @@ from mistakes.common import (
 import jfold as jf
 
 TABLES = apply, arguments, batches, corpora, examples, functions, lazy, wiring
-MISTAKES = {name: each for table in TABLES for name, each in table.MISTAKES.items()}
+MISTAKES = {k: mistake for table in TABLES for k, mistake in table.MISTAKES.items()}
 # JAX raises these in a function of its own, with jfold nowhere on the stack.
 BY_JAX = 'schedules that do not stack', 'schedules of two models stacked'
 MOST_FRAMES, MOST_LINES = 3, 15
@@ -90,9 +90,9 @@ READERS: dict[str, tuple[Callable[[jf.Model, list[Any]], Any], str]] = {
 def test_whatever_reads_examples_says_the_same(reader: str) -> None:
     read, which = READERS[reader]
     wrong = [x for x in MISTAKES.values() if x.error is jf.InputError]
-    given = [x for x in wrong if isinstance(x.provoke, functools.partial)]
-    assert len(given) >= 40
-    for mistake in given:
+    scheduled = [x for x in wrong if isinstance(x.provoke, functools.partial)]
+    assert len(scheduled) >= 40
+    for mistake in scheduled:
         block, *examples = mistake.provoke.args
         message = re.sub(r'^example (\d)', which, mistake.message)
         provoke = functools.partial(read, model_of(block), examples)
@@ -103,7 +103,7 @@ def test_the_table() -> None:
     assert len(MISTAKES) == sum(len(table.MISTAKES) for table in TABLES) >= 363
     assert len({mistake.message for mistake in MISTAKES.values()}) >= 340
     # Which tell all.
-    assert sum(not missing(each.message) for each in MISTAKES.values()) >= 230
+    assert sum(not missing(x.message) for x in MISTAKES.values()) >= 230
     assert set(BY_JAX) <= set(MISTAKES)
 
 

@@ -27,11 +27,9 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Expression:
+class Expression(Source):
     """What `expressions()` draws."""
 
-    block: Any
-    sample: Callable[[Rng], Any]
     dtype: str
 
     def __repr__(self) -> str:

@@ -50,15 +50,15 @@ def _scanned(f: Any) -> Any:
 
 
 def _stacked(
-    each: Any, is_passed: bool, f: Any, params: Any, batches: Any, jit: Any
+    batched: Any, is_passed: bool, f: Any, params: Any, batches: Any, jit: Any
 ) -> list[Any]:
     """All of them stacked, passed or closed over."""
-    many, stacked = each(f), jf.Schedule.stack(batches)
+    many, stacked = batched(f), jf.Schedule.stack(batches)
     if is_passed:
-        made = jit(many)(params, stacked)
+        results = jit(many)(params, stacked)
     else:
-        made = jit(lambda p: many(p, stacked))(params)
-    return [jax.tree.map(lambda x, i=i: x[i], made) for i in range(len(batches))]
+        results = jit(lambda p: many(p, stacked))(params)
+    return [jax.tree.map(lambda x, i=i: x[i], results) for i in range(len(batches))]
 
 
 WAYS: dict[str, Way] = {

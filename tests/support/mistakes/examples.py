@@ -48,10 +48,10 @@ def kind(value: Any) -> Any:
     return value['kind']
 
 
-def alone(given: Callable[[], Any], found: str, block: Any = number) -> Mistake:
+def alone(make: Callable[[], Any], kind: str, block: Any = number) -> Mistake:
     """One example, or none, where several are expected."""
-    message = f'expected a sequence of examples, got {found}: pass `[example]`'
-    return Mistake(lambda: model_of(block).schedule(given()), message)
+    message = f'expected a sequence of examples, got {kind}: pass `[example]`'
+    return Mistake(lambda: model_of(block).schedule(make()), message)
 
 
 ring: list[Any] = [1.0]
