@@ -71,8 +71,12 @@ UNDEFINED_AT_ZERO: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize('name', UNDEFINED_AT_ZERO)
-@pytest.mark.parametrize('size', [1, 2, 65])
-def test_values_that_cross_into_the_deferred_pass(name: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ('size', 'compiles'), [(1, in_loops), (2, jf.compile), (65, in_loops)]
+)
+def test_values_that_cross_into_the_deferred_pass(
+    name: str, size: int, compiles: Any
+) -> None:
     """They are not only cotangents, so zeros will not do for spare rows.
 
     In double precision, since a logarithm near zero makes much of a rounding.
@@ -81,17 +85,18 @@ def test_values_that_cross_into_the_deferred_pass(name: str, size: int) -> None:
     behind = jf.Function(UNDEFINED_AT_ZERO[name], init_square)
     rows = np.random.default_rng(0).uniform(0.5, 2, (size, 3)).tolist()
     with jax.enable_x64(True):
-        model = jf.compile(jf.Vector(3, 'float64') >> before >> behind)
+        model = compiles(jf.Vector(3, 'float64') >> before >> behind)
         agree(model, model.init(jax.random.key(0)), rows, 1e-9)
 
 
-def test_spare_rows_repeat_one_row_whole() -> None:
+@pytest.mark.parametrize('compiles', [in_loops, jf.compile])
+def test_spare_rows_repeat_one_row_whole(compiles: Any) -> None:
     """A product of one row beside an input of another gives the root of -7 here."""
 
     def variance(p: Any, x: Any) -> Any:
         return p[0] * jnp.sqrt(1 + jnp.dot(x, x) - jnp.sum(x * x))
 
-    model = jf.compile(jf.Vector(4) >> jf.Function(variance, init_square))
+    model = compiles(jf.Vector(4) >> jf.Function(variance, init_square))
     batch = [[1.0, 2, 3, 0], [3, 0.0, 0, 0], [4.0, 4, 4, 4]]
     agree(model, model.init(jax.random.key(0)), batch, 1e-4)
 
