@@ -87,6 +87,19 @@ def test_layers_have_parameters_of_32_bits() -> None:
             assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype('float32')}
 
 
+def test_names_that_layers_have_without_one() -> None:
+    """They are the keys of parameters, in files too."""
+    items = jf.Map(jf.Vector(3))
+    blocks = {
+        'embed': jf.Scalar('int32') >> layers.Embed(5, 2),
+        'fc': jf.Vector(3) >> layers.FC(2),
+        'lstm': items >> layers.LSTM(2),
+        'gru': items >> layers.GRU(2),
+    }
+    for name, block in blocks.items():
+        assert [*jax.eval_shape(jf.compile(block).init, jax.random.key(0))] == [name]
+
+
 def test_a_table_is_trained_or_not() -> None:
     trained, fixed = (layers.Embed(5, 2, trained=x, name=f'{x}') for x in (True, False))
     block = jf.Scalar('int32') >> jf.AllOf(trained, fixed) >> jf.Concat()
