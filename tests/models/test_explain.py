@@ -56,7 +56,7 @@ END = """
 
 
 def test_a_program_prints_its_operations_and_source(model: jf.Model) -> None:
-    """The function of the declaration, in between, is pinned in `test_program`."""
+    """Functions of declarations, in between, are those of `docs/source.md`."""
     text = str(model.program)
     assert text.startswith(PROGRAM) and text.endswith(END)
     assert model.explain() == text
