@@ -41,6 +41,12 @@ def by_another(tree: Any) -> jf.Block:
     return jf.AllOf(number, other()) >> add
 
 
+def in_turn(tree: Any) -> jf.Block:
+    other = jf.ForwardDeclaration(name='other')
+    other.resolve_to(jf.Record((number, tree())))
+    return jf.Map(other())
+
+
 NO_OBJECT = (
     'expected an object, got float32[]; put it before any block that gives tensors'
 )
@@ -280,6 +286,12 @@ MISTAKES: dict[str, Mistake] = {
         "tree.Record({'a': Scalar('float32'), 'b': tree()}): expected to give ?, got "
         '(a: float32[], b: ?); a type would contain itself: make tensors of one shape '
         'of what it gives, by a Function, or a sequence by Map',
+    ),
+    'a recursion of lists of tuples in turn': Mistake(
+        lambda: declared(in_turn),
+        'tree.Map(other()): expected to give ?, got [(float32[], ?)]; a type would '
+        'contain itself: make tensors of one shape of what it gives, by a Function, '
+        'or a sequence by Map',
     ),
     'a choice by one of two values': Mistake(
         lambda: compiled(
