@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from meshes import over_devices
 from mistakes import (
     apply,
     arguments,
@@ -81,6 +82,10 @@ READERS: dict[str, tuple[Callable[[jf.Model, list[Any]], Any], str]] = {
     'batches without a thread': (
         functools.partial(batch_of, prefetch=0),
         r'example \1 of the source',
+    ),
+    'shards': (
+        lambda model, examples: model.schedule(examples, sharding=over_devices()),
+        r'example \1',
     ),
     'eval': (lambda model, examples: model.eval(examples[-1]), 'example 0'),
 }
