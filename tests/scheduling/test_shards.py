@@ -191,6 +191,8 @@ def test_training_on_devices_is_training_on_one() -> None:
         if where is not None:
             params = jax.device_put(params, NamedSharding(where.mesh, jax.P()))
         for batch in model.batches(source, 8, sharding=where):
+            assert batch.mask.tolist() == batch.schedule.mask.tolist()
+            assert batch.mask.sum() == batch.count
             wanted = targets[batch.indices]
             params, value = step(params, batch.schedule, wanted, batch.mask)
             values.append(float(value))
