@@ -65,10 +65,14 @@ def test_an_example_of_a_corpus_is_drawn_without_a_new_capacity() -> None:
 
 def test_sums_and_sequences_without_loops_are_drawn() -> None:
     square = jf.Scalar() >> jf.Function(jnp.square)
-    model = jf.compile(jf.Map(square) >> jf.AllOf(jf.Identity(), jf.Sum()))
-    drawn = texts(read(jf.draw(model.schedule([[1, 2, 3], [4]]), 0).svg))
-    assert drawn.count('square') == 3 and {'1', '2', '3'} <= {*drawn}
-    assert {'result', 'items'} <= {*drawn} and '4' not in drawn
+    sums = jf.Map(jf.Map(square) >> jf.Sum())
+    model = jf.compile(sums >> jf.AllOf(jf.Identity(), jf.Sum()))
+    schedule = model.schedule([[[1, 2], [3]], [[4]]])
+    for example, own, other in (0, {'1', '2', '3'}, {'4'}), (1, {'4'}, {'2', '3'}):
+        drawn = texts(read(jf.draw(schedule, example).svg))
+        assert drawn.count('square') == len(own)
+        assert {*own, 'result', 'items'} <= {*drawn}
+        assert not other & {*drawn}
 
 
 def test_boxes_stand_apart() -> None:
