@@ -64,7 +64,7 @@ def cases() -> Iterator[Any]:
         by_numpy = bool(i % 7)
         marks = [pytest.mark.slow] if i % 14 else []
         dtype = dtypes[i % len(dtypes)]
-        setting = SETTINGS[i % len(SETTINGS)]
+        setting = SETTINGS[i // 2 % len(SETTINGS)]  # with each, several dtypes
         yield pytest.param(names, dtype, *setting, by_numpy, marks=marks, id=names[0])
 
 
