@@ -295,7 +295,10 @@ def of_nnx(boxed: bool) -> jf.Block:
 
 BLOCKS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
     'layers': lambda: (
-        trees(jf.layers.Embed(8, 4), jf.Concat() >> jf.layers.FC(4)),
+        trees(
+            jf.layers.Embed(8, 4) >> jf.layers.FC(4),  # one operation, with two layers
+            jf.Concat() >> jf.layers.FC(4),
+        ),
         INTS,
     ),
     'nnx': lambda: (of_nnx(False), INTS),
