@@ -139,7 +139,10 @@ COMPOSITION: Cases = {
     'OneOf': (negative, [(-2, -2.0), (2, 0.0), (0, 0.0)]),
     'OneOf of a tuple of cases': (
         jf.OneOf(jf.GetItem(0), (number, jf.Zeros([])), pre_block=jf.GetItem(1)),
-        [((0, 7), 7.0), ((1, 7), 0.0), ((-1, 7), 0.0), ((False, 7), 7.0)],
+        [
+            ((k, 7), x)
+            for k, x in ((0, 7.0), (1, 0.0), (-1, 0.0), (-2, 7.0), (False, 7.0))
+        ],
     ),
     'Optional': (jf.Optional(number), [(2, 2.0), (None, 0.0), (0, 0.0)]),
     'Metric': (
