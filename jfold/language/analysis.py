@@ -19,7 +19,10 @@ Users = dict[b.Block, list[b.Block]]
 
 
 def users(root: b.Block) -> Users:
-    """Return the blocks that contain each block of an expression, once per use."""
+    """Return, for each block of an expression, the blocks that directly contain it.
+
+    A block that contains another twice is listed twice.
+    """
     # Blocks compare by identity: one that is used in many places is visited once.
     result: Users = {root: []}
     waiting = [root]
@@ -34,7 +37,7 @@ def users(root: b.Block) -> Users:
 
 
 def _inside(block: b.Block) -> Iterable[b.Block]:
-    """Return the direct inner blocks of a block; a reference has its target."""
+    """Return the blocks directly inside a block; of a reference, the block it names."""
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
@@ -44,7 +47,11 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
 
 
 def observing(users: Users) -> set[b.Block]:
-    """Return the blocks that are or contain a `Metric`, at any depth."""
+    """Return the blocks of an expression that are or contain a `Metric`.
+
+    Args:
+      users: by block, the blocks that directly contain it.
+    """
     result: set[b.Block] = set()
     waiting: list[b.Block] = [x for x in users if isinstance(x, b.Metric)]
     while waiting:
@@ -58,8 +65,11 @@ def observing(users: Users) -> set[b.Block]:
 def constants(users: Users) -> set[b.Block]:
     """Return the blocks that take no input, such as `Zeros([3]) >> Function(f)`.
 
-    A block takes no input if no part of it that reads its input takes one. A
-    declaration that refers to itself takes an input.
+    A block made of others takes no input if none of those to which it passes its input
+    takes one. A declaration that refers to itself takes an input.
+
+    Args:
+      users: by block of the expression, the blocks that directly contain it.
     """
     known: dict[b.Block, bool] = {}
     return {block for block in users if run(_is_constant(block, known))}
@@ -76,14 +86,14 @@ def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
 
 
 def _reads_nothing(block: b.Block) -> bool:
-    """Return whether a block without `_input_readers` takes no input, as `Zeros`."""
+    """Return whether a block itself, inner blocks aside, takes no input, as `Zeros`."""
     if isinstance(block, Composition):
         return 0 not in block.wiring.read
     return isinstance(block, b.FromTensor | b.Zeros | b.Void)
 
 
 def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
-    """Return the blocks inside a block that read its input, or a field of it."""
+    """Return the inner blocks that get a block's input or a field of it."""
     if isinstance(block, b.Pipe):
         return block.blocks[:1]
     if isinstance(block, b.AllOf):

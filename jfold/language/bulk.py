@@ -26,11 +26,12 @@ IN_LISTS = (
 
 
 def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether a block can record all items of a list by one `extend`.
+    """Return whether a block's code for a list can be one `extend`, without a loop.
 
     Args:
-      node: the use of the block on an item.
-      items: the lists, one per leaf of an item.
+      node: the use of a block on an item.
+      items: the expressions of the lists, one per leaf of an item.
+      w: the generated function that the code would be written in.
     """
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
@@ -52,9 +53,9 @@ def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
 
 
 def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[TypedUse]:
-    """Yield each use in the trees of `nodes` once; do not enter called functions.
+    """Yield every block use in the trees `nodes` once; append repeats to `repeated`.
 
-    A use that is met again is appended to `repeated`.
+    The bodies of functions that the source calls are not entered.
     """
     seen, waiting = set[TypedUse](), [*nodes]
     while waiting:
@@ -69,7 +70,7 @@ def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[Ty
 
 
 def _is_simple(node: TypedUse, w: Lines) -> bool:
-    """Return whether a block, inner blocks aside, can be recorded for whole lists."""
+    """Return whether a block, inner blocks aside, can work on a whole list at once."""
     if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
     if any(isinstance(x, SequenceType) for x in (node.input, node.output)):
@@ -85,14 +86,14 @@ def _is_simple(node: TypedUse, w: Lines) -> bool:
 
 
 def _computing(node: TypedUse, w: Lines) -> int | None:
-    """Return the number of the operation that a use runs; `None` if it runs none."""
+    """Return the number of the operation that a block's use runs; `None` if none."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)
 
 
 def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
-    """Yield a key for each table that a block itself, not its inner blocks, fills."""
+    """Yield the key of each table to which a block adds rows, inner blocks aside."""
     block = node.block
     if isinstance(block, b.Reference):
         yield block
@@ -108,7 +109,11 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
 
 
 def map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
-    """Write the code of a block for all items at once; return the result lists."""
+    """Write code that runs a block on all items at once; return result lists.
+
+    Args:
+      part: the use of the block on an item.
+    """
     before = w.count, w.tail, dict(w.known)
     w.region, w.count, w.tail = Region(), sequence.n, False
     items = w.part(part, sequence.items)

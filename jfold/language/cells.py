@@ -21,14 +21,23 @@ from jfold.types import TupleType
 
 
 def check_end(node: TypedUse, cell: b.Block) -> None:
-    """Raise `TypeError` if an RNN returns the (state, output) of a cell of Flax."""
+    """Raise `TypeError` if an RNN's cell ends in a Flax cell, which gives state first.
+
+    Args:
+      node: the use of the RNN, whose cell has to give (output, state).
+    """
     for function in _result_blocks(cell):
         if isinstance(function, b.Function) and cell_library(function.fn):
             _refuse(node, function)
 
 
 def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
-    """Raise `TypeError` if a cell of Flax takes a loop's state as its item."""
+    """Raise `TypeError` if a Flax cell gets a loop's state where it expects an item.
+
+    Args:
+      node: the use of the cell.
+      state: the type inference, which knows the state of each loop.
+    """
     type_ = state.types.head(node.input)
     if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):
         loop = state.carried.get(type_[1])
@@ -37,7 +46,7 @@ def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
 
 
 def _result_blocks(block: b.Block) -> Iterator[b.Block]:
-    """Yield the blocks at any depth whose value `block` returns unchanged."""
+    """Yield the innermost blocks whose value `block` may return unchanged."""
     waiting, seen = [block], set[b.Block]()
     while waiting:
         current = waiting.pop()
@@ -49,7 +58,7 @@ def _result_blocks(block: b.Block) -> Iterator[b.Block]:
 
 
 def _result_parts(block: b.Block) -> list[b.Block]:
-    """Return the inner blocks whose value `block` may return unchanged; or []."""
+    """Return the direct inner blocks whose value `block` may return unchanged."""
     if isinstance(block, b.Pipe):
         return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]
     if isinstance(block, b.OneOf):

@@ -12,7 +12,13 @@ from jfold.language.walk import Located, Misfit, Path, Walk
 
 
 def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
-    """Raise `Misfit` for an object that contains itself, first met at `before`."""
+    """Raise `Misfit` for an object that contains itself, first met at path `before`.
+
+    Args:
+      node: the use of the block that gets the object, for the error.
+      x: the input of that block.
+      state: the walk over the example.
+    """
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
@@ -25,7 +31,7 @@ def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoRetu
 
 
 def objects_in(x: object) -> list[Located]:
-    """Return the objects in nested tuples and lists."""
+    """Return the `Located` objects in nested tuples and lists, left to right."""
     if isinstance(x, Located):
         return [x]
     parts = x if isinstance(x, tuple | list) else ()
@@ -33,7 +39,11 @@ def objects_in(x: object) -> list[Located]:
 
 
 def refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
-    """Raise `Misfit` for an object whose value depends on itself."""
+    """Raise `Misfit` for the object `first`, whose value depends on itself.
+
+    Args:
+      declaration: what computes the value once for each object.
+    """
     kind = type(first.value).__name__
     by = ''
     if declaration.key is not id:

@@ -39,7 +39,7 @@ Keys = Callable[[str, int], Any]
 
 
 def typed_expression(block: b.Block) -> TypedExpression:
-    """Return a block's typed expression, memoized per value of `jax_enable_x64`.
+    """Infer the types of an expression, memoized per value of `jax_enable_x64`.
 
     Raises:
       TypeError: the types of the blocks do not fit.
@@ -49,7 +49,7 @@ def typed_expression(block: b.Block) -> TypedExpression:
 
 @memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
-    """Return the typed expression; `widest`, JAX's widest float, only keys the memo.
+    """Infer the types of an expression, memoized by it and by JAX's `widest` float.
 
     Blocks are immutable, but for unresolved declarations, for which `infer` raises.
     """
@@ -63,11 +63,13 @@ def evaluate(
     external: Mapping[str, Any] | None = None,
     keys: Keys | None = None,
 ) -> Any:
-    """Return the value of one example, or `(value, metrics)` if there are metrics.
+    """Evaluate an expression on one example; return its value or `(value, metrics)`.
 
-    Metrics are a dict by name, of lists of the collected values.
+    The pair is returned if the expression has metrics: a dict by name, of lists of the
+    collected values.
 
     Args:
+      typing: the expression.
       params: parameters by layer name.
       external: external arrays by name.
       keys: the keys of random draws; without `keys`, layers run in evaluation mode.
@@ -89,7 +91,7 @@ def evaluate(
 
 
 def with_structs(type_: Type, value: Any) -> Any:
-    """Return a value with its tuples turned into dicts and structs, by `type_`."""
+    """Turn tuples in a value into dicts and structs, wherever `type_` says so."""
     if isinstance(type_, Product):
         return type_.form.closed(list(map(with_structs, type_, value)))
     if isinstance(type_, SequenceType):
@@ -99,7 +101,9 @@ def with_structs(type_: Type, value: Any) -> Any:
 
 @dataclass(eq=False)
 class Arrays:
-    """An implementation of `Tensors` whose tensors are NumPy or JAX arrays [*shape].
+    """An evaluator of one example, whose tensors are NumPy or JAX arrays [*shape].
+
+    It implements the protocol `Tensors`.
 
     Attributes:
       params: parameters by layer name.
@@ -116,11 +120,12 @@ class Arrays:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Return an object as an array of `type_`, or raise `Misfit`.
+        """Convert an object of the example to an array of `type_`, or raise `Misfit`.
 
         Floats may be rounded to floats; any other change, or an overflow, is refused.
 
         Args:
+          node: the use of the block that reads the object, for the error.
           below: if given, all numbers have to be in `[0, below)`.
         """
         if has_masked([x.value], len(type_.shape)):
@@ -153,7 +158,7 @@ class Arrays:
         return value
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
-        """Return `n` as an array [], or raise `Misfit` if the dtype cannot hold it."""
+        """Return length `n` as an array []; raise `Misfit` if `type_` is too narrow."""
         length = np.asarray(n)
         converted = length.astype(type_.dtype)
         if not _is_exact(length, converted):
@@ -163,7 +168,7 @@ class Arrays:
         return converted
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return the outputs of `node.layer` on `x`, arrays in nested tuples."""
+        """Apply the layer of `node` to input `x`; return arrays in nested tuples."""
         layer = node.layer
         assert layer is not None
         arguments = TupleType(arguments_of(node.taken))
@@ -187,19 +192,19 @@ class Arrays:
         return self.keys(stream, self.drawn[stream] - 1)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Return items reduced from left to right by the layer of `combine`."""
+        """Reduce `items` from left to right by the binary function of `combine`."""
         result, *others = items
         for other in others:
             result = self.call(combine, (result, other))
         return result
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Append `x`, its dicts and structs restored, to the metric `name`."""
+        """Append `x` to the metric `name`, its tuples turned into dicts and structs."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
 
 
 def strongly_typed(x: jax.Array) -> jax.Array:
-    """Return `x` without a weak type, as all values in buffers are."""
+    """Return `x` without JAX's weak type, which no array in a buffer has."""
     return jnp.asarray(x, jnp.result_type(x))
 
 

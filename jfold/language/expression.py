@@ -47,13 +47,19 @@ class Expression:
     sites: Any = None
 
     def deep(self) -> Source:
-        """Return source that yields its calls, for data deeper than Python's stack."""
+        """Generate source that records data nested deeper than Python's stack.
+
+        Its functions are generators, which yield their calls.
+        """
         generation, text = generate_source(self.tables, self.chosen, deep=True)
         return generation.source(text)
 
     @uncollected()
     def explain(self, example: object) -> InputError | None:
-        """Return the error of an example, numbered 0; `None` if it fits."""
+        """Return the error that an example raises; `None` if it fits the expression.
+
+        The error says 0 for the number of the example.
+        """
         paths = Paths()
         try:
             try:
@@ -68,10 +74,11 @@ class Expression:
 
 
 class Paths:
-    """An implementation of `Tensors` that knows only each tensor's path in the example.
+    """An evaluator of one example that keeps only each tensor's path in the example.
 
     Paths are enough to find what is wrong with an example. Objects are converted to
-    tensors at the end, all of a type at once, which takes a tenth of the time.
+    tensors at the end, all of a type at once, which takes a tenth of the time. The
+    class implements the protocol `Tensors`.
     """
 
     def __init__(self) -> None:
@@ -80,7 +87,7 @@ class Paths:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return the path of an object, which `check_leaves` converts later."""
+        """Return the path of object `x` alone; `check_leaves` converts `x` later."""
         self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
 
@@ -104,7 +111,7 @@ class Paths:
             raise misfits[min(misfits)]
 
     def constant(self, node: TypedUse, value: object) -> Any:
-        """Return a tensor without a path, as a constant reads no data."""
+        """Return a tensor without a path, since a constant comes from no example."""
         return PathOnly(None)
 
     def call(self, node: TypedUse, x: object) -> Any:
@@ -112,7 +119,11 @@ class Paths:
         return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
-        """Return a length, without path; raise `Misfit` if `type_` cannot hold `n`."""
+        """Return a tensor without a path; raise `Misfit` if `type_` cannot hold `n`.
+
+        Args:
+          n: the length of a sequence.
+        """
         try:
             to_array([n], type_)
         except BadItem:

@@ -24,7 +24,7 @@ Order: TypeAlias = tuple[int, ...]  # of each argument, the index of its item
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RecordType(TupleType):
-    """A tuple type with names of items; equal types have equal names and items."""
+    """A tuple type whose items may have names, which count when types are compared."""
 
     names: Names
 
@@ -33,7 +33,7 @@ class RecordType(TupleType):
         vars(self).update(names=names, _head=(*self._head, names))
 
     def around(self, parts: Iterable[Type]) -> RecordType:
-        """Return a record type of these item types with the same names."""
+        """Return a record type of the item types `parts`, with this type's names."""
         return RecordType(parts, self.names)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -55,12 +55,12 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
 
 
 def names_of(type_: Type) -> Names:
-    """Return the set of names of each item of a tuple type; () without names."""
+    """Return a set of names per item of a tuple type; () without names."""
     return type_.names if isinstance(type_, RecordType) else ()
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return `one` with the names of both; `None` if the orders of names conflict.
+    """Return `one` with the names of both types; `None` if their orders conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     """
@@ -97,9 +97,15 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
-    """Return the item index of each argument, matched by name; `None` if in order.
+    """Match a function's parameters with named items; return an item index for each.
 
     Items go by name if the parameters of the function have the names of all items.
+    `None` is returned if the items are in order already, or have no names.
+
+    Args:
+      node: the use of the block, for the error.
+      block: the function.
+      type_: the type of its input, a tuple of the items.
 
     Raises:
       TypeError: a parameter has the name of an item and would be passed another, or

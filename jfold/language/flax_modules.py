@@ -48,7 +48,7 @@ class Called:
 
 
 def called(fn: object) -> Called | None:
-    """Return the `Called` of a Flax module or method; `None` for other callables.
+    """Wrap a Flax module or its method in a uniform signature; else return `None`.
 
     Raises:
       TypeError: a Linen module holds an NNX one, or an NNX module has state.
@@ -72,10 +72,11 @@ def is_module(value: object) -> bool:
 
 
 def check_closed_over(fn: object) -> None:
-    """Raise TypeError if a function reads a nonlocal or global module with parameters.
+    """Raise TypeError if a function reads an outer Flax module that has parameters.
 
-    Parameters of an NNX module would be constants, which are not trained, and those of
-    a bound Linen module would belong to the module around it.
+    An outer module is nonlocal or global. Parameters of one of NNX would be constants,
+    which are not trained, and those of a bound one of Linen would belong to the module
+    around it.
     """
     if not inspect.isfunction(fn):
         return
@@ -123,7 +124,7 @@ def _is_instance(fn: object, library: str, name: str = 'Module') -> bool:
 
 
 def _evaluates(keys: Keys) -> bool:
-    """Return whether draws are forbidden (evaluation mode), as some key is `None`."""
+    """Return whether a key of `None` forbids random draws (evaluation mode)."""
     return any(key is None for key in keys.values())
 
 
@@ -138,7 +139,7 @@ class UnexpectedDrawError(TypeError):
 
 
 def _state_error(names: Iterable[str]) -> TypeError:
-    """Return the error for a module with mutable state, such as 'batch_stats'."""
+    """Return the error to raise for a module with state, such as 'batch_stats'."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
         f'{sorted(set(names))}: what calls write, such as the means of a batch, has no '
@@ -217,7 +218,7 @@ def _invalid_rng() -> type[Exception]:
 
 @contextlib.contextmanager
 def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator[None]:
-    """Set `deterministic` for the Linen modules that are called in this context.
+    """Set `deterministic` for all Linen modules that are called in a `with` block.
 
     The outermost module gets an argument `deterministic` or `train`, if it takes one.
     With `deterministic`, every `Dropout` passes its input on, even if set otherwise;
@@ -262,7 +263,7 @@ def _from_nnx(module: Module, method: str) -> Called:
     def run(
         params: ArrayTree, inputs: Sequence[Any], keys: Keys
     ) -> tuple[ArrayTree, set[str]]:
-        """Return the output, and the names of the streams that were drawn from."""
+        """Run the module; return its output and the random streams it drew from."""
         pairs = enumerate(zip(names, leaves, strict=True))
         arrays = [_stream(x, keys.get(name), k) for k, (name, x) in pairs]
         merged = nnx.merge(graph, params, jax.tree.unflatten(structure, arrays))
@@ -291,7 +292,9 @@ def _from_nnx(module: Module, method: str) -> Called:
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """Return a random-state array of NNX before a call: a key or count 0.
+    """Return what an array of NNX's random state has to hold before a call.
+
+    That is a key, or 0 for a count of draws.
 
     Args:
       x: the array in the module: a key, kept if `key` is `None`, or a count of draws.
@@ -308,7 +311,11 @@ def _variables(state: ArrayTree) -> list[Any]:
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Return the name of the stream of each random-state array of a module."""
+    """Return the random stream, such as 'dropout', that each state array belongs to.
+
+    Args:
+      streams: the arrays of the module's random state.
+    """
     nnx = sys.modules['flax.nnx']
     # NNX tags a fallback stream 'default'; the Dropout that holds it names the stream
     # that was meant, as its `rng_collection`.

@@ -35,7 +35,7 @@ Origin: TypeAlias = 'int | np.ndarray[Any, Any] | None'
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """The origin of each output of a function: an input, a constant or computed.
+    """The origins of a function's outputs: each is an input, a constant or computed.
 
     Inputs and outputs are leaves: tensors in the order of the flattened types, inputs
     with random keys first.
@@ -54,17 +54,18 @@ class Forwarding:
 
     @property
     def computed(self) -> tuple[int, ...]:
-        """The indices of the outputs that are computed."""
+        """The indices of the outputs that are computed, not forwarded or constant."""
         return tuple(k for k, origin in enumerate(self.outputs) if origin is None)
 
 
 def forwarding_of(
     layer: Layer, traces: Traces, arguments: tuple[Type, ...], result: Type
 ) -> Forwarding:
-    """Return which outputs of a layer are inputs, constants or computed.
+    """Find which outputs of a layer are unchanged inputs, constants or computed.
 
     Args:
       traces: the layer's jaxprs: one, or of a batched function one per number of rows.
+      arguments: the types of the layer's inputs, without random keys.
       result: the type of the layer's value.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
@@ -82,7 +83,12 @@ def forwarding_of(
     outputs = tuple(_outputs(traces, weights, inputs, results))
 
     def read(depends: list[set[int]]) -> tuple[int, ...]:
-        """Return the indices of inputs that computed outputs read, parameters apart."""
+        """Return the indices of the inputs on which some computed output depends.
+
+        Args:
+          depends: per output, the indices of the jaxpr arguments that it depends on,
+            where parameters come before inputs.
+        """
         pairs = zip(depends, outputs, strict=True)
         places = set().union(*(x for x, origin in pairs if origin is None))
         return tuple(i for i in range(len(inputs)) if i + weights in places)
@@ -94,7 +100,7 @@ def forwarding_of(
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield the origin of each output: an input's index, a constant or `None`.
+    """Yield the origin of each output: an input's index or a constant, else `None`.
 
     Args:
       weights: the number of arrays of parameters, the first arguments of a jaxpr.
@@ -114,10 +120,12 @@ def _outputs(
 
 
 def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
-    """Return for each output the indices of arguments it depends on in any trace.
+    """Return, for each output, the indices of the arguments on which it depends.
+
+    An argument counts if the output depends on it in any trace.
 
     Args:
-      pulled: whether only those count that a gradient may flow back to.
+      pulled: whether to leave out arguments that get no gradient from the output.
     """
     outputs = zip(*(jaxprs.depends(trace, pulled) for trace in traces), strict=True)
     return [set().union(*sets) for sets in outputs]
@@ -126,7 +134,12 @@ def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
 def computed_layer(
     layer: Layer, arguments: tuple[Type, ...], origins: Forwarding
 ) -> Layer:
-    """Return a layer that maps the inputs read to the computed outputs alone."""
+    """Return a layer with only the computed outputs, and the inputs that they need.
+
+    Args:
+      arguments: the types of the inputs of `layer`.
+      origins: which of its outputs are computed, and from which inputs.
+    """
     inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 
     def call(params: ArrayTree, *read: jax.Array) -> tuple[jax.Array, ...]:

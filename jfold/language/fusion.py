@@ -78,12 +78,16 @@ def apply_fusion(
 def choose_feeds(
     program: Operations, applications: Sequence[Use], grouped: Set[int]
 ) -> Joined:
-    """Choose the producers to fuse; return, by reader, the origin of each input.
+    """Choose which operations to fuse into the operation that reads their results.
 
     Args:
       program: the program whose operations are applied.
       applications: the uses of operations, with the readers of their results.
       grouped: operations that reduce groups of items, which are never fused.
+
+    Returns:
+      By number of a reader, for each of its inputs: (operation, output) that is fused
+      into it and makes the input, or `None`.
     """
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in applications:
@@ -127,10 +131,17 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
-    """Return the only operation that reads operation `o`, and its inputs' origins.
+    """Find the one operation that reads operation `o`, and the inputs that `o` makes.
 
     `None` unless each use of `o` is read by exactly one use of the reader, and each use
     of the reader reads one of `o`.
+
+    Args:
+      o: the number of an operation.
+      uses: by number of an operation, its applications.
+
+    Returns:
+      The number of the reader and, for each of its inputs, `(o, output)` or `None`.
     """
     candidates: set[tuple[int, tuple[Feed, ...]]] = set()
     for use in uses[o]:
@@ -156,7 +167,12 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
 
 def _fused(o: int, operations: Sequence[Operation], fuse: Joined) -> Operation:
-    """Return operation `o` with its producers fused into it, recursively."""
+    """Return operation number `o` with the operations fused into it, recursively.
+
+    Args:
+      fuse: by number of an operation, for each input (operation, output) that is fused
+        into it and makes the input, or `None`.
+    """
     if o not in fuse:
         return operations[o]
     # The producers, in the order in which inputs name them.
@@ -211,7 +227,7 @@ def _composed(
 
 
 def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:
-    """Return (name, parameters) pairs, of a layer or of the parts of a fused one."""
+    """Return (layer name, parameters) pairs: one, or one per part of a fused layer."""
     if layer.parts or layer.params is None:
         return dict(layer.params or {}).items()
     return [(layer.name, layer.params)]

@@ -34,10 +34,21 @@ MOST_ROUNDS = 64
 
 
 class Generator(Round):
-    """A round of source generation, which writes blocks inline or as functions."""
+    """A pass that writes the source of the Python function that records examples.
+
+    The code of a block is written inline or as a function.
+    """
 
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write the code of a block into `w`; return its value, or `RETURNED`."""
+        """Write the code of a block into `w`; return the expressions of its value.
+
+        They are `RETURNED` if the code ends in a `return`.
+
+        Args:
+          node: the use of the block.
+          value: the expressions of its input.
+          w: the generated function that the code goes into.
+        """
         return write(node.block, node, value, w)
 
     # ---- functions
@@ -45,10 +56,16 @@ class Generator(Round):
     def call(
         self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write a call of the function that evaluates a block; return its result.
+        """Write a call of a block's generated function; return the result.
 
         The function is written before the first call with this `key`. `RETURNED` takes
         the place of the value if the line returns the result of the call.
+
+        Args:
+          name: the name that a new function gets, numbered if it is taken.
+          node: the use of the block.
+          value: the expressions of the argument.
+          w: the generated function that the call goes into.
         """
         flat = list(s.parts(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
@@ -91,7 +108,11 @@ class Generator(Round):
         flat: list[s.Leaf | s.Items],
         w: Lines,
     ) -> s.Symbol:
-        """Write `[f(y) for y in ...]`, a call per item; return lists of the results."""
+        """Write `[f(y) for y in ...]`, a call per item; return lists of the results.
+
+        Args:
+          flat: the expressions of the lists of arguments.
+        """
         texts = [s.packed(argument) for argument in flat]
         args = ', '.join(['y', 'z', 'u', 'v'][: len(texts)])
         over = texts[0] if len(texts) == 1 else f'zip({", ".join(texts)})'
@@ -104,11 +125,16 @@ class Generator(Round):
         return w.columns(s.listed(self._result(key, node.output)), result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return the template of the result of function `key`, with known facts."""
+        """Return what earlier passes know of the result of generated function `key`."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
-        """Write the function that evaluates a block; add its lines to `functions`."""
+        """Write the generated function of a block; add its lines to `functions`.
+
+        Args:
+          key: that of the function, which has its name already.
+          value: the argument of the first call, as expressions.
+        """
         name = self.written[key]
         w = Lines(self, name, key)
         # By the letter `x`, `tracing.deep` tells objects from row numbers.
@@ -137,7 +163,12 @@ class Generator(Round):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write the look-up of an argument's key in a memo; return the entry's code."""
+        """Write code to look argument `x` up in a memo; return its entry's expression.
+
+        Args:
+          declaration: the function, with the `key` by which results are kept.
+          x: the variable of the argument.
+        """
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
         w.variables |= {'key', 'made'}
@@ -153,7 +184,7 @@ class Generator(Round):
         return f'{memo}[key]'
 
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
-        """Write `return <value>` into `w`; note the producers of the result.
+        """Write `return <value>` into `w`; note which operations may make the value.
 
         Args:
           memo: the text of an entry that the value is stored in, if any.
@@ -168,7 +199,7 @@ class Generator(Round):
     # ---- the text
 
     def write(self) -> str:
-        """Return the source: `record` and all functions that it calls."""
+        """Return the source text: the function `record` and all that it calls."""
         w = Lines(self, 'record')
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
@@ -188,7 +219,7 @@ class Generator(Round):
         return '\n'.join([*constants, '', *lines, ''])
 
     def _constants(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, line): the line is needed if the source uses the name."""
+        """Yield pairs (name, line): a line of source, and the name that requires it."""
         yield 'record', '# A value is a number: its level, who makes it, its row there.'
         yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
@@ -202,7 +233,11 @@ class Generator(Round):
             yield name, f'{name} = {self.tables.places[index]}'
 
     def _record(self, w: Lines) -> Iterator[str]:
-        """Yield the lines of `record`; the body of its loop over examples is in `w`."""
+        """Yield the lines of the generated function `record`.
+
+        Args:
+          w: the body of its loop over examples.
+        """
         yield 'def record(examples):'
         for tape in self.tapes:
             yield f'{INDENT}{tape.name} = []  # {tape.about}'
@@ -221,10 +256,10 @@ class Generator(Round):
         yield f'{INDENT}return ends, {tapes}'
 
     def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write code that records a row of result `r`, and rows of sequence items.
+        """Write code that records `value` in result `r`: a row, and a row per item.
 
         Args:
-          r: the number of the result.
+          r: the number of the result, a table of rows that are returned.
           inside: the results of items of its sequences, as `outputs.inside` returns
             them.
         """
@@ -241,7 +276,12 @@ class Generator(Round):
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write code that records one row of result `r`: an entry per leaf."""
+        """Write code that adds one row, an entry per leaf, to result table `r`.
+
+        Args:
+          r: the number of the result, a table of rows that are returned.
+          leaves: the expressions of the entries.
+        """
         key = 'result', r
         if r not in self.result_rows:
             self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
@@ -259,23 +299,27 @@ class Generator(Round):
                 w.add(tape, text)
 
     def label(self, r: int, text: str, w: Lines) -> None:
-        """Write code that appends `text` to the labels of metric result `r`."""
+        """Write code that appends expression `text` to the labels of metric `r`.
+
+        Args:
+          r: the number of the metric among the results.
+        """
         if r not in self.labels:
             name = f'{self.results[r].kind.name}_labels'
             self.labels[r] = self.tape(name, 'labels')
         w.add(self.labels[r], text)
 
     def source(self, text: str) -> Source:
-        """Return the recorder's `Source`: the text and the layout of its tapes."""
+        """Return the generated `text` with the layout of the tapes that it fills."""
         return Source(text, self.names.values, self._layout(), self.where)
 
     def _layout(self) -> Recording:
-        """Return the layout: the tape of each operand of operations and results."""
+        """Return which tape holds each operand of the operations and results."""
         tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
         end_index = {id(tape): k for k, tape in enumerate(self.counters())}
 
         def place(rows: Rows | None) -> Place | None:
-            """Return the tapes that hold `rows`; `None` if nothing appends them."""
+            """Return which tapes hold a table; `None` if no row is ever appended."""
             if rows is None or rows.counter is None:
                 return None
             columns = []
@@ -330,7 +374,10 @@ def of(name: str, text: str) -> str:
 def generate_source(
     tables: Tables, chosen: OperationChoice, deep: bool = False
 ) -> tuple[Generator, str]:
-    """Generate the source in rounds until the facts reach a fixed point.
+    """Generate the source that records examples, in passes until no fact changes.
+
+    A fact, such as which operations may make a tensor, is found by one pass and used by
+    the next.
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.

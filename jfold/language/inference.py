@@ -106,11 +106,15 @@ class Inference:
     cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of a block's use and of its inner uses; return the use."""
+        """Infer the types of a block's use and of its inner uses; return the use.
+
+        Args:
+          where: the path of the use in the expression.
+        """
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
-        """Return the block, or a reference to it once there are very many uses.
+        """Return a block, or a reference to it once the expression has very many uses.
 
         A reference is typed and lowered once for all uses that follow. Without
         references
@@ -135,7 +139,7 @@ class Inference:
         return self.outlined_blocks[key]
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of one use in place, not as a reference; return it."""
+        """Infer the types of a block's use, which no reference replaces; return it."""
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
             input_ = self.types.alias(input_)
@@ -158,13 +162,17 @@ class Inference:
         return node
 
     def input_of(self, block: b.Block, input_: Type) -> Type:
-        """Return the input type, or void for a block that takes no input."""
+        """Return `input_`, or the void type for a block that takes no input."""
         return VoidType() if block in self.constants else input_
 
     def part(
         self, node: TypedUse, block: b.Block, input_: Type, label: str
     ) -> Steps[TypedUse]:
-        """Infer the types of a block inside `node`, at step `label`; return its use."""
+        """Infer the types of a block that is inside `node`; return its use.
+
+        Args:
+          label: the last step of the block's path, such as `[1]`.
+        """
         where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
@@ -177,10 +185,11 @@ class Inference:
         verb: str,
         hint: str,
     ) -> Steps[TypedUse | None]:
-        """Infer the type of a default's block; return its use, `None` without block.
+        """Infer the types of a block that gives a default of type `type_`.
 
-        `TypeError` is raised if the block gives another type than `type_`; without a
-        block, if `type_` has no zero, once it is known.
+        The use of the block is returned; without a block `None`, and the default is
+        zero. `TypeError` is raised if the block gives another type; without a block, if
+        `type_` has no zero, once it is known.
 
         Args:
           verb, hint: for the message of the error.
@@ -200,7 +209,11 @@ class Inference:
         return None
 
     def item(self, node: TypedUse, place: int, item: Type) -> TypeVariable:
-        """Return the type variable of item `place` of the input tuple of `node`."""
+        """Return the type variable of item `place` of the input tuple of `node`.
+
+        Args:
+          item: the type of that item, so far.
+        """
         if isinstance(item, TypeVariable):
             return item
         # Fields that read the same place of the same tuple read one value.
@@ -210,7 +223,7 @@ class Inference:
         return self.items[key]
 
     def carries(self, loop: TypedUse, type_: Type) -> TypeVariable:
-        """Return a type variable for a loop's state, a new value in each iteration."""
+        """Return a new type variable for a loop's state, which has the type `type_`."""
         variable = self.types.alias(type_)
         self.carried[variable] = loop
         return variable
@@ -228,14 +241,14 @@ class Inference:
             fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Call a constraint now and in each `settle` until it returns `True`."""
+        """Call `constraint` now and in each `settle()`, until it returns `True`."""
         if not constraint():
             self.waiting.append((node, constraint))
 
     def when_head(
         self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with a type as soon as its outermost part is known.
+        """Call `then` with a type once its class, such as `TupleType`, is known.
 
         Args:
           of: the type; by default the input of `node`.
@@ -251,7 +264,7 @@ class Inference:
         self.when(node, constraint)
 
     def objects(self, node: TypedUse, hint: str = '') -> None:
-        """Require that `node` takes Python objects; raise `TypeError` if it does not.
+        """Require that `node` has Python objects as its input, or raise `TypeError`.
 
         If nothing determines the input, it becomes one object (`apply_default`).
         """
@@ -297,7 +310,7 @@ class Inference:
                 break
 
     def solve(self) -> None:
-        """Determine the types of all nodes, and store them without variables.
+        """Determine the types of all block uses; store them without type variables.
 
         Raises:
           TypeError: a type is still unknown, or a constraint is violated.
@@ -318,7 +331,7 @@ class Inference:
             node.output = self.types.plain(node.output)
 
     def _check_names(self, node: TypedUse) -> None:
-        """Raise `TypeError` if field names found late would reorder the arguments."""
+        """Raise `TypeError` if field names known only now would reorder arguments."""
         input_ = self.types.resolve(node.input)
         if argument_order(node, node.block, input_) != node.order:
             expected = 'parameters in the order of the fields, for a declared type has'
@@ -333,7 +346,11 @@ def _hint(block: b.Block) -> str:
 
 
 def begin(root: b.Block, infers_input: bool = False) -> Inference:
-    """Return the initial state of the inference of an expression."""
+    """Return the initial state of the type inference of an expression.
+
+    Args:
+      infers_input: whether the type of the expression's input is unknown.
+    """
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
     kinds = b.Reference, b.Share  # typed once anyway
@@ -350,7 +367,7 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
 
 @functools.singledispatch
 def output_type(block: b.Block, node: TypedUse, state: Inference) -> Type | Steps[Type]:
-    """Return a node's output type and set its `parts`, by the rule of its block.
+    """Return a block's output type, and set `node.parts`, by the rule of its class.
 
     A rule that types inner blocks is a generator: it yields their steps.
     """
@@ -396,7 +413,7 @@ def infer(root: b.Block) -> TypedExpression:
 
 
 def _mark_draws(state: Inference) -> None:
-    """Set `draws` on nodes that draw random numbers, at any depth or by reference."""
+    """Set `draws` on block uses that draw random numbers, themselves or inside."""
     users_of: dict[TypedUse, list[TypedUse]] = {}
     for node in state.nodes:
         target = None
@@ -423,7 +440,11 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
-    """Record the type of a metric; raise `TypeError` if it is bad or changes."""
+    """Add the type of a metric to `metrics`; raise `TypeError` if it is refused.
+
+    Args:
+      metrics: by name, the type that is collected, and whether labels are beside it.
+    """
     assert isinstance(node.block, b.Metric)
     collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))

@@ -77,7 +77,7 @@ def _callable_key(fn: object) -> Hashable:
 
 
 def adapt(function: Function) -> Called:
-    """Return a `Function` block as a `Called`, with a uniform signature."""
+    """Wrap the callable of a `Function` block in the uniform signature of `Called`."""
     fn, init = function.fn, function.init
     uniform = called(fn)
     if uniform is None and init is None:
@@ -133,7 +133,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
 
 
 def _combines(fn: Callable[..., Any]) -> str:
-    """Return the name in `COMBINE` of a function such as `jnp.add`; '' for others."""
+    """Return 'add', 'maximum' or 'minimum' for `jnp.add` and the like; else ''."""
     return next((name for known, name in COMBINING if fn is known), '')
 
 
@@ -151,7 +151,8 @@ def _layer_call(
     """Return the function (params, *keys, *inputs) -> outputs of a layer.
 
     Args:
-      none: what `init` has made, if that holds no parameters.
+      uniform: the callable of the layer.
+      none: stands for parameters of `None`: what `init` has made, without arrays.
       rngs: the names of the streams of the keys, each [2] uint32.
       evaluates: whether nothing is drawn, whatever the keys.
     """
@@ -222,7 +223,7 @@ def arguments_of(type_: Type) -> tuple[Type, ...]:
 
 
 def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
-    """Return the result type of a layer, and which outputs are inputs or constants.
+    """Trace a layer; return its result type and which outputs are inputs or constants.
 
     Nothing is computed. A batched function is traced at several numbers of rows, since
     a result may have an axis that happens to be as long as one of them.
@@ -252,7 +253,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class Ranking:
-    """A base class of functions on the host that rank layers, to number equal names.
+    """A base class of host functions that say in which order equal names are numbered.
 
     Attributes:
       ranks: by `layer_key` of a function, its place among those of its name.
@@ -306,7 +307,7 @@ def with_unique_names(
 
 
 def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
-    """Return a renamed layer with the parameters of all layers in its group."""
+    """Return `layer`, renamed, with the parameters of all layers of its `group`."""
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 

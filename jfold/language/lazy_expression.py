@@ -40,15 +40,16 @@ EMPTY_LIST = 'sequence', EMPTY
 
 @memoized
 def lazy_functions(root: b.Block) -> list[Lazy]:
-    """Return the lazy functions of an expression, in the order of traversal."""
+    """Return the `Lazy` blocks of an expression, in the order of traversal."""
     return [block for block in users(root) if isinstance(block, Lazy)]
 
 
 @dataclass(eq=False)
 class Reader(Ranking):
-    """A function from an example to the node of a lazy function's result.
+    """A callable that runs a lazy function and returns the block calls it made.
 
-    It returns a pair of that and the nodes of metrics, if the program has any.
+    It takes an example. The calls are nested tuples, that of the result outermost; if
+    the program has metrics, it returns a pair: these, and the values of metrics.
 
     Attributes:
       lazy: the lazy function.
@@ -82,10 +83,12 @@ def learned_reader(
     history: tuple[tuple[Lazy, Any], ...],
     signature: tuple[str, ...],
 ) -> Reader:
-    """Return the `Reader` of a lazy function, rebuilt by a replay of `history`.
+    """Rebuild the `Reader` of a lazy function by running what is in `history` again.
 
     Args:
-      signature: that of the registry elsewhere, with which this one must agree.
+      history: lazy functions, each with data that it ran on.
+      signature: the kinds of calls that were made elsewhere, as text; those made here
+        must be the same.
 
     Raises:
       TypeError: the function makes other calls here; or something else is in its place,
@@ -108,7 +111,7 @@ def learned_reader(
 
 @dataclass(eq=False)
 class Recorded:
-    """An expression with lazy functions, and the calls that they made on examples.
+    """An expression with lazy functions, and the block calls they made on examples.
 
     Attributes:
       root: the expression, as it was written.
@@ -126,7 +129,7 @@ class Recorded:
     history: list[tuple[Lazy, Any]] = field(default_factory=list)
 
     def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
-        """Run the lazy functions on examples, to record the kinds of their calls.
+        """Run the lazy functions on examples; record which kinds of calls they make.
 
         Args:
           skip_errors: leaves out examples on which they raise an error.
@@ -200,7 +203,9 @@ class Recorded:
 
 
 def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
-    """Run the lazy functions of `root` on `like`; return `None` if there are none.
+    """Run the lazy functions of `root` on the examples `like`; return their calls.
+
+    The result is `None` if there are no lazy functions.
 
     Raises:
       TypeError: `like` is missing, or given where there is no lazy function.
@@ -221,7 +226,7 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
 
 
 class _Readers:
-    """A factory of blocks that read recorded calls, one block for each kind of call."""
+    """A factory of blocks that evaluate recorded calls: one for each kind of call."""
 
     def __init__(
         self,
@@ -234,7 +239,7 @@ class _Readers:
         self.choices: dict[frozenset[int], b.Block] = {}
 
     def entry(self, number: int) -> b.Block:
-        """Return the block that reads recorded calls of one kind, entry `number`."""
+        """Return the block that evaluates recorded calls of kind `number`."""
         if number in self.blocks:
             return self.blocks[number]
         entry = self.registry.entries[number]
@@ -249,7 +254,11 @@ class _Readers:
         return self.blocks[number]
 
     def choice(self, makers: Iterable[int]) -> b.Block:
-        """Return the block that reads a node made by any of the entries `makers`."""
+        """Return the block that evaluates a recorded call of any kind in `makers`.
+
+        Args:
+          makers: the numbers of kinds of calls.
+        """
         key = frozenset(makers)
         if key not in self.choices:
             types = {n: self.registry.entries[n].type for n in sorted(key)}
@@ -266,7 +275,7 @@ class _Readers:
         return self.choices[key]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return the case whose type equals an entry's, up to empty lists."""
+        """Return a kind in `cases` of the type of kind `number`, empty lists aside."""
         entries = self.registry.entries
         for other in cases:
             if fits(entries[number].type, entries[other].type):
@@ -277,7 +286,7 @@ class _Readers:
         )
 
     def lazy(self, lazy: Lazy) -> b.Block:
-        """Return the block that replaces a lazy function."""
+        """Return the block that replaces a lazy function in the expression."""
         registry = self.registry
         value = self.choice(registry.results[lazy])
         if registry.metrics:

@@ -24,11 +24,11 @@ NUMBERS = *SCALARS, np.generic, np.ndarray, jax.Array
 
 
 class Recording:
-    """A recording of a lazy function's calls on one example.
+    """A recording of the block calls that a lazy function makes on one example.
 
     Attributes:
       registry: the entries of calls.
-      observed: the values of metrics: nodes (number of the metric, node, label).
+      observed: per value of a metric, ((name, whether labelled), node, label if any).
       memo: the results of shared functions, by function and ids of its instance and
         arguments, each behind these objects.
     """
@@ -41,7 +41,7 @@ class Recording:
         self.memo: dict[Any, tuple[Any, ...]] = {}
 
     def run(self, lazy: Lazy, example: object) -> Node:
-        """Run a lazy function on an example; return the node of its result.
+        """Run a lazy function; return the recorded call that made its result.
 
         Raises:
           TypeError: the result is not made of values.
@@ -72,7 +72,7 @@ class Recording:
     # ---- what lazy functions call
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record a call of a block, without computing it; return its `Value`."""
+        """Record a block's call, not computing it; return a `Value` for its result."""
         nodes: Sequence[Node]
         try:
             # Most calls have one or two arguments, which take no list here.
@@ -95,7 +95,7 @@ class Recording:
         return Value((number, *nodes), self) if is_own else self._foreign(arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record a call that the table of known calls lacks, or one on plain data."""
+        """Record a call of a new kind, or one with plain data as argument."""
         of_values = self.registry.of_values
         if not isinstance(block, b.Function) and block not in of_values:
             try:
@@ -160,7 +160,7 @@ class Recording:
         return values[0]
 
     def constant(self, value: object, dtype: object) -> Any:
-        """Return a number or an array of the data as a recorded value."""
+        """Return the `Value` that stands for a number or an array of the data."""
         number = self.registry.numbers.get((value.__class__, dtype))
         node = self._constant(value, dtype) if number is None else (number, value)
         return Value(node, self)
@@ -198,7 +198,9 @@ class Recording:
     # ---- values and nodes
 
     def node(self, x: Any, takes_data: bool = False) -> Node:
-        """Return the node of an argument: a value, a constant or a container of these.
+        """Return the recorded form of a call's argument: a tuple that says its origin.
+
+        The argument is a value, a constant or a container of these.
 
         Args:
           takes_data: whether what holds no values is an object of the data.
@@ -229,7 +231,12 @@ class Recording:
         )
 
     def _opened(self, node: Node, entry: Entry) -> Any:
-        """Return the result of a call: a value, or values in tuples and structs."""
+        """Return a recorded call's result: a `Value`, or some in tuples and structs.
+
+        Args:
+          node: the call.
+          entry: its kind.
+        """
         if not isinstance(entry.type, Product):
             return Value(node, self)
         items = [self.registry.entries[n] for n in entry.items]
@@ -243,14 +250,14 @@ class Recording:
         )
 
     def tensor_type(self, x: Value) -> TensorType:
-        """Return the type of a value; raise AttributeError if that is no tensor."""
+        """Return the type of a value; raise AttributeError if it is not a tensor."""
         type_ = self.registry.entries[x.node[0]].type
         if not isinstance(type_, TensorType):
             raise AttributeError(f'{x!r}: expected a tensor, got {type_}')
         return type_
 
     def describe(self, x: Value) -> str:
-        """Return the name and type of the call that made a value."""
+        """Return a text with the name and type of the call that made a value."""
         entry = self.registry.entries[x.node[0]]
         is_type = entry.name == repr(entry.type)
         return entry.name if is_type else f'{entry.name}: {entry.type}'

@@ -85,7 +85,7 @@ class Entry:
 
 @dataclass(eq=False)
 class Registry:
-    """The entries of all kinds of calls that recordings have met.
+    """A table of all kinds of block calls that lazy functions have made so far.
 
     Attributes:
       entries: by number.
@@ -114,7 +114,7 @@ class Registry:
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
-        """Return the entry with this key, new on first use."""
+        """Return the `Entry` with this key; make one on first use."""
         with self.lock:
             if key not in self.known:
                 self._check_open(name)
@@ -131,7 +131,7 @@ class Registry:
             raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
-        """Add an entry for each part of a result that is a tuple or struct."""
+        """Register each part of a tuple or struct that calls of kind `entry` return."""
         for k, part in enumerate(entry.type if isinstance(entry.type, Product) else ()):
             key = entry.type.form.keys[k] if isinstance(entry.type, StructType) else k
             item = self.entry(
@@ -141,7 +141,7 @@ class Registry:
             entry.items.append(item.number)
 
     def tensor(self, type_: TensorType) -> Entry:
-        """Return the entry of numbers and arrays of type `type_` in the data."""
+        """Return the `Entry` of constants of a type: numbers and arrays of the data."""
         entry = self.known.get(('tensor', type_))
         if entry is not None:
             return entry
@@ -149,11 +149,16 @@ class Registry:
         return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
 
     def data(self) -> Entry:
-        """Return the entry of plain Python objects in the data."""
+        """Return the `Entry` of Python objects that blocks take as they are."""
         return self.entry(('data',), 'data', ObjectType(), lambda _: b.GetItem(1))
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
-        """Return the entry of a tuple or struct whose parts are of these entries."""
+        """Return the `Entry` of a tuple or struct of parts of the kinds `numbers`.
+
+        Args:
+          form: that of the tuple or struct.
+          numbers: the numbers of the entries that made the parts.
+        """
         known = self.known.get(('parts', form, *numbers))
         if known is not None:
             return known
@@ -163,7 +168,7 @@ class Registry:
         return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)
 
     def _of(self, type_: Nested) -> Entry:
-        """Return the entry of a container type: a tuple, struct or list."""
+        """Return the `Entry` of containers of a type: tuples, structs or lists."""
         if isinstance(type_, SequenceType):
             entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
         else:
@@ -174,9 +179,9 @@ class Registry:
         return entry
 
     def _joined(self, type_: Type) -> int:
-        """Return the entry number of the merged type of two with empty lists.
+        """Return the entry number of a type that two types with empty lists merge into.
 
-        Each has empty lists where the other may have items.
+        Each of the two has some where the other may have items.
         """
         assert isinstance(type_, Nested)
         entry = self._of(type_)
@@ -186,7 +191,10 @@ class Registry:
         return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
-        """Return the entry of a list whose items are of these entries.
+        """Return the `Entry` of a list of items of the kinds `numbers`.
+
+        Args:
+          numbers: the numbers of the entries that made the items.
 
         Raises:
           TypeError: the items are of several types.
@@ -213,7 +221,10 @@ class Registry:
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
-        """Return the entry of a call of `block` on arguments of these entries.
+        """Return the `Entry` of calls of `block` on arguments of the kinds `numbers`.
+
+        Args:
+          numbers: the numbers of the entries that made the arguments.
 
         Raises:
           TypeError: the block does not take arguments of these types.
@@ -254,7 +265,10 @@ class Registry:
         return entry
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
-        """Return an entry of `block` at types that differ in empty lists alone."""
+        """Return the `Entry` of `block` at argument types that fit `types`, or `None`.
+
+        Types fit if they differ in empty lists alone.
+        """
         for key, entry in () if all(map(is_known, types)) else [*self.known.items()]:
             if isinstance(key, tuple) and key[0] is block and len(key) == 2:
                 if len(key[1]) == len(types) and all(map(fits, types, key[1])):
@@ -264,7 +278,10 @@ class Registry:
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
     ) -> Entry:
-        """Note which entries made the arguments of a call; index its entry by `key`."""
+        """Note that calls of kind `entry` take results of kinds `numbers`.
+
+        From now on `entry`, which is returned, is found by `key`.
+        """
         if key not in self.known:
             with self.lock:
                 entry.inputs = entry.inputs or [{} for _ in numbers]
@@ -274,7 +291,7 @@ class Registry:
         return entry
 
     def _note(self, makers: dict[int, None], number: int, reader: str) -> None:
-        """Add entry `number` to `makers`, the entries whose values one reader reads.
+        """Add kind `number` to `makers`, the kinds of calls that may make one argument.
 
         Args:
           reader: the name of what reads it, for the error.
@@ -286,7 +303,7 @@ class Registry:
                 self.version += 1
 
     def signature(self) -> tuple[str, ...]:
-        """Return a text per entry: its type and the makers of its arguments."""
+        """Return a text per kind of call: its type and what makes its arguments."""
         return tuple(f'{x.type} of {[*map(list, x.inputs)]}' for x in self.entries)
 
     def __deepcopy__(self, memo: object) -> Registry:
@@ -307,7 +324,7 @@ class Registry:
             return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
-        """Record the entry of a lazy function's result on an example.
+        """Note that a call of kind `number` made the result of a lazy function.
 
         Raises:
           TypeError: results before were of another type.
@@ -315,7 +332,7 @@ class Registry:
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Record the entry of a value that a metric collects.
+        """Note that a call of kind `number` made a value of the metric `name`.
 
         Raises:
           TypeError: it has a list, or values before were of another type.
@@ -349,7 +366,7 @@ class Registry:
 
 
 def _merge_alike(entries: list[Entry]) -> None:
-    """Join the makers of entries whose types differ only in empty lists.
+    """Merge what kinds of calls read, if their types differ only in empty lists.
 
     These are read by one block, since an empty list is a list of any items.
     """
@@ -390,7 +407,7 @@ def joined(type_: Type, other: Type) -> Type | None:
 
 
 def fits(type_: Type, other: Type) -> bool:
-    """Return whether `type_` equals `other` if an empty list equals any list."""
+    """Return whether `type_` is `other`, if an empty list in it fits any list."""
     return joined(type_, other) == other
 
 
@@ -427,7 +444,7 @@ def _product(type_: Product) -> Body:
 
 
 def _applied(block: b.Block, count: int) -> Body:
-    """Return a function that builds the block of a call on `count` arguments."""
+    """Return a function that feeds `count` argument blocks into `block`."""
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:

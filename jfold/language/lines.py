@@ -36,7 +36,7 @@ RETURNED: s.Symbol = s.Object('return')  # stands for a value after its `return`
 
 
 class Lines:
-    """A writer of one function of the source, with its lines so far.
+    """A writer of one generated Python function, with its lines so far.
 
     Attributes:
       g: the round that the function is written in.
@@ -85,7 +85,7 @@ class Lines:
         return True
 
     def variable(self, wanted: str, others: Set[str] = frozenset()) -> str:
-        """Return a new variable, `wanted` or numbered, that is not among `others`."""
+        """Return a new variable name, `wanted` or with a number, not in `others`."""
         wanted = identifier(wanted)
         name, k = wanted, self.used.get(wanted, 1)
         taken = self.variables | others
@@ -99,7 +99,7 @@ class Lines:
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
-        """Indent the lines written inside, the body of a loop or of a case."""
+        """Indent lines written in a `with` block: the body of a loop or case."""
         before = self.region, self.count, self.tail, dict(self.known)
         self.region, self.count = Region(), None
         self.depth += 1
@@ -111,7 +111,7 @@ class Lines:
 
     @contextlib.contextmanager
     def case(self) -> Iterator[None]:
-        """Indent the lines written inside; later code may reuse their variables."""
+        """Indent lines written in a `with` block; free their variables after it."""
         before = {*self.variables}, dict(self.used)
         with self.nested():
             yield
@@ -119,7 +119,7 @@ class Lines:
         self.variables, self.used = before
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
-        """Write assignments of a value to new variables; return the new symbol."""
+        """Write assignments of a value to new variables; return the value in these."""
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
             if isinstance(x, s.Items):
@@ -144,7 +144,12 @@ class Lines:
             self.line(f'{left} = {right}')
 
     def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Return a value; an object is assigned to a variable, unless it is in one."""
+        """Put an object into a variable, unless it is in one; return the value.
+
+        Args:
+          value: expressions; what is no object is returned as it is.
+          wanted: the name of a new variable.
+        """
         if isinstance(value, s.Object) and not value.text.isidentifier():
             name = self.variable(wanted)
             self.line(f'{name} = {value.text}')
@@ -152,7 +157,13 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code that unpacks an object into variables; return their symbol."""
+        """Write code that unpacks an object into variables; return the value in them.
+
+        Args:
+          like: the structure of the object.
+          text: its expression.
+          wanted: the name of each variable, numbered if it is taken.
+        """
         if isinstance(like, tuple):
             names = [
                 self.variable(wanted)
@@ -175,7 +186,12 @@ class Lines:
         return None if like is None else s.renamed(like, iter([text]))
 
     def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write code that transposes a list of tuples; return a list per leaf."""
+        """Write code that turns a list of tuples into one list per leaf; return these.
+
+        Args:
+          like: the structure of an item.
+          text: the expression of the list.
+        """
         if isinstance(like, tuple):
             names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in names):
@@ -189,13 +205,17 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return a value with the producers of all values that meet at `key`."""
+        """Return `value` with the makers that other code paths bring to `key` added.
+
+        The makers of a tensor are the operation outputs that it may be; `key` is a
+        point where code paths meet, such as the end of a loop.
+        """
         return self.g.joined((self.name, key), value)
 
     # ---- loops
 
     def _each(self, sequence: s.Items) -> s.Symbol:
-        """Write the `for` line of a loop over a sequence; return the item's symbol."""
+        """Write the `for` line of a loop over a sequence; return its loop variables."""
         lists = list(s.texts(sequence.items))
         names = [self.variable('item') for _ in lists]
         if not lists:
@@ -256,7 +276,9 @@ class Lines:
     def part(
         self, node: TypedUse | None, value: s.Symbol, tail: bool = False
     ) -> s.Symbol:
-        """Write the code of an inner block, once per input value; return its result.
+        """Write the code of an inner block, unless it is written for this input.
+
+        The result of the block is returned.
 
         `RETURNED` takes the place of the value if the lines end in a `return`, which
         they may if the outer block returns the value unchanged (`tail`).
@@ -281,14 +303,16 @@ class Lines:
         return result
 
     def call(self, text: str) -> str:
-        """Return the expression of a call; source for deep data yields the call."""
+        """Return the call `text`; in source for deeply nested data, `(yield text)`."""
         self.region = Region()  # the call may append rows
         return f'(yield {text})' if self.g.deep else text
 
     # ---- rows
 
     def row(self, rows: Rows, tape: Tape | None) -> str:
-        """Return the expression of the next row's index, or of the first of many.
+        """Return an expression for the index of the next row in the table `rows`.
+
+        Where several rows are added at once, it is that of the first.
 
         Args:
           tape: a tape of `rows`, whose length gives the index; `None` if in step.
@@ -311,17 +335,17 @@ class Lines:
         return name
 
     def add(self, tape: Tape, text: str) -> None:
-        """Write an append of one entry to a tape, or an `extend` by `count` entries."""
+        """Write code that appends entry `text` to a tape, or extends it by a list."""
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return the expression of a row number, or of the `range` of `count` rows."""
+        """Return the expression `base + row`, or the range of `count` row numbers."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
 
     def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
-        """Return the tensor of the program's constant `index`; nothing is written."""
+        """Return the program's constant `index` as an expression; write no code."""
         type_, _ = self.g.tables.constants[index]
         name = self.g.constant_name(index, wanted)
         text = name if self.count is None else f'([{name}] * {self.count})'
@@ -334,7 +358,7 @@ class Lines:
         below: int | None = None,
         site: object = None,
     ) -> s.Tensor:
-        """Write code that appends an object to a tape of constants; return its tensor.
+        """Write code that records an object as a constant; return its row number.
 
         Ints must be in `[0, below)`, unless `below` is `None`; `site` is the use of a
         block that reads the object.
@@ -348,7 +372,10 @@ class Lines:
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
     ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return a row number: an expression if in step, else a new variable."""
+        """Return a row number as text: `base + row`, or a new variable for it.
+
+        With the sum comes (region, maker): in this region an operand needs no entry.
+        """
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
@@ -357,12 +384,12 @@ class Lines:
         return name, None
 
     def keys(self, streams: Sequence[str]) -> list[s.Tensor]:
-        """Write an entry for a random key of each named stream; return the tensors."""
+        """Write code that records a random key of each stream; return the keys."""
         none = 'None' if self.count is None else f'[None] * {self.count}'
         return [self.constants(KeyType(name), none) for name in streams]
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write code that records one row of operation `o`; return its outputs.
+        """Write code that records one application of operation `o`; return its outputs.
 
         One that is fused into its reader writes nothing: the reader records both.
         """
@@ -381,7 +408,7 @@ class Lines:
         return [replace(x, use=(use, k), level=use) for k, x in outputs]
 
     def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write the entries on tapes of one application; return its output tensors."""
+        """Write the tape entries for applying operation `o`; return its outputs."""
         g = self.g
         o = g.applied(o, inputs)
         rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
@@ -403,13 +430,21 @@ class Lines:
         return outputs
 
     def is_in_step(self, rows: Rows) -> bool:
-        """Return whether rows of a table share their index with the region's rows."""
+        """Return whether new rows of a table get the index that the region's rows have.
+
+        A region is code without loops, cases and calls.
+        """
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
     def entries(
         self, rows: Rows, inputs: Sequence[s.Tensor], name: str, about: str
     ) -> list[tuple[Tape, str]]:
-        """Return (tape, expression) for each input of a row that needs an entry."""
+        """Return (tape, expression) for each input that has to be put on a tape.
+
+        Args:
+          rows: the table to which the row of these inputs is added.
+          name, about: the name and the comment of new tapes.
+        """
         in_step, result = self.is_in_step(rows), []
         for k, tensor in enumerate(inputs):
             if in_step and tensor.step is not None and tensor.step[0] is self.region:
@@ -425,7 +460,10 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return an expression of level and maker per output; a row is added to it."""
+        """Return, per output, the text of a row number without the row's index.
+
+        It holds the level and the maker; an index is added to it.
+        """
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]
@@ -453,5 +491,5 @@ class Lines:
 
 
 def _targets(names: list[str]) -> str:
-    """Return the left side of an assignment that unpacks into these variables."""
+    """Return the left side of an assignment that unpacks: `['a', 'b'] -> 'a, b'`."""
     return f'{", ".join(names)}{"," if len(names) == 1 else ""}'
