@@ -37,7 +37,7 @@ def users(root: b.Block) -> Users:
 
 
 def _inside(block: b.Block) -> Iterable[b.Block]:
-    """Return the blocks directly inside a block; of a reference, the block it names."""
+    """Return the blocks directly inside a block; for a reference, its target."""
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)

@@ -70,7 +70,7 @@ def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[Ty
 
 
 def _is_simple(node: TypedUse, w: Lines) -> bool:
-    """Return whether a block, inner blocks aside, can work on a whole list at once."""
+    """Return whether a block, inner blocks aside, can process a whole list at once."""
     if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
     if any(isinstance(x, SequenceType) for x in (node.input, node.output)):

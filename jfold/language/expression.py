@@ -87,7 +87,10 @@ class Paths:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return the path of object `x` alone; `check_leaves` converts `x` later."""
+        """Return a placeholder with the path of object `x`.
+
+        `check_leaves` converts the object later.
+        """
         self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
 
@@ -111,19 +114,15 @@ class Paths:
             raise misfits[min(misfits)]
 
     def constant(self, node: TypedUse, value: object) -> Any:
-        """Return a tensor without a path, since a constant comes from no example."""
+        """Return a placeholder without path, since a constant comes from no example."""
         return PathOnly(None)
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return a layer's outputs, each with the common path prefix of all inputs."""
+        """Return placeholders of outputs, with the common path prefix of all inputs."""
         return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
-        """Return a tensor without a path; raise `Misfit` if `type_` cannot hold `n`.
-
-        Args:
-          n: the length of a sequence.
-        """
+        """Return a placeholder; raise `Misfit` if `type_` cannot hold length `n`."""
         try:
             to_array([n], type_)
         except BadItem:
@@ -133,7 +132,7 @@ class Paths:
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Return the reduced value, with the common path prefix of all items."""
+        """Return a placeholder of reduced items, with their common path prefix."""
         return in_tuples(item, itertools.repeat(PathOnly(path_of(items))))
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:

@@ -60,7 +60,7 @@ def names_of(type_: Type) -> Names:
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return `one` with the names of both types; `None` if their orders conflict.
+    """Return type `one` with the item names of both; `None` if their orders conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     """
@@ -97,7 +97,7 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
-    """Match a function's parameters with named items; return an item index for each.
+    """Return, for each parameter of a function, the index of the item so named.
 
     Items go by name if the parameters of the function have the names of all items.
     `None` is returned if the items are in order already, or have no names.

@@ -40,7 +40,7 @@ class Generator(Round):
     """
 
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write the code of a block into `w`; return the expressions of its value.
+        """Write a block's code into function `w`; return the expressions of its value.
 
         They are `RETURNED` if the code ends in a `return`.
 

@@ -275,7 +275,10 @@ class _Readers:
         return self.choices[key]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return a kind in `cases` of the type of kind `number`, empty lists aside."""
+        """Return which kind of call in `cases` has the type of kind `number`.
+
+        An empty list has the type of any list.
+        """
         entries = self.registry.entries
         for other in cases:
             if fits(entries[number].type, entries[other].type):

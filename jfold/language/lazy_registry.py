@@ -114,7 +114,7 @@ class Registry:
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
-        """Return the `Entry` with this key; make one on first use."""
+        """Return the kind of call (`Entry`) with this key; make one on first use."""
         with self.lock:
             if key not in self.known:
                 self._check_open(name)
@@ -141,7 +141,7 @@ class Registry:
             entry.items.append(item.number)
 
     def tensor(self, type_: TensorType) -> Entry:
-        """Return the `Entry` of constants of a type: numbers and arrays of the data."""
+        """Return the `Entry` that describes constants of type `type_` from the data."""
         entry = self.known.get(('tensor', type_))
         if entry is not None:
             return entry
@@ -149,11 +149,11 @@ class Registry:
         return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
 
     def data(self) -> Entry:
-        """Return the `Entry` of Python objects that blocks take as they are."""
+        """Return the `Entry` that describes plain Python objects, passed as data."""
         return self.entry(('data',), 'data', ObjectType(), lambda _: b.GetItem(1))
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
-        """Return the `Entry` of a tuple or struct of parts of the kinds `numbers`.
+        """Return the `Entry` of a tuple or struct of results of kinds `numbers`.
 
         Args:
           form: that of the tuple or struct.
@@ -168,7 +168,7 @@ class Registry:
         return self._read_by(self._of(type_), ('parts', form, *numbers), numbers)
 
     def _of(self, type_: Nested) -> Entry:
-        """Return the `Entry` of containers of a type: tuples, structs or lists."""
+        """Return the `Entry` that describes a tuple, struct or list of type `type_`."""
         if isinstance(type_, SequenceType):
             entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
         else:
@@ -191,7 +191,7 @@ class Registry:
         return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
-        """Return the `Entry` of a list of items of the kinds `numbers`.
+        """Return the `Entry` of a list whose items are results of kinds `numbers`.
 
         Args:
           numbers: the numbers of the entries that made the items.
@@ -221,7 +221,7 @@ class Registry:
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
-        """Return the `Entry` of calls of `block` on arguments of the kinds `numbers`.
+        """Return the `Entry` of calls of `block` on results of kinds `numbers`.
 
         Args:
           numbers: the numbers of the entries that made the arguments.
@@ -278,7 +278,7 @@ class Registry:
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
     ) -> Entry:
-        """Note that calls of kind `entry` take results of kinds `numbers`.
+        """Record that calls of kinds `numbers` made arguments of calls of kind `entry`.
 
         From now on `entry`, which is returned, is found by `key`.
         """
@@ -324,7 +324,7 @@ class Registry:
             return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
-        """Note that a call of kind `number` made the result of a lazy function.
+        """Record that a call of kind `number` made the result of a lazy function.
 
         Raises:
           TypeError: results before were of another type.
@@ -332,7 +332,7 @@ class Registry:
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Note that a call of kind `number` made a value of the metric `name`.
+        """Record that the metric `name` collects results of calls of kind `number`.
 
         Raises:
           TypeError: it has a list, or values before were of another type.
@@ -407,7 +407,7 @@ def joined(type_: Type, other: Type) -> Type | None:
 
 
 def fits(type_: Type, other: Type) -> bool:
-    """Return whether `type_` is `other`, if an empty list in it fits any list."""
+    """Return whether two types are equal if empty lists in `type_` fit any list."""
     return joined(type_, other) == other
 
 
@@ -444,7 +444,7 @@ def _product(type_: Product) -> Body:
 
 
 def _applied(block: b.Block, count: int) -> Body:
-    """Return a function that feeds `count` argument blocks into `block`."""
+    """Return a function that composes `count` argument blocks with `block`."""
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:

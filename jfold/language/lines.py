@@ -157,11 +157,12 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code that unpacks an object into variables; return the value in them.
+        """Write code that unpacks an object, structured as `like`, into variables.
+
+        The value in these variables is returned.
 
         Args:
-          like: the structure of the object.
-          text: its expression.
+          text: the expression of the object.
           wanted: the name of each variable, numbered if it is taken.
         """
         if isinstance(like, tuple):
@@ -205,10 +206,9 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the makers that other code paths bring to `key` added.
+        """Return `value` with all operations that may make it on code paths to `key`.
 
-        The makers of a tensor are the operation outputs that it may be; `key` is a
-        point where code paths meet, such as the end of a loop.
+        `key` is a point where code paths meet, such as the end of a loop.
         """
         return self.g.joined((self.name, key), value)
 
@@ -430,9 +430,9 @@ class Lines:
         return outputs
 
     def is_in_step(self, rows: Rows) -> bool:
-        """Return whether new rows of a table get the index that the region's rows have.
+        """Return whether a new row's index equals that of other rows made beside it.
 
-        A region is code without loops, cases and calls.
+        These are rows of other tables, made by the same code without loops or calls.
         """
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
