@@ -23,7 +23,7 @@ OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
 
 class Names:
-    """The names in one generated source, with the objects that they stand for.
+    """The names used in generated source code, and the objects that they stand for.
 
     Attributes:
       values: the objects that the source refers to, by name.
@@ -40,23 +40,23 @@ class Names:
         self._tables: dict[Hashable, dict[Any, Any]] = {}
 
     def is_taken(self, name: str) -> bool:
-        """Return whether a name has a meaning in the source or in Python."""
+        """Return whether a name is global in generated source or a Python builtin."""
         return name in self.taken or name in self.values or hasattr(builtins, name)
 
     def new(self, wanted: str) -> str:
-        """Return a name like `wanted` that no function uses, and reserve it."""
+        """Reserve an unused lower-case name and return it: `step`, or else `step2`."""
         name = self._unused(identifier(wanted), self.local)
         self.taken.add(name)
         return name
 
     def constant(self, wanted: str) -> str:
-        """Return an upper-case name like `wanted` for a constant, and reserve it."""
+        """Reserve an unused name for a constant and return it: `EMBED`, or `EMBED2`."""
         name = self._unused(wanted, ())
         self.taken.add(name)
         return name
 
     def _unused(self, wanted: str, others: Container[str]) -> str:
-        """Return `wanted`, numbered if it is taken or in `others`; reserve nothing."""
+        """Return `wanted`, or `wanted2` and so on if it is taken or in `others`."""
         name, k = wanted, self._used.get(wanted, 1)
         while self.is_taken(name) or name in others:
             k += 1
@@ -65,9 +65,12 @@ class Names:
         return name
 
     def name_for(self, wanted: str, value: object) -> str:
-        """Return the source's name for an object, reserved on first use.
+        """Return the name of an object in generated source, reserved on first use.
 
         An object of `builtins` keeps its own name there.
+
+        Args:
+          wanted: the text that a new name is made of.
         """
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
             builtin: str = value.__name__
@@ -90,7 +93,7 @@ class Names:
 
 @functools.cache
 def identifier(wanted: str) -> str:
-    """Return a lower-case Python identifier that resembles a text."""
+    """Return a lower-case Python identifier that resembles a text: 'A b' -> 'a_b'."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
         # With a letter, as constants differ from variables by their upper case.
@@ -101,7 +104,7 @@ def identifier(wanted: str) -> str:
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a function without assignments of unread row indices."""
+    """Return source lines without assignments `row = len(...)` that nothing reads."""
     kept, read = list[str](), set[str]()
     # From the last line up, a liveness analysis; loops do not carry row indices over.
     for line in reversed(lines):

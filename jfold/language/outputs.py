@@ -32,9 +32,12 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def check_output(root: TypedUse, metrics: Collection[str]) -> None:
-    """Raise `TypeError` unless a value consists of tensors, at most `MOST_TENSORS`.
+    """Raise `TypeError` unless an expression's value can be returned as tables of rows.
+
+    It has to consist of tensors, at most `MOST_TENSORS`, in tuples and sequences.
 
     Args:
+      root: the use of the outermost block.
       metrics: their names; with metrics the value may be void.
     """
     if not metrics and not any(leaf_types(root.output)):
@@ -51,7 +54,11 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return a hint for a leaf that cannot be a result; '' if it can."""
+    """Return a hint for users on a leaf type that cannot be returned; else ''.
+
+    Args:
+      inside: whether the leaf is in the items of a sequence.
+    """
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):
@@ -65,11 +72,13 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return (result with the items, the same inside) for each sequence in a value.
+    """Return, for each sequence in a type, the number of the table of its items.
 
-    The second item of a pair has the pairs of the sequences in those items.
+    In a list of pairs: the number of the result that has the items, and the same list
+    for the sequences in an item.
 
     Args:
+      type_: the type of the value.
       numbers: the number of the value's result, then of the results of items, level by
         level, as `nesting` yields their types.
     """

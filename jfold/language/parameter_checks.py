@@ -38,14 +38,16 @@ def check_kept(program: Program) -> None:
 
 @memoized
 def _wide_dtype(program: Program) -> np.dtype[Any] | None:
-    """Return a 64-bit dtype among types and parameters of a program, else `None`."""
+    """Return a 64-bit dtype of a program's types or parameters; `None` without any."""
     leaves = jax.tree.leaves([layer.params for layer in program.layers])
     dtypes = [x.dtype for x in (*program.types, *leaves)]
     return next((x for x in dtypes if x.name in WIDE), None)
 
 
 def check_params(layers: Sequence[Layer], params: object) -> None:
-    """Raise TypeError unless parameters fit the layers, external arrays included.
+    """Raise TypeError unless `params`, a dict by layer name, fits the layers.
+
+    The arrays of `External` blocks are in it too, each by its name.
 
     Raises:
       TypeError: layers are missing or unknown, or the names, shapes or dtypes of
@@ -92,7 +94,7 @@ def _check_rows(layer: Layer, array: Any) -> None:
 def with_external(
     layers: Sequence[Layer], params: object, external: Mapping[str, Any] | None
 ) -> Any:
-    """Return parameters by layer name, with external arrays added by name.
+    """Return parameters by layer name, with the arrays of `External` blocks added.
 
     Parameters are put into the containers of the layers, as `as_asked` does.
 
@@ -117,7 +119,7 @@ def with_external(
 
 
 def as_asked(layers: Iterable[Layer], params: Any) -> Any:
-    """Convert parameters to the pytree containers of the layers, if their keys agree.
+    """Convert parameters to the pytree containers that layers expect, if keys agree.
 
     Those of an NNX module come in its own containers, those of a checkpoint in dicts.
     """
@@ -133,7 +135,7 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
 
 
 def in_containers_of(like: Any, params: Any) -> object:
-    """Return `params` in the containers of `like`; unchanged if their keys differ."""
+    """Return `params` in the pytree containers of `like`; unchanged if keys differ."""
     structure: Any = jax.tree.structure(params)
     if structure == jax.tree.structure(like):
         return params
@@ -176,7 +178,7 @@ def _check_layer(layer: Layer, params: object) -> None:
 
 
 def _advice(params: object) -> str:
-    """Return the end of an error: where to get parameters of this kind."""
+    """Return advice for an error message: how to get parameters of this kind."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
     return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
@@ -191,7 +193,7 @@ def _by_path(params: object) -> dict[Path, Any]:
 
 
 def _fits(leaf: Any, spec: Struct) -> bool:
-    """Return whether an array has the shape and, in JAX, dtype of a spec."""
+    """Return whether an array has a spec's shape and, once in JAX, its dtype."""
     is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
     return is_array and _has_dtype(leaf, spec)
 
@@ -207,7 +209,7 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
 
 
 def _shown(leaf: Any) -> str:
-    """Return the dtype and shape of an array, for errors; else the `repr`."""
+    """Return text for errors: the dtype and shape of an array, or else a `repr`."""
     if hasattr(leaf, 'dtype'):
         return f'{leaf.dtype}{list(leaf.shape)}'
     return f'{short_repr(leaf)}, which is no array'

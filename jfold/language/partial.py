@@ -25,7 +25,7 @@ class _TimeIsUp(Exception):
 
 @dataclass(eq=False)
 class _Hurried(Inference):
-    """A type inference with a time limit, which leaves the other types unknown.
+    """A type inference that stops at a time limit and leaves the rest unknown.
 
     Attributes:
       until: the time, by `time.perf_counter`.
@@ -44,12 +44,15 @@ class _Hurried(Inference):
         return use
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Call a constraint now and later, as long as there is time."""
+        """Call a constraint now and later until it returns True, or time is up."""
         is_late = time.perf_counter() > self.until
         super().when(node, (lambda: False) if is_late else constraint)
 
     def apply_default(self) -> bool:
-        """Bind one unknown input to its default type, if there is time."""
+        """Bind an input of unknown type to its default, unless time is up.
+
+        Return whether there was one.
+        """
         return time.perf_counter() < self.until and super().apply_default()
 
 
@@ -103,7 +106,11 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
 def _known_types(
     block: b.Block, input_: Type | None
 ) -> tuple[Type | None, Type | None]:
-    """Return the input and output type of a block; `None` for each unknown one."""
+    """Infer the input and output type of a block; `None` for each unknown one.
+
+    Args:
+      input_: the input type, if it is given.
+    """
     state = begin(block, infers_input=input_ is None)
     input_ = state.types.fresh() if input_ is None else input_
     top = run(state.visit(block, state.input_of(block, input_), ''))

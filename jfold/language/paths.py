@@ -11,16 +11,20 @@ from jfold.combinators import Block
 
 
 def path_of(where: str, block: Block) -> str:
-    """Return the path `where`, extended by the beginning of the block's text."""
+    """Return a block's path: `where`, a dot, and the beginning of the block's text."""
     return f'{where}.{short_text(block)}' if where else short_text(block)
 
 
 def join_path(where: str, label: str) -> str:
-    """Return a path extended by a label; cut in the middle beyond 1200 characters."""
+    """Return `where.label`, cut in the middle beyond 1200 characters."""
     text = f'{where}.{label}' if where else label
     return elide(text, 1200)
 
 
 def fail(path: object, expected: str, got: str, hint: str = '') -> NoReturn:
-    """Raise `TypeError` for a block; `path` prints as the block's path."""
+    """Raise a `TypeError` that reads 'path: expected ..., got ...; hint'.
+
+    Args:
+      path: the path of a block, or its use, which prints as its path.
+    """
     raise TypeError(f'{path}: expected {expected}, got {got}{hint and f"; {hint}"}')

@@ -26,7 +26,7 @@ from jfold.program.operations import Layer, Program
 
 
 def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
-    """Return the arguments of `lower_typed` that rebuild the same program.
+    """Return the arguments of `lower_typed` that rebuild a program in another process.
 
     They are its typed expression, whether operations are fused, and whether they are
     told apart to run outside of loops. The codecs here leave out what layers do.
@@ -36,7 +36,7 @@ def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
 
 
 def missing(*inputs: object) -> NoReturn:
-    """Raise `AssertionError`: this function stands in for the code of each layer."""
+    """Raise `AssertionError`, in place of the code of a layer, which is not stored."""
     raise AssertionError('what records examples does not run layers')
 
 
@@ -65,7 +65,7 @@ def _bare(block_class: type[Any], **values: object) -> object:
 
 @dataclass(frozen=True)
 class Codec:
-    """Two functions: `parts` takes a value apart, `make` builds one from the parts.
+    """A way to store objects: `parts` takes one apart, `make` rebuilds it from these.
 
     Attributes:
       classes: the classes of the parts; any if `None`. Files are data from elsewhere:
@@ -78,28 +78,35 @@ class Codec:
 
 
 def codec(make: Callable[..., Any], *names: str) -> Codec:
-    """Return the codec that stores attributes, such as 'a' or 'a.b', for `make`."""
+    """Return a codec that stores attributes `names`, rebuilt by `make(*values)`.
+
+    A name may have dots, as 'a.b'.
+    """
     getters = [operator.attrgetter(name) for name in names]
     return Codec(lambda x: [get(x) for get in getters], make)
 
 
 def _fields(type_: type[Any]) -> Codec:
-    """Return the codec of a dataclass, which stores all its fields."""
+    """Return a codec for a dataclass, which stores all its fields."""
     return codec(type_, *(x.name for x in fields(type_)))
 
 
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
-    """Return the codec that stores the arguments that `__reduce__` returns."""
+    """Return a codec that stores the arguments in `__reduce__`, rebuilt by `make`.
+
+    Args:
+      classes: those that the arguments may have; any if there are none.
+    """
     return Codec(lambda x: x.__reduce__()[1], make, classes or None)
 
 
 def _keywords(make: Callable[..., Any], *names: str) -> Codec:
-    """Return the codec that stores attributes as keyword arguments of `make`."""
+    """Return a codec that stores attributes `names`, rebuilt by `make(**values)`."""
     return codec(lambda *values: make(**dict(zip(names, values, strict=True))), *names)
 
 
 def _bare_codec(block_class: type[Any], *names: str) -> Codec:
-    """Return the codec of blocks of a class, stored as the attributes `names`."""
+    """Return a codec for blocks of a class, which stores their attributes `names`."""
     return _keywords(functools.partial(_bare, block_class), *names)
 
 
@@ -145,9 +152,10 @@ BLOCKS: dict[type, Codec] = {
 
 
 def _use(*, path: str, **attributes: Any) -> TypedUse:
-    """Return the use of a block; keep its path, as the bare block prints differently.
+    """Rebuild a `TypedUse` from its stored attributes and path.
 
-    Raise `TypeError` if the block or a part is of another class.
+    The path is stored as well because the bare block prints differently. Raise
+    `TypeError` if the block or a part is of another class.
     """
     use = TypedUse(**attributes)
     # Files are data from elsewhere, so nothing is taken on trust.
@@ -188,7 +196,7 @@ CODECS: dict[type, Codec] = {
 
 
 def class_of(value: object) -> type:
-    """Return the class of a value under which `CODECS` has its codec, if any."""
+    """Return the key of an object's codec in `CODECS`: its class or a base class."""
     for base in b.Function, b.Record:  # a subclass as its base: its use has the rest
         if isinstance(value, base):
             return base

@@ -13,9 +13,10 @@ Calls = Mapping[Hashable, Iterable[tuple[Hashable, str]]]
 
 
 def endless_recursion(calls: Calls) -> str:
-    """Return the error text for declarations that call themselves on the same input.
+    """Return the error text for a recursion that never ends; '' if there is none.
 
-    '' if there are none.
+    It never ends where a declaration, directly or through others, calls itself on its
+    own input unchanged.
 
     Args:
       calls: per declaration, (callee, path of the call) for each call that passes on
@@ -39,7 +40,7 @@ def endless_recursion(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
-    """Return each declaration's calls that pass on its own input unchanged.
+    """Return, per declaration, the calls in its body that pass on its input unchanged.
 
     Used where typing fails, before there is a source to look at.
 

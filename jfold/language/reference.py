@@ -39,7 +39,7 @@ CONSTANTS, NODES = 'constants', 'nodes'  # the two kinds of tables in a graph
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A stand-in for a tensor: a row of a table, or a fused output.
+    """A stand-in for a tensor: which row of which table of the graph holds it.
 
     Attributes:
       table: ('shared', type) for constants of the program; ('own', type, bound, site)
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(eq=False)
 class Rows:
-    """An implementation of `Tensors` that records the rows of one example by table.
+    """A recorder of the rows of one example, by table; it implements `Tensors`.
 
     Attributes:
       stop: a table and a row index; recording that row raises `Misfit`, which ends the
@@ -134,9 +134,10 @@ class Rows:
         raise AssertionError(f'{node}: no such constant')
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return the outputs of `node.layer`, and record a row if any is computed.
+        """Apply the layer of `node` to `x`: record a row, and return its outputs.
 
-        An output that is an input or a constant is the row of that.
+        An output that is an input or a constant is the row of that. If all are, no row
+        is recorded.
         """
         assert node.layer is not None and node.origins is not None
         keys = [
@@ -157,7 +158,10 @@ class Rows:
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Return a group reduced by one operation, padded by its identity if short."""
+        """Record the reduction of a few items by one operation; return its outputs.
+
+        If they are fewer than the operation takes, additive identities fill them up.
+        """
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
@@ -192,7 +196,7 @@ class Rows:
         return [Row(table, len(rows) - 1, k, path, level) for k in outputs]
 
     def observe(self, node: TypedUse, name: str, x: Any) -> None:
-        """Append a row, and its label if any, to the result of a metric."""
+        """Append row `x`, and its label if any, to the table of a metric."""
         typing = self.expression.typing
         r = typing.metric_numbers[name]
         if typing.metrics[name][1]:
@@ -201,13 +205,16 @@ class Rows:
         self.results.setdefault(r, []).append([*tensor_leaves(x)])
 
     def value(self, x: object) -> None:
-        """Append the rows of the example's value, and of items of sequences in it."""
+        """Append `x`, the value of the example, to the result tables.
+
+        The items of sequences in it are rows of their own.
+        """
         numbers = list(self.program.value_results)
         results = inside(self.program.output, numbers)
         self._rows(x, self.program.output, numbers[0], results)
 
     def _rows(self, x: Any, type_: Type, r: int, results: Any) -> None:
-        """Append a row for `x` to result `r`, and rows for items of its sequences.
+        """Append a row for `x` to result table `r`, and rows for its sequences' items.
 
         Args:
           results: per sequence in `x`, the number of the result of its items, and the
@@ -231,7 +238,7 @@ class Rows:
 def explain_row(
     program: Any, example: Any, kind: str, number: int, row: int
 ) -> InputError | None:
-    """Return an error that says which block made a row, and of which data.
+    """Return an error that says which block made a row, and from which data.
 
     The number of the example in the error is 0. Return `None` if there is no such row.
 

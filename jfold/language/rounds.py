@@ -35,11 +35,12 @@ FEW_SITES = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that a round of source generation passes on to the next one.
+    """The facts about a program that one pass of source generation leaves to the next.
 
     Attributes:
-      places: by the key of a `Rows`, the number of places that append to it.
-      joined: by the key of a join, the producers of each tensor of its value.
+      places: by the key of a `Rows`, the number of statements that append to it.
+      joined: by the key of a join, where values of several paths meet, the producers of
+        each tensor of its value.
       levels: by that key, per tensor the first tensor that is always on its level.
       inputs: per operation and input, its producers.
       results: per result and tensor, its producers.
@@ -60,6 +61,8 @@ class Facts:
 class OperationChoice:
     """The operations of a program, after fusion and unrolling.
 
+    A place is a statement of the source that records the rows of an operation.
+
     Attributes:
       operations: in the order of their numbers; as in `Tables.listed` if `None`.
       number: by the number in `Tables.listed`, the number here; of a fused producer,
@@ -68,7 +71,8 @@ class OperationChoice:
         output that make it; `None` for inputs from outside.
       inside: the operations that are fused into others.
       split: whether each place has an operation of its own.
-      kinds: where rounds are unrolled, each place's operation as of before and now.
+      kinds: where rounds of messages are unrolled, per place its operation before that,
+        and now.
       levelled: where `split` or `kinds` are set, operations that may stay recurrent.
     """
 
@@ -81,7 +85,7 @@ class OperationChoice:
     levelled: frozenset[int] = frozenset()
 
     def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
-        """Return a fused operation's inputs: those of its producers, then its own.
+        """Return an operation's operands: those of its fused producers, then its own.
 
         Args:
           o: the last of the operations that run together.
@@ -98,7 +102,7 @@ class OperationChoice:
 
 
 class Round:
-    """The state of a round of source generation: old facts and new ones.
+    """The state of one pass of source generation: facts from before, and new ones.
 
     Attributes:
       places, joins, levels, inputs, row_makers: facts that it finds, in the order of
@@ -180,7 +184,7 @@ class Round:
             self.outputs = output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
-        """Return whether a round that starts from these facts writes the same text.
+        """Return whether the next pass, given these facts, writes the same source.
 
         They also become the facts of this round, which `program` reads.
         """
@@ -193,7 +197,7 @@ class Round:
         return is_same and are_recurrent(program) == self.loops
 
     def program(self, operations: Sequence[Operation]) -> Operations:
-        """Return the device program of these operations, with the producers known."""
+        """Return a program with these operations, and their producers known so far."""
         return Operations(
             types=tuple(self.tables.types),
             layers=self.typing.layers,
@@ -205,7 +209,10 @@ class Round:
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """The operations by number; with `split`, each place so far is one."""
+        """The operations, by number.
+
+        With `OperationChoice.split`, each statement that records rows has its own.
+        """
         if self.chosen.split:
             assert self.chosen.operations is not None
             places = max(self.split_of, self.facts.split, key=len)
@@ -215,21 +222,21 @@ class Round:
         return self.tables.listed
 
     def is_recurrent(self, o: int) -> bool:
-        """Return whether an operation is known to depend on its own results."""
+        """Return whether operation `o` is known to depend on its own results."""
         return o < len(self.loops) and self.loops[o]
 
     def operation_name(self, o: int) -> str:
-        """Return an identifier for an operation's tapes and row numbers."""
+        """Return the name of operation `o` as an identifier, for its tapes."""
         return identifier(self.operations[o].layer.name)
 
     def about(self, o: int) -> str:
-        """Return the comment behind the tapes of an operation: its name and types."""
+        """Return the source comment on operation `o`'s tapes: its name and types."""
         return repr(self.operations[o])
 
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
-        """Record an application of `o` to inputs; return its number in this round.
+        """Note that operation `o` is applied to `inputs`; return its number here.
 
-        With `split` or `kinds`, a place may have another operation than `o`.
+        With `split` or `kinds`, this statement may have another operation than `o`.
         """
         if self.chosen.split:
             self.split_of = (*self.split_of, o)
@@ -245,20 +252,24 @@ class Round:
         return o
 
     def reads_own_level(self, o: int) -> bool:
-        """Return whether the level of a row of `o` depends on levels of its inputs."""
+        """Return whether the level of a row of operation `o` depends on its inputs."""
         if self.chosen.split or self.chosen.kinds is not None:
             return self.chosen.number.get(o, o) in self.chosen.levelled
         return self.is_recurrent(self.chosen.number.get(o, o))
 
     def bit(self, o: int, output: int) -> ProducerSet:
-        """Return the set of producers whose only member is an output of `o`."""
+        """Return a bit set with one member: output number `output` of operation `o`."""
         while len(self.bits) <= o:
             last = self.operations[len(self.bits) - 1]
             self.bits.append(self.bits[-1] + len(last.outputs))
         return 1 << self.bits[o] + output
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
-        """Return the expression for the level of an input; '' if it does not count."""
+        """Return the source text for the level of an input of operation `o`.
+
+        It is '' if no operation in the component of `o` makes the input, as levels are
+        counted within a component.
+        """
         part = self.part[o]
         known = (bit for bit in results_in(tensor.makers) if bit < len(self.outputs))
         owners = {self.outputs[bit][0] for bit in known}
@@ -282,14 +293,23 @@ class Round:
     # ---- names
 
     def name_for(self, wanted: str, value: object) -> str:
-        """Return the name by which the source refers to an object, new on first use."""
+        """Return the name of an object in the source, new on first use.
+
+        Args:
+          wanted: the text that a new name is made of.
+        """
         name = self.names.name_for(wanted, value)
         if name in self.names.values:
             self.where.setdefault(name, self.node)
         return name
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
-        """Add a tape of `width` entries a row, with the comment `about`; return it."""
+        """Add a tape with `width` entries for each row; return it.
+
+        Args:
+          wanted: the name of its variable, numbered if it is taken.
+          about: the comment on it in the source.
+        """
         # A comment is one line, whatever names are in it.
         about = about if about.isprintable() else ascii(about)
         tape = Tape(self.names.new(wanted), about, width)
@@ -299,7 +319,7 @@ class Round:
     # ---- rows and makers
 
     def is_alone(self, key: Hashable) -> bool:
-        """Return whether exactly one place appends rows with this key."""
+        """Return whether exactly one statement of the source appends to table `key`."""
         return self.facts.places.get(key) == 1
 
     def maker(
@@ -310,7 +330,11 @@ class Round:
         output: int = 0,
         recurrent: bool = False,
     ) -> Maker:
-        """Add a maker of tensors of type number `type_`, named `wanted`; return it."""
+        """Add a `Maker`, an origin of tensors of type number `type_`; return it.
+
+        Args:
+          wanted: the name of its constant in the source, numbered if it is taken.
+        """
         while len(self.makers) <= type_:
             self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
@@ -320,14 +344,14 @@ class Round:
         return maker
 
     def rows_of(self, o: int, inputs: int) -> Rows:
-        """Return the `Rows` of an operation, with `inputs` columns on first use."""
+        """Return the table of operation `o`; on first use it gets `inputs` columns."""
         key = 'operation', o
         if key not in self.rows:
             self.rows[key] = Rows(key, columns=[None] * inputs)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
-        """Return the maker of each output of an operation; new on first use."""
+        """Return a `Maker` for each output of operation `o`, new on first use."""
         operation = self.operations[o]
         rows = self.rows_of(o, len(operation.inputs))
         for k, type_ in enumerate(operation.outputs):
@@ -341,9 +365,13 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return the maker and tape of constants that the use `site` reads from data.
+        """Return the `Maker` and the tape of constants that one block reads from data.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
+
+        Args:
+          below: the bound of ints, if any.
+          site: the use of the block.
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
@@ -362,7 +390,7 @@ class Round:
         return self.own[key]
 
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
-        """Return a new name in the source for a constant of the program.
+        """Return a new name in the source for the program's constant number `index`.
 
         Each place has its own, even if the constants of two places are equal: so the
         source stays as it is when widths change, and a corpus stays valid.
@@ -372,9 +400,10 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Add a value's producers to join `key`; return it with all producers there.
+        """Return `value` with the producers of all values that meet at the point `key`.
 
-        Tensors of the value share a level if they do in every value of the join.
+        Its own producers are noted there. Its tensors share a level if they do in every
+        value that meets there.
         """
         makers = list(s.makers(value))
         known = self.joins.setdefault(key, [0] * len(makers))
@@ -390,7 +419,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return a template with the producers and levels that meet at `key` so far."""
+        """Return template `value` with the producers and levels found at `key`."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -403,7 +432,12 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return a value with the producers of `makers` and of join `key`."""
+        """Return a value with the producers known at point `key`, and with `makers`.
+
+        Args:
+          makers: more producers, per tensor.
+          aliases: per tensor, the index of the first one that shares its level.
+        """
         before = self.facts.joined.get(key, (0,) * len(makers))
         both = (a | b for a, b in zip(before, makers, strict=True))
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
@@ -411,13 +445,13 @@ class Round:
         return s.with_levels(value, (levels[k] for k in aliases))
 
     def template(self, type_: Type) -> s.Symbol:
-        """Return the template (a symbol without texts) of all values of a type."""
+        """Return the template of a type: a symbol for any value, without text."""
         return s.template(type_, self.tables.type_number)
 
     # ---- new facts
 
     def new_facts(self) -> Facts:
-        """Return the `Facts` that this round has found."""
+        """Return the `Facts` that this pass of source generation has found."""
         inputs = tuple(
             tuple(self.inputs.get(o, [0] * len(operation.inputs)))
             for o, operation in enumerate(self.operations)
@@ -432,7 +466,7 @@ class Round:
         return Facts(dict(self.places), joined, self.levels, *others)
 
     def counters(self) -> list[Tape]:
-        """Return the tapes that count rows, in the order of their lengths in `ends`."""
+        """Return the tapes whose lengths are noted after each example, in order."""
         rows = (*self.rows.values(), *self.result_rows.values())
         constants = [tape for _, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
@@ -447,12 +481,15 @@ class Round:
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Return, for each level, the index of its first equal; `None` has no equal."""
+    """Return, for each item, the index of the first equal: 'aba' -> (0, 1, 0).
+
+    `None` equals no other item.
+    """
     first: dict[Any, int] = {}
     pairs = enumerate(levels)
     return tuple(k if x is None else first.setdefault(x, k) for k, x in pairs)
 
 
 def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the first index with equal items in both `a` and `b`, for each index."""
+    """Return, per index k, the first index that has the pair `(a[k], b[k])`."""
     return first_of_each(zip(a, b, strict=True))

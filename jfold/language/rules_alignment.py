@@ -73,7 +73,7 @@ def _(block: b.Zip, node: TypedUse, state: Inference) -> Type:
 def _link_zipped(
     node: TypedUse, head: TupleType, output: Type, state: Inference
 ) -> bool:
-    """Unify `output` with a `Zip`'s type; return False while a part is unknown."""
+    """Unify `output` with the type of a `Zip`; return False while parts are unknown."""
     parts = [state.types.head(part) for part in head]
     if any(isinstance(part, TypeVariable) for part in parts):
         return False
@@ -86,7 +86,7 @@ def _link_zipped(
 
 
 def _zipped_item_type(node: TypedUse, head: Type, state: Inference) -> Type:
-    """Return the item type of one input of a `Zip`; raise TypeError without items."""
+    """Return the item type of one input of a `Zip`, or raise TypeError."""
     if isinstance(head, BroadcastType):
         return head.item
     item = _item_type_or_none(node, head, state)
@@ -221,7 +221,7 @@ def _item_of_parts(
     hint: str,
     count: int = 2,
 ) -> Type:
-    """Return a type variable for the items of the first part of a tuple.
+    """Return a type variable for an item of the first sequence in the input tuple.
 
     The second part has to be an object, all others sequences.
 
@@ -349,7 +349,11 @@ def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> li
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
-    """Write code that repeats each leaf of a value `n` times; return the lists."""
+    """Write code that repeats each leaf of a value `n` times; return the lists.
+
+    Args:
+      n: a number, as source text.
+    """
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         name = w.variable('repeated')

@@ -39,14 +39,20 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
-    """Return the type of an operand: a number is an index into `types`."""
+    """Return the type at an index, or a tuple of those at several indices.
+
+    `None` stands for no operand, which is void.
+    """
     if isinstance(numbers, tuple):
         return TupleType(_type_of(number, types) for number in numbers)
     return VoidType() if numbers is None else types[numbers]
 
 
 def _check_unread(part: TypedUse, state: Inference) -> bool:
-    """Raise TypeError if an unread result is not void; return if its type is known."""
+    """Raise TypeError for an unread result, unless it is void.
+
+    Return whether its type is known yet.
+    """
     type_ = state.types.resolve(part.output)
     if type_.ground and type_.terminal_types():
         hint = 'return it, or drop it by Void()'

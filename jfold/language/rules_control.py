@@ -199,10 +199,10 @@ def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return the `if` or `elif` line of each case, and the key for an error.
+    """Return the `if` or `elif` line of each case, and the text of the key.
 
-    A head is an `if`, `elif` or `else`. Lines that compute the key are written to `w`.
-    The key is an expression, or '' if the cases are exhaustive, so that none fails.
+    Lines that compute the key are written to `w`. The text is for an error; it is '' if
+    the cases are exhaustive, so that none fails.
 
     Args:
       text: the expression that computes the key.
@@ -243,7 +243,7 @@ def _case_tests(
 
 
 def _key_literal(key: object, w: Lines) -> str | None:
-    """Return a key's literal, or the name of a class; `None` for others."""
+    """Return source text for a key: a literal, or a class's name; else `None`."""
     if isinstance(key, type):
         return w.g.name_for(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

@@ -124,7 +124,10 @@ def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
-    """Raise TypeError if an output is no tensor; return whether its type is known."""
+    """Raise TypeError if a block in a `Share` returns anything but tensors.
+
+    Return whether its output type is known yet.
+    """
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
         hint = 'put it around what each item, or the whole, becomes'
@@ -143,7 +146,7 @@ def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return the memo key of `x`; raise `Misfit` if it cannot be computed or hashed."""
+    """Return the memo key that a declaration gives to `x`, or raise `Misfit`."""
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')

@@ -96,7 +96,9 @@ def _has_void(type_: Type) -> bool:
 def apply_layer(
     node: TypedUse, input_: Type, function: b.Function, state: Inference
 ) -> Type:
-    """Set `node.layer` and `node.origins`; return the output type of the layer.
+    """Trace a function as a layer on an input type; return its output type.
+
+    Set `node.layer` and `node.origins`.
 
     Args:
       input_: the input type, its items in the order in which the function takes them.
@@ -168,9 +170,10 @@ def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
 
 
 def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write the application of a layer, if it computes anything; return its outputs.
+    """Write source that applies a layer to a value; return the layer's outputs.
 
-    An output that is an input or a constant is the symbol of that.
+    An output that is an input or a constant is the symbol of that. If all are, nothing
+    is written.
     """
     assert node.layer is not None and node.origins is not None
     origins = node.origins

@@ -143,7 +143,10 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
 
 
 def _refuse_input(node: TypedUse, state: Inference) -> None:
-    """Raise TypeError if a constant is given an input; bind an unknown one to void."""
+    """Raise TypeError if a constant block is given an input.
+
+    An input of unknown type becomes void.
+    """
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
@@ -205,7 +208,11 @@ def _(block: b.Void, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return the phrase of an error that tells which keys were expected."""
+    """Return text for an error, such as 'one of the keys ...' of a table.
+
+    Args:
+      hashable: whether the key that was looked up can be hashed.
+    """
     if not hashable:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))

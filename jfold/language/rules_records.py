@@ -261,7 +261,7 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _is_optional(node: TypedUse | None, typing: TypedExpression) -> bool:
-    """Return whether a part begins with `Optional`: its field may be missing."""
+    """Return whether a field may be missing: its block begins with `Optional`."""
     seen = set()
     while node is not None and isinstance(node.block, b.Pipe | b.Reference):
         if isinstance(node.block, b.Pipe):
@@ -386,7 +386,7 @@ def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
 
 
 def _index_of(input_: Type, key: object) -> Any:
-    """Return the item index for a key of a tuple or struct, otherwise `key`."""
+    """Return the index of item `key` of a tuple or struct; otherwise `key` itself."""
     if isinstance(key, slice) or not isinstance(input_, Product):
         return key
     return input_.place(key)
@@ -397,7 +397,7 @@ def _takes_no_input(part: Any) -> bool:
 
 
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
-    """Write `a, b = x` and blocks on a and b; return their values."""
+    """Write `a, b = x` and the parts of `node` on these; return their values."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:

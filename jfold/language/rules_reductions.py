@@ -41,7 +41,7 @@ class Fill(enum.Enum):
 
 
 def _filled_by(block: b.Reduce) -> Fill | None:
-    """Return the padding of short groups; `None` if a reduction goes by pairs."""
+    """Return how short groups are padded; `None` if pairs are reduced, not groups."""
     if not (block.associative and isinstance(block.combine, b.Function)):
         return None
     fn = block.combine.fn
@@ -181,7 +181,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 def _group_function(
     node: TypedUse, items: list[Any], producers: list[ProducerSet], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
-    """Return the name of the function that reduces a list of items, and its result.
+    """Return the name of a source function that reduces a list, and its result.
 
     The function is written if no use before had the same operations.
 
@@ -227,8 +227,8 @@ def _write_function(
 ) -> None:
     """Write the function `name(items)`, which reduces items to one.
 
-    It records items that one operation can combine. More of them it reduces in groups,
-    and then the results of these.
+    It records items that one operation can combine. If there are more, it reduces
+    groups of them, and then the results of these.
 
     Args:
       operations: their numbers, for 2, 4 and 8 items.
@@ -255,9 +255,11 @@ def _write_function(
 def _group_lines(
     name: str, o: int, size: int, items: list[Any], fill: str, w: Lines
 ) -> list[str]:
-    """Return code that records `items` as one group and returns its row numbers.
+    """Return source lines that record a group of items and return its row numbers.
 
     Args:
+      o: the number of an operation, which combines `size` items.
+      items: the leaves of one item.
       fill: the text of the item that pads a short group; '' if none is short.
     """
     g, count = w.g, size * len(items)
@@ -291,7 +293,15 @@ def _group_lines(
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """Return the code `<level of the highest entry> + `; '' if no level counts."""
+    """Return source text for the highest level among row numbers, followed by ' + '.
+
+    It is '' if no level counts.
+
+    Args:
+      o: the number of the operation that reads the entries.
+      entries: the text of a list of row numbers.
+      items: the leaves of one item.
+    """
     g = w.g
     if not g.is_recurrent(o):
         return ''

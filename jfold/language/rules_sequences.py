@@ -41,7 +41,7 @@ OF_RNN = 'take the outputs of an RNN by GetItem(0), or make them alike by a Reco
 
 
 def why_no_items(input_: Type) -> str:
-    """Return a hint for a tensor or broadcast where items are needed; else ''."""
+    """Return a hint on a tensor or broadcast in place of a sequence; else ''."""
     if isinstance(input_, BroadcastType):
         return 'put it beside a sequence, by ZipWith'
     if isinstance(input_, TensorType):
@@ -90,7 +90,7 @@ def unify_items(
 
 
 def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
-    """Return a type variable for a sequence of `item`, endless if the input is."""
+    """Return a type variable for a sequence of `item`; endless if the input is so."""
     output = state.types.fresh()
 
     def link(head: Type) -> None:

@@ -41,13 +41,13 @@ def _is_setting(parameter: Parameter) -> bool:
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the parameters with non-`None` defaults that `count` inputs would fill."""
+    """Return the parameters with a default, not `None`, that inputs would fill."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
 
 def input_names(function: Function) -> list[str]:
-    """Return the names of the positional parameters for inputs, without keys."""
+    """Return the names of a function's inputs, without `params` and random keys."""
     names = [x.name for x in _positional(function.fn)][function.init is not None :]
     return [name for name in names if name not in function.rngs]
 
@@ -59,7 +59,7 @@ def keyword_names(function: Function) -> list[str]:
 
 
 def inputs_of_init(function: Function) -> list[str]:
-    """Return the names of the parameters of `init` for specs; [] if it takes none."""
+    """Return the names of the specs that `function.init` takes; [] if it takes none."""
     if function.init is None or not takes_specs(function.init):
         return []
     return [x.name for x in _positional(function.init)[1:]]
@@ -135,9 +135,13 @@ def _takes_shape(init: Callable[..., Any]) -> bool:
 def _binds(
     fn: Callable[..., Any], count: int, error: Exception, keys: Iterable[str] = ()
 ) -> bool:
-    """Return whether a function takes `count` inputs; in doubt, judge by `error`.
+    """Return whether `fn` takes `count` inputs; if unclear, judge by an error.
 
     If the signature tells, the error is ignored: it may come from a call inside.
+
+    Args:
+      error: what a call of the function raised.
+      keys: the names of its keyword arguments.
     """
     if _takes_any_number(fn):
         return not (
@@ -147,7 +151,7 @@ def _binds(
 
 
 def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> bool:
-    """Return whether a signature takes `count` positional arguments and `keys`."""
+    """Return whether `fn` takes `count` positional arguments, and keywords `keys`."""
     try:
         inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:
@@ -156,6 +160,6 @@ def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> b
 
 
 def _lacks_init(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether a Python function takes one more argument, such as parameters."""
+    """Return whether `fn` seems to want parameters: it takes `count + 1` arguments."""
     plain = inspect.isfunction(inspect.unwrap(fn)) and not _takes_any_number(fn)
     return plain and _can_bind(fn, count + 1)

@@ -35,7 +35,7 @@ from jfold.types import (
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """The symbol of a Python object; `kind` is its class, `None` if unknown."""
+    """A Python object in generated source: its expression, and its class if known."""
 
     text: str = ''
     kind: type | None = None
@@ -43,7 +43,7 @@ class Object:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """The symbol of a tensor: a row number in the source, or several.
+    """A tensor in generated source: the expression of its row number, or of several.
 
     Attributes:
       name: the text of the number, or of the list.
@@ -64,7 +64,10 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The expression, for a reader that is no operation; `use` notes the reader."""
+        """The tensor's expression in the source, for a reader that is no operation.
+
+        `use` notes that it has such a reader.
+        """
         if self.use is not None:
             self.use[0].readers.add(None)
         return self.name
@@ -72,7 +75,11 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """The symbol of a sequence of length `n`: a list per leaf of an item."""
+    """A sequence in generated source: one list for each leaf of an item.
+
+    Attributes:
+      n: the expression of its length.
+    """
 
     items: Symbol
     n: str = ''
@@ -80,7 +87,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """The symbol of a list of packed sequences, for sequences of sequences."""
+    """A list of lists in generated source: a sequence of sequences."""
 
     text: str
     item: Items  # a template
@@ -88,7 +95,7 @@ class Nested:
 
 @dataclass(frozen=True, eq=False)
 class Endless:
-    """The symbol of a value repeated without end, as by `Broadcast`."""
+    """A value repeated without end in generated source, as by `Broadcast`."""
 
     item: Symbol
 
@@ -100,7 +107,11 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """Return the template of all values of a type; `number` gives a type's number."""
+    """Return the template of a type: a symbol for any value, without source text.
+
+    Args:
+      number: a function from a tensor type to its number.
+    """
     if isinstance(type_, TensorType):
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):
@@ -118,7 +129,7 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
 
 
 def parts(value: Symbol) -> Iterator[Any]:
-    """Yield the parts of a value: a call passes each as one argument."""
+    """Yield the parts of a value, left to right: leaves, and sequences as a whole."""
     if isinstance(value, tuple):
         for item in value:
             yield from parts(item)
@@ -129,7 +140,7 @@ def parts(value: Symbol) -> Iterator[Any]:
 
 
 def map_parts(fn: Callable[[Any], Symbol], value: Symbol) -> Symbol:
-    """Return a value with `fn` applied to each part, from left to right."""
+    """Return a value with `fn` applied to each leaf and to each whole sequence."""
     if isinstance(value, tuple):
         return tuple([map_parts(fn, item) for item in value])
     if isinstance(value, Endless):
@@ -138,7 +149,7 @@ def map_parts(fn: Callable[[Any], Symbol], value: Symbol) -> Symbol:
 
 
 def leaves(value: Symbol) -> Iterator[Leaf]:
-    """Yield the leaves of a value from left to right, but not the lengths."""
+    """Yield the leaves of a value, left to right, also those in sequences."""
     for part in parts(value):
         if isinstance(part, Items):
             yield from leaves(part.items)
@@ -147,7 +158,7 @@ def leaves(value: Symbol) -> Iterator[Leaf]:
 
 
 def map_leaves(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
-    """Return a value with `fn` applied to each leaf."""
+    """Return a value with `fn` applied to each leaf, also in sequences."""
 
     def mapped(part: Leaf | Items) -> Symbol:
         if isinstance(part, Items):
@@ -158,7 +169,7 @@ def map_leaves(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
 
 
 def texts(value: Symbol) -> Iterator[str]:
-    """Yield the expressions of all leaves and lengths of a value, left to right."""
+    """Yield the source expressions of a value's leaves and lengths, left to right."""
     for part in parts(value):
         if isinstance(part, Items):
             yield part.n
@@ -168,7 +179,7 @@ def texts(value: Symbol) -> Iterator[str]:
 
 
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """Return a value with new expressions, one per leaf, and a new length `n`.
+    """Return a value with a new expression for each leaf, and a new length `n`.
 
     Of tensors the type and the producers are kept, but not `step`, `use` and `level`.
     """
@@ -186,7 +197,7 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
 
 
 def blank(value: Symbol) -> Any:
-    """Return the template of a value: the types and producers of tensors alone."""
+    """Return a value without expressions: the types and producers of its tensors."""
 
     def leaf(value: Leaf) -> Symbol:
         if isinstance(value, Tensor):
@@ -197,7 +208,7 @@ def blank(value: Symbol) -> Any:
 
 
 def template_of(value: Symbol) -> Symbol:
-    """Return the template of a value, with object classes and tensor levels."""
+    """Return a value without expressions, but with classes of objects and levels."""
 
     def leaf(value: Leaf) -> Symbol:
         if isinstance(value, Tensor):
@@ -208,19 +219,19 @@ def template_of(value: Symbol) -> Symbol:
 
 
 def listed(item: Symbol) -> Symbol:
-    """Return the template of lists, one per leaf, given the template of an item."""
+    """Turn the symbol of an item into that of lists of items, one per leaf."""
     return map_parts(lambda x: Nested('', x) if isinstance(x, Items) else x, item)
 
 
 def in_list(part: Leaf | Items, name: str) -> Symbol:
-    """Return the symbol of the list `name` whose items are like `part`."""
+    """Return the symbol of a list, named `name`, of values like `part`."""
     if isinstance(part, Items):
         return Nested(name, blank(part))
     return renamed(part, iter([name]))
 
 
 def one_of_lists(items: Symbol) -> Symbol:
-    """Return the template of an item, given one list per leaf; inverts `listed`."""
+    """Turn the symbol of lists, one per leaf, into that of an item; undo `listed`."""
     return map_parts(lambda x: x.item if isinstance(x, Nested) else x, items)
 
 
@@ -237,7 +248,7 @@ def makers(value: Symbol) -> Iterator[ProducerSet]:
 
 
 def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
-    """Return a value with other producers, in the order of `makers`."""
+    """Return a value whose tensors have the producers `sets`, in order."""
 
     def leaf(value: Leaf) -> Leaf:
         if isinstance(value, Tensor):
@@ -250,12 +261,15 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """Yield the level token of each tensor in a value, sequences excluded."""
+    """Yield a token for the level of each tensor in a value, not in sequences.
+
+    Tensors of one level share one token.
+    """
     return (part.level for part in parts(value) if isinstance(part, Tensor))
 
 
 def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
-    """Return a value with other level tokens, in the order of `levels`."""
+    """Return a value whose tensors have the level tokens `others`, in order."""
 
     def leveled(part: Leaf | Items) -> Symbol:
         return replace(part, level=next(others)) if isinstance(part, Tensor) else part
@@ -267,7 +281,7 @@ def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
 
 
 def packed(value: Symbol) -> str:
-    """Return the expression that packs a value into one Python object."""
+    """Return source text that packs a value into one Python object, as '(a, b)'."""
     if value is None:
         return 'None'
     if isinstance(value, tuple):
@@ -278,7 +292,7 @@ def packed(value: Symbol) -> str:
 
 
 def in_parentheses(texts: list[str]) -> str:
-    """Return the expression of a Python tuple of these items."""
+    """Return the source text of a tuple of these items: ['a'] -> '(a,)'."""
     return f'({", ".join(texts)}{"," if len(texts) == 1 else ""})'
 
 

@@ -60,7 +60,7 @@ class Tables:
         is_straight: bool = False,
         stops: frozenset[int] = frozenset(),
     ) -> int:
-        """Return the number of the operation of a layer at these types.
+        """Return the number of a layer's operation at these types, new on first use.
 
         Args:
           inputs: the type of the operand; the keys that the layer draws with come
@@ -84,7 +84,7 @@ class Tables:
     def computing(self, node: TypedUse) -> int:
         """Return the number of the operation that a use of a function runs.
 
-        The operation has no outputs that are forwarded inputs or constants.
+        The operation computes no outputs that are forwarded inputs or constants.
         """
         if node not in self.applied:
             self.applied[node] = self._computing(node)
@@ -101,7 +101,7 @@ class Tables:
         return self.operation(combine.layer, items, item, from_left=size > 2)
 
     def _computing(self, node: TypedUse) -> int:
-        """Return the number of a use's operation, for its computed outputs alone."""
+        """Return the number of the operation that computes the outputs of a use."""
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         inputs, outputs = (
@@ -122,7 +122,7 @@ class Tables:
         return self.operation(layer, read, result, is_straight=straight, stops=stops)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
-        """Return the number of a constant [*shape]; one number for equal keys."""
+        """Return the number of a constant [*shape], new for each new `key`."""
         if key not in self.known:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))

@@ -21,7 +21,7 @@ from jfold.language import symbols as s
 
 @dataclass(eq=False)
 class Tape:
-    """A list in the source, to which each row appends its entries.
+    """A list in generated source, to which each recorded row appends its entries.
 
     Attributes:
       name: its variable.
@@ -35,7 +35,7 @@ class Tape:
 
     @property
     def rows(self) -> str:
-        """The text of an expression for the number of rows."""
+        """The source text of its number of rows, such as `len(tape) // 2`."""
         size = f'len({self.name})'
         return size if self.width == 1 else f'{size} // {self.width}'
 
@@ -63,10 +63,10 @@ class Maker:
 
 @dataclass(eq=False)
 class Rows:
-    """A table whose rows belong to an operation, to constants or to a result.
+    """A table that generated source records: of an operation, constants or a result.
 
     Attributes:
-      key: the same in every round.
+      key: its name, the same each time that source is written.
       counter: the tape whose length counts the rows; `None` if no row is written.
       columns: per input its tape; or, if the operand is in step, its maker.
     """
@@ -78,7 +78,7 @@ class Rows:
 
 @dataclass(eq=False)
 class Region:
-    """A piece of straight-line source code, whose rows may share one index.
+    """A piece of straight-line source code, whose recorded rows may share one index.
 
     Attributes:
       row: the variable with the index of its rows; '' before there is one.
@@ -91,7 +91,7 @@ class Region:
 
 @dataclass(eq=False)
 class Use:
-    """An application of an operation, at one place of the source.
+    """An application of an operation by one statement of generated source.
 
     Attributes:
       operation: its number in `Tables.listed`.

@@ -21,7 +21,9 @@ from jfold.types import TupleType, Type
 
 @dataclass(eq=False, repr=False)
 class TypedUse:
-    """A use of a block, with its types; or all its uses on one input.
+    """A use of a block in an expression, with its input and output type.
+
+    It may stand for all uses of the block on one input.
 
     Attributes:
       where: the path to its first use, as `Pipe[1].Record['left']`.
@@ -108,7 +110,10 @@ class TypedExpression:
 
 
 def _lines(root: TypedUse) -> Iterator[str]:
-    """Yield a line for each use in `root`, with parts of a shared use once."""
+    """Yield a printed line for each use of a block inside `root`.
+
+    The parts of a shared use are printed once.
+    """
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()

@@ -88,7 +88,7 @@ class Unifier:
         return result
 
     def plain(self, type_: Type) -> Type:
-        """Return a resolved type without names of fields."""
+        """Return a type with bound variables replaced, and without names of fields."""
         return without_names(self.resolve(type_), self.bare)
 
     def known(self, type_: Type) -> bool:
@@ -157,7 +157,7 @@ class Unifier:
 
 
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
-    """Return pairs of parts of two types to unify; raise `Mismatch` if heads differ."""
+    """Return the parts of two types in pairs; raise `Mismatch` if kinds differ."""
     if isinstance(left, Nested) and isinstance(right, Nested):
         # A tuple with names of fields unifies with one without.
         both = isinstance(left, TupleType) and isinstance(right, TupleType)

@@ -61,7 +61,7 @@ Unrolled: TypeAlias = tuple[Generator, str, OperationChoice, frozenset[int]]
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
 ) -> Unrolled | None:
-    """Return a program that runs as much as possible outside of loops.
+    """Return a program that runs as much as possible outside of loops, or `None`.
 
     `None` if nothing does: if there are more than `MOST` uses, or if no segment sum is
     before or behind all loops.
@@ -100,7 +100,9 @@ def unroll_rounds(
 def _split(
     tables: Tables, chosen: OperationChoice, levelled: Iterable[int]
 ) -> tuple[Generator, OperationChoice]:
-    """Generate source in which each use is an operation; return its round and choice.
+    """Generate source in which each use of an operation is a separate operation.
+
+    Return its round, and `chosen` with `levelled`.
 
     Args:
       levelled: the operations whose uses may be recurrent.
@@ -113,7 +115,7 @@ def _split(
 def _unrolled(
     g: Generator, parts: Parts, text: str, chosen: OperationChoice
 ) -> Unrolled | None:
-    """Return the program and its operations outside of loops; `None` if none."""
+    """Return a program, with its operations outside of loops; `None` if none are."""
     applied = parts.applied
     return (g, text, chosen, applied) if applied or not g.operations else None
 
@@ -156,7 +158,7 @@ class Parts:
 
 
 def _parts_of(g: Generator) -> Parts:
-    """Return the recurrent operations of a round's program."""
+    """Return the recurrent operations of the program that `g` generated."""
     program = g.program(g.operations)
     recurrent = [part for part in components(program) if part.recurrent]
     sums = [
@@ -174,10 +176,11 @@ def _parts_of(g: Generator) -> Parts:
 
 
 def _is_segment_sum(program: Operations, part: Component) -> bool:
-    """Return whether a component adds numbers, or takes extrema without gradient.
+    """Return whether a component can run as one segment sum, maximum or minimum.
 
-    The gradient of an extremum goes to all items that have it, by the tree in which
-    they are compared: so it is taken level by level, unless nothing asks for it.
+    It can if it adds numbers, or takes extrema without gradient. The gradient of an
+    extremum goes to all items that have it, by the tree in which they are compared: so
+    it is taken level by level, unless nothing asks for it.
     """
     (kind, *others) = {program.operations[o].combines for o in part.operations}
     if others or not kind:
@@ -233,9 +236,10 @@ def _around(parts: Parts) -> tuple[set[int], set[int]]:
 def _staged_operations(
     split: Generator, parts: Parts, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
-    """Return the operation number of each place, and the operations by component.
+    """Merge the uses of an operation at equal depth into one new operation.
 
-    Uses of one operation on one stage get the same new operation.
+    The depth is the stage of a use (`_stages`). Return the operation number of each
+    place, a statement that records a use; and the new operations, by component.
 
     Args:
       split: a round with an operation for each place.

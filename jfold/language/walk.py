@@ -70,7 +70,7 @@ EXAMPLE = Path()
 
 
 class Misfit(Exception):
-    """The error of the innermost block that an example does not fit.
+    """An error that names the innermost block that an example does not fit.
 
     Attributes:
       where: the path of the block in the expression.
@@ -104,9 +104,10 @@ class Located:
 
 
 class Tensors(Protocol):
-    """The interface by which a walk makes and reads tensors, whatever stands for them.
+    """The interface by which a walk over an example makes and reads tensors.
 
-    A method raises `Misfit` if the example does not fit.
+    The class decides what stands for a tensor, such as an array or a row number. A
+    method raises `Misfit` if the example does not fit.
     """
 
     def tensor(
@@ -121,7 +122,7 @@ class Tensors(Protocol):
         """Return the outputs of `node.layer` on `x`: tensors in nested tuples."""
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
-        """Return the tensor of type `type_` of a length `n`."""
+        """Return the length `n` of a sequence as a tensor of `type_`."""
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
         """Reduce 2 to 8 items of type `item` by the layer of `combine`."""
@@ -132,7 +133,7 @@ class Tensors(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Walk:
-    """The state of a walk over one example.
+    """The state while an expression is evaluated on one example, block by block.
 
     Attributes:
       calls: by declaration and by the ids of the objects in an input, the path of the
@@ -152,7 +153,7 @@ class Walk:
     known: Memo = field(default_factory=dict)
 
     def run(self, example: object) -> Any:
-        """Return the value of an example, or raise `Misfit` if it does not fit.
+        """Return the expression's value on an example, or raise `Misfit`.
 
         Objects in the value are `Located`; `plain` removes their paths.
         """
@@ -197,19 +198,29 @@ class Walk:
             raise
 
     def part(self, node: TypedUse | None, x: object) -> Call:
-        """Return the call of a block on `x`, for a rule to yield."""
+        """Return the request to evaluate a block on `x`, for a rule to yield.
+
+        Args:
+          node: the use of the block.
+        """
         assert node is not None
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
     def anew(self, node: TypedUse | None, x: object) -> Call:
-        """Return a block's call with an empty memo, as for each item of `Map`."""
+        """Return the request to evaluate a block on `x` with an empty memo.
+
+        A rule yields it, as for each item of `Map`.
+        """
         node, x, _ = self.part(node, x)
         return node, x, {}
 
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return tuples and lists of objects as one object, at the first one's path."""
+        """Return nested tuples and lists of `Located` objects as one such object.
+
+        It has the path of the first.
+        """
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
@@ -311,17 +322,23 @@ class Walk:
 
 
 def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Misfit:
-    """Return the `Misfit` of `node`, with the path of `x` if that is `Located`."""
+    """Return the `Misfit` to raise for data `x` that the block at `node` refuses.
+
+    It has the path of `x` in the example if `x` is `Located`.
+    """
     return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
 
 
 def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
-    """Raise the `Misfit` of `node`, with the path of `x` if that is `Located`."""
+    """Raise a `Misfit` for data `x` that the block at `node` refuses.
+
+    It has the path of `x` in the example if `x` is `Located`.
+    """
     raise misfit(node, message, x)
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return the phrase of an error that lists the first 20 keys of a table."""
+    """Return text for an error: 'one of the keys ...', with 20 at most."""
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
@@ -369,7 +386,10 @@ class PathOnly:
 
 
 def path_of(x: object) -> Path | None:
-    """Return the longest common prefix of the paths in a value; `None` without any."""
+    """Return the longest common prefix of the paths of the objects in a value.
+
+    `None` if no object has a path.
+    """
     if isinstance(x, Located):
         return x.path
     if isinstance(x, list) and len(x) == 1:  # the path of the list itself
@@ -381,7 +401,7 @@ def path_of(x: object) -> Path | None:
 
 
 def common_prefix(paths: Iterable[Path]) -> Path | None:
-    """Return the longest common prefix of paths; `None` without any path."""
+    """Return the longest common prefix of paths; `None` if there are none."""
     others = iter(paths)
     return functools.reduce(_common, others, next(others, None))
 
@@ -433,7 +453,7 @@ def _add_note(error: Exception, node: TypedUse, x: object) -> None:
 
 @functools.cache
 def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
-    """Return the rule of a class of blocks, and whether it is a generator function."""
+    """Return the `walk` rule of a block class, and whether it is a generator."""
     # The result of a rule does not tell: it may be a generator in the user's data.
     rule = walk.dispatch(block_class)
     return rule, inspect.isgeneratorfunction(rule)

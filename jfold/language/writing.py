@@ -28,19 +28,23 @@ READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 @functools.singledispatch
 def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write the code of a block into `w`; return its value, or `RETURNED`."""
+    """Write source that evaluates a block on `value` into `w`; return its result.
+
+    The result is a symbol; `RETURNED` if the source has returned it.
+    """
     raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def reads_no_items(fn: object) -> bool:
-    """Return whether a function consumes no items of an iterator it is given."""
+    """Return whether `fn`, as `type` or `len`, leaves an iterator as it is."""
     return any(fn is x for x in READS_NO_ITEMS)
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return the expression of an argument for a user's function `fn`.
+    """Return source text of an argument of `fn`, checked to be no iterator.
 
-    In the source it raises `TypeError` for an iterator, which `fn` could use up.
+    In the source it raises `TypeError` for an iterator, which a user's function could
+    use up.
     """
     if reads_no_items(fn):
         return text
@@ -48,7 +52,10 @@ def argument_text(fn: object, text: str) -> str:
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
-    """Return a value packed into one object; with `w.count`, a list of objects."""
+    """Return a value packed into one Python object of the source.
+
+    With `w.count`, the object is a list with one for each item.
+    """
     if isinstance(value, s.Object):
         return value
     if w.count is None:
@@ -58,7 +65,7 @@ def as_object(value: s.Symbol, w: Lines) -> s.Object:
 
 
 def zeros_written(type_: Type, w: Lines) -> s.Symbol:
-    """Return the zero of a type: constants for tensors; sequences are empty."""
+    """Return the zero of a type in the source: tensors are 0, sequences are empty."""
     if isinstance(type_, Product):
         return tuple(zeros_written(item, w) for item in type_)
     if isinstance(type_, TensorType):
@@ -94,7 +101,7 @@ def listed(text: str, w: Lines) -> s.Object:
 
 
 def literal(value: object, w: Lines) -> str:
-    """Return the literal of a plain value; of others, a name in the source."""
+    """Return source text for a value: a literal, or a name for it."""
     return repr(value) if type(value) in PLAIN else w.g.name_for('default', value)
 
 
@@ -138,7 +145,7 @@ def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write subscripts `[text]` of all lists of a sequence; return the new sequence."""
+    """Write `[text]` behind each list of a sequence; return the resulting sequence."""
     items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text
@@ -146,7 +153,7 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
 
 
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
-    """Return a value as a sequence, with a list for each leaf of an item.
+    """Return a value as the symbol of a sequence: lists, one per leaf of an item.
 
     For a tuple or an object this writes source that makes the lists. It raises
     `TypeError` when it runs on an object that is no sequence.
@@ -169,7 +176,7 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
 
 
 def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
-    """Return a value as a sequence that is not endless."""
+    """Return a value as the symbol of a sequence, which must not be endless."""
     result = sequence(value, w)
     assert isinstance(result, s.Items)
     return result
@@ -178,7 +185,12 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write a list per leaf: the `text` of that leaf in each value of `parts`.
+    """Write `[a, b]` for each leaf: its texts in all values of `parts`.
+
+    Args:
+      parts: values of one structure.
+      wanted: the name of a list, numbered if it is taken.
+      text: a function from a leaf to source text.
 
     Returns:
       The lists, in the structure of the values.
@@ -200,7 +212,7 @@ def side_by_side(
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
-    """Return a sequence; its length, unless an int, is assigned to a variable."""
+    """Return a sequence whose length is an int or a variable, assigned if needed."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
     name = w.variable('n')
@@ -255,7 +267,7 @@ class Branches:
 
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """Return a template's value in new variables, without writing code."""
+    """Return a symbol like `like`, but in new variables; write no code."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         if isinstance(x, s.Items):
@@ -266,7 +278,10 @@ def variables(like: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
-    """Write an assignment, or rename the variable if the last line assigns `value`."""
+    """Write the assignment of a value to existing variables.
+
+    If the last line assigns that value to a variable, rename this instead.
+    """
     if isinstance(target, s.Object | s.Tensor) and not isinstance(value, tuple):
         assert isinstance(value, s.Object | s.Tensor)
         if w.renamed_last(value.text, target.text):
