@@ -51,9 +51,10 @@ BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the CPU
 
 
 def checked(operations: Operations, graph: Graph) -> Graph:
-    """Return the graph with `fits` set, after a check unless `fits` was set before.
+    """Check a graph unless it is known to fit; return it marked as fitting.
 
-    Examples picked from a graph with `fits` have it too, and are not checked again.
+    The mark is `Graph.fits`. Examples picked from a marked graph have it too, and are
+    not checked again.
 
     Raises:
       ValueError: the operations or the graph are wrong; see `check_graph`.
@@ -90,7 +91,10 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of ranges of examples with at most `BLOCK` nodes, or one."""
+    """Yield ranges (first, end) of examples that have at most `BLOCK` nodes.
+
+    An example with more nodes is a range of its own.
+    """
     nodes = np.zeros(graph.examples + 1, np.int64)  # before each example, in all tables
     for table in graph.operations:
         nodes += table.first
@@ -106,7 +110,7 @@ def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
-    """Raise ValueError unless tables, columns and labels are those of the operations.
+    """Raise ValueError unless a graph has the tables and columns of a program.
 
     A result with one row an example must have exactly one.
     """
@@ -140,7 +144,7 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
 def _check_table(
     table: Table, types: Sequence[TensorType], what: str, examples: int
 ) -> None:
-    """Raise ValueError if `first` decreases, or columns differ from the types.
+    """Raise ValueError if a table's columns are not `types`, or its offsets decrease.
 
     Args:
       what: the name of the table in messages.
@@ -186,7 +190,7 @@ class _Values(Memoized):
 
     @memoized
     def levels_in(self, c: int, t: int) -> Array:
-        """Return levels [values] of type `t`; 0 of values from other components."""
+        """Return levels [values] of the values of type `t`; 0 outside component `c`."""
         first = first_results(self.operations)
         is_own = np.zeros(first[-1] + 1, bool)
         for o in components(self.operations)[c].operations:
@@ -195,7 +199,11 @@ class _Values(Memoized):
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
-    """Return the values of a graph; `before` examples precede it in the whole graph."""
+    """Return the values of a graph, with their producers and levels.
+
+    Args:
+      before: the number of examples that precede it in the whole graph.
+    """
     tables, types = graph.constants + graph.operations, len(graph.constants)
     begins, counts = number_values(operations, graph.examples, tables)
     first = tuple(map(first_of, counts))
@@ -252,9 +260,10 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """Return the index [rows] of each value read among all values of type `t`.
+    """Return the index [rows] of each value read, among all values of type `t`.
 
     Args:
+      table: the rows that read the values.
       column: [rows] of `table`, the value numbers within the example of each row.
       makers: the outputs of operations that may be read, besides constants.
       what: the name of the column in messages.

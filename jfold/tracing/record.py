@@ -25,7 +25,7 @@ Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
 
 @dataclass(frozen=True, eq=False)
 class Source(Memoized):
-    """The text of a function `record(examples)`, and the layout of its tapes.
+    """Generated source of a function `record(examples)`, and the layout of its tapes.
 
     Attributes:
       text: readable Python.
@@ -42,7 +42,7 @@ class Source(Memoized):
 
     @functools.cached_property
     def record(self) -> Callable[[Sequence[Any]], Any]:
-        """The compiled function from examples to `Tapes`.
+        """The compiled function, from examples to the tapes that it fills.
 
         In deep form it is a generator, to be run by `deep.run`.
         """
@@ -67,7 +67,10 @@ class Expression(Protocol):
         """Return the source in deep form, for data deeper than Python's stack."""
 
     def explain(self, example: object) -> InputError | None:
-        """Return the error of an example that does not fit, numbered 0, or `None`."""
+        """Return the error of an example, or `None` if the example fits.
+
+        The number of the example in the error is 0.
+        """
 
 
 UNSTEADY = (
@@ -116,8 +119,11 @@ def _explained(
 ) -> Exception:
     """Return an InputError on the example at fault, or a RuntimeError if none is.
 
-    The cause to raise it from is stored as `error.explained_cause`. `call` is that of
-    `record` in deep form, or `None`.
+    The cause to raise it from is stored as `error.explained_cause`.
+
+    Args:
+      error: what recording raised.
+      call: the call of `record` in deep form, or `None`.
     """
     number = _example_of(error, call)
     for k in [number] if number is not None else range(len(examples)):
@@ -131,7 +137,12 @@ def _explained(
 
 
 def _example_of(error: Exception, call: Any) -> int | None:
-    """Return the number of the example that was being recorded; `None` if unknown."""
+    """Return the number of the example that was being recorded; `None` if unknown.
+
+    Args:
+      error: what recording raised.
+      call: the call of `record` in deep form, or `None`.
+    """
     if isinstance(error, BadItem):
         return error.example
     # In deep form `record` waits outside of the traceback, unless it raised itself.

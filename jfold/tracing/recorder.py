@@ -49,7 +49,10 @@ ENTRY = (1 << ROW) - 1  # their mask
 
 @dataclass(frozen=True)
 class Column:
-    """The tapes of one input of an operation, or of one tensor of a result.
+    """The tape on which one operand of each row is recorded, unless it is in step.
+
+    An operand is in step if row i always reads row i of one maker, which is an output
+    of an operation or a tape of constants. Then no tape records it.
 
     Attributes:
       tape: the index of the tape with its row numbers; -1 if it is in step.
@@ -66,10 +69,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Place:
-    """The tapes of the rows of an operation or a result.
+    """The tapes on which the rows of an operation or a result are recorded.
 
     Attributes:
-      end: the end of the tape whose length counts the rows.
+      end: the index in `ends` of the length of the tape that counts the rows.
       unit: the number of entries on this tape for each row.
       columns: the place of each input, or of each tensor of a result.
     """
@@ -116,7 +119,11 @@ def graph_of(
     ends: list[tuple[int, ...]],
     tapes: Sequence[list[Any]],
 ) -> Graph:
-    """Return the graph of a number of examples from `ends` and tapes.
+    """Return the graph of the examples that a recording function put on tapes.
+
+    Args:
+      examples: their number.
+      ends: the lengths of some tapes after each example.
 
     Raises:
       BadItem: an object on a tape of constants does not fit its type or bound; the
@@ -166,7 +173,7 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return, by maker, its index in `value_parts` and the end of its tape."""
+        """Return `Reader.parts`: by producer, which values of a graph its rows are."""
         p, r = self.program, self.recording
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
         result: dict[int, tuple[int, int | None]] = {}
@@ -180,7 +187,10 @@ class Reader:
         return result
 
     def _find_levels(self, o: int, operation: Operation) -> None:
-        """Fill in `levels` and `masks` for operation `o`, which is recurrent."""
+        """Find the inputs that decide the levels of the nodes of operation `o`.
+
+        Fill in `levels` and `masks` for it, which is recurrent.
+        """
         p, part = self.program, component_of(self.program)
         places = output_places(p)
         for k, producers in enumerate(sources(p).inputs[o]):
@@ -199,7 +209,12 @@ class Reader:
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """Return the graph of a number of examples from `ends` and tapes."""
+        """Return the graph of the examples recorded on the tapes.
+
+        Args:
+          examples: their number.
+          ends: the lengths of some tapes after each example.
+        """
         p, r, e = self.program, self.recording, examples
         firsts = np.zeros((r.ends, e + 1), np.int64)  # lengths before each example
         if e:
@@ -270,7 +285,10 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return numbers [makers, examples] to add to row indices to get value numbers.
+        """Return what to add to row indices to get value numbers [makers, examples].
+
+        A row index counts on a tape, from the start of the batch; a value number counts
+        from the start of its example.
 
         Args:
           begins: per part [examples], the number of its first value in each example.
@@ -295,7 +313,12 @@ class Reader:
     def _entries(
         self, tapes: Sequence[list[Any]], firsts: Array, shifts: Array
     ) -> _Entries:
-        """Return the entries of all tapes of row numbers, decoded at once."""
+        """Decode the row numbers on all tapes, at once.
+
+        Args:
+          firsts: [ends, examples + 1] lengths of tapes before each example.
+          shifts: [makers, examples] what to add to a row index to get a value number.
+        """
         lists = [tapes[tape] for tape in self.numbered]
         sizes = list(map(len, lists))
         raw = np.fromiter(itertools.chain(*lists), np.int64, sum(sizes))
@@ -319,7 +342,7 @@ class Reader:
         return _Entries(raw, rows, starts, firsts, shifts)
 
     def makers_of(self, raw: Array) -> Array:
-        """Return the maker [n] in each of the row numbers `raw` [n] int64."""
+        """Return the producer's number [n] in each row number of `raw` [n] int64."""
         makers = raw >> ROW
         makers &= self.low
         return makers
@@ -327,7 +350,10 @@ class Reader:
     def _node_columns(
         self, o: int, place: Place | None, entries: _Entries
     ) -> tuple[Array, ...]:
-        """Return the levels [nodes] of operation `o`, then value numbers per input."""
+        """Return the columns of the nodes of operation `o`.
+
+        They are the levels [nodes], then the value numbers [nodes] of each input.
+        """
         inputs = len(self.program.operations[o].inputs)
         rows = 0 if place is None else entries.rows(place)
         if place is None or not rows:
@@ -382,13 +408,13 @@ class _Entries:
     shifts: Array
 
     def rows(self, place: Place) -> int:
-        """Return the number of rows at a place, of all examples."""
+        """Return the number of rows of an operation or result, in all examples."""
         return int(self.firsts[place.end, -1]) // place.unit
 
     def columns(
         self, place: Place, entries: Array, rows: int, steps: bool = True
     ) -> list[Any]:
-        """Return the entries [rows] of each column at a place.
+        """Return the entries [rows] of each operand of an operation or result.
 
         Args:
           entries: `self.numbers` or `self.raw`.
@@ -407,7 +433,7 @@ class _Entries:
         return result
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """Return the value numbers [rows] of an operand in step with a maker."""
+        """Return value numbers [rows] of an operand whose row i is `maker`'s row i."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
@@ -417,7 +443,7 @@ class _Entries:
 
 
 def _first(place: Place | None, firsts: Array, none: Array) -> Array:
-    """Return the first row of each example [examples + 1]; `none` without a place."""
+    """Return the first row of each example [examples + 1]; `none` without any rows."""
     if place is None:
         return none
     entries = firsts[place.end]
