@@ -114,7 +114,7 @@ SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment su
 
 @memoized
 def phases(operations: Operations) -> Phases:
-    """Return the phases in which the components run."""
+    """Sort the components into those before loops, in loops and behind them."""
     applied, producers = operations.applied, sources(operations)
     sums, parts = segment_sums(operations), components(operations)
     before, loops, behind = list[int](), list[int](), list[int]()
@@ -150,7 +150,10 @@ def phases(operations: Operations) -> Phases:
 
 
 def type_at(operations: Operations, place: Place) -> int:
-    """Return the number of the type that is read at a place of `Phases.leaving`."""
+    """Return the type number of the values read at `place`, a (table, column).
+
+    The places are those of `Phases.leaving`.
+    """
     table, column = place
     if column == SUMMANDS:
         (t,) = operations.operations[table].outputs
@@ -161,7 +164,7 @@ def type_at(operations: Operations, place: Place) -> int:
 
 
 def loops_of(operations: Operations) -> str:
-    """Return a phrase for prints: what runs in loops; '' if all does."""
+    """Return a phrase such as '3 of 7 operations in loops'; '' if all are."""
     count = len(operations.operations)
     if not operations.has_loops:
         return 'no loops'
@@ -195,9 +198,9 @@ def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Return the number of each operation's first output, then of all outputs.
+    """Return the index of each operation's first output, then the count of outputs.
 
-    Outputs are numbered through all operations; the list has one item more than these.
+    Outputs are numbered through all operations.
     """
     counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
@@ -212,7 +215,10 @@ def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
 
 @memoized
 def output_places(operations: Operations) -> tuple[tuple[int, int], ...]:
-    """Return, for each output of all operations, its operation and its number there."""
+    """Return, for each output, its operation and its index among that one's outputs.
+
+    Outputs are numbered through all operations.
+    """
     return tuple(
         (o, k)
         for o, x in enumerate(operations.operations)
@@ -230,7 +236,7 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return the producers that each operand may have; if unstated, all of its type."""
+    """Return the producers that each operand may have, by default all of its type."""
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))
@@ -250,7 +256,7 @@ def sources(operations: Operations) -> Producers:
 
 @memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
-    """Return, per operation and input, whether no producer is in the same component.
+    """Return, per operation and input, whether all producers are in other components.
 
     Such an operand is loop-invariant, whatever the data. For an operation that is not
     recurrent all values are false.

@@ -96,7 +96,10 @@ class Operation(Memoized):
 
     @property
     def combines(self) -> str:
-        """The name of the reduction, such as 'add', if all types are one; else ''."""
+        """The name of the reduction that it does: 'add', 'maximum', 'minimum' or ''.
+
+        It does one only if all inputs have the type of the one output.
+        """
         is_one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
         return self.layer.combines if is_one else ''
 
@@ -203,7 +206,7 @@ class Operations(Memoized, Displayed):
 
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
-        """The indices of the results that make up the value, in `nesting` order."""
+        """The indices of the results that make up the value, from outer to inner."""
         levels = ((x.kind.level, r) for r, x in enumerate(self.results))
         return tuple(r for _, r in sorted((k, r) for k, r in levels if k is not None))
 
@@ -257,7 +260,7 @@ class Operations(Memoized, Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Operations):
-    """A lowered expression.
+    """A lowered expression: its operations, and the source that records examples.
 
     Attributes:
       source: the generated function that records examples.
@@ -296,7 +299,7 @@ def check_operations(operations: Operations) -> None:
 
 
 def _check_levels(operations: Operations) -> None:
-    """Raise ValueError unless results are the items of the sequences in the value."""
+    """Raise ValueError unless the items of each sequence in the value are a result."""
     results = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(nesting(operations.output)))
     if [(result.kind.level, result.type) for result in results] != expected:

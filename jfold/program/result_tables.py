@@ -108,7 +108,7 @@ class Result:
 
 
 def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
-    """Return the types of the tensors in a row; for a sequence, `LENGTH`."""
+    """Return the types of the tensors in a row; a sequence has its length there."""
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
         for leaf in leaf_types(type_)
