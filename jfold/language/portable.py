@@ -78,7 +78,7 @@ class Codec:
 
 
 def codec(make: Callable[..., Any], *names: str) -> Codec:
-    """Return a codec that stores attributes `names`, rebuilt by `make(*values)`.
+    """Return a codec: store the attributes `names`, rebuild by `make(*values)`.
 
     A name may have dots, as 'a.b'.
     """
@@ -92,7 +92,7 @@ def _fields(type_: type[Any]) -> Codec:
 
 
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
-    """Return a codec that stores the arguments in `__reduce__`, rebuilt by `make`.
+    """Return a codec: store the arguments in `__reduce__`, rebuild by `make`.
 
     Args:
       classes: those that the arguments may have; any if there are none.
@@ -101,7 +101,7 @@ def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
 
 
 def _keywords(make: Callable[..., Any], *names: str) -> Codec:
-    """Return a codec that stores attributes `names`, rebuilt by `make(**values)`."""
+    """Return a codec: store the attributes `names`, rebuild by `make(**values)`."""
     return codec(lambda *values: make(**dict(zip(names, values, strict=True))), *names)
 
 

@@ -40,7 +40,7 @@ def endless_recursion(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
-    """Return, per declaration, the calls in its body that pass on its input unchanged.
+    """Return, per declared block, the calls inside that pass on its input unchanged.
 
     Used where typing fails, before there is a source to look at.
 

@@ -209,7 +209,7 @@ class Round:
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """The operations, by number.
+        """The operations of the program, indexed by their numbers.
 
         With `OperationChoice.split`, each statement that records rows has its own.
         """
@@ -234,7 +234,7 @@ class Round:
         return repr(self.operations[o])
 
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
-        """Note that operation `o` is applied to `inputs`; return its number here.
+        """Note that operation `o` is applied to `inputs`; return the number it gets.
 
         With `split` or `kinds`, this statement may have another operation than `o`.
         """
@@ -330,7 +330,7 @@ class Round:
         output: int = 0,
         recurrent: bool = False,
     ) -> Maker:
-        """Add a `Maker`, an origin of tensors of type number `type_`; return it.
+        """Add a `Maker`, a producer of tensors of type number `type_`; return it.
 
         Args:
           wanted: the name of its constant in the source, numbered if it is taken.
@@ -351,7 +351,7 @@ class Round:
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
-        """Return a `Maker` for each output of operation `o`, new on first use."""
+        """Return a `Maker`, a producer of tensors, per output of operation `o`."""
         operation = self.operations[o]
         rows = self.rows_of(o, len(operation.inputs))
         for k, type_ in enumerate(operation.outputs):
@@ -365,7 +365,7 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return the `Maker` and the tape of constants that one block reads from data.
+        """Return the producer and the tape of constants that one block reads from data.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
 
@@ -400,10 +400,10 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the producers of all values that meet at the point `key`.
+        """Return `value` with the producers of all values that the source has at `key`.
 
-        Its own producers are noted there. Its tensors share a level if they do in every
-        value that meets there.
+        Paths of the source meet there, as in a function's result. Its own producers are
+        noted. Its tensors share a level if they do in every value that gets there.
         """
         makers = list(s.makers(value))
         known = self.joins.setdefault(key, [0] * len(makers))
@@ -419,7 +419,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return template `value` with the producers and levels found at `key`."""
+        """Return template `value` with producers and levels found at point `key`."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -473,7 +473,7 @@ class Round:
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return (bound, use of a block) for each tape of constants, by type number."""
+        """Return, per type, (bound, block) of each tape of constants read from data."""
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))

@@ -199,10 +199,10 @@ def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return the `if` or `elif` line of each case, and the text of the key.
+    """Return the `if` or `elif` line of each case, and the expression of the key.
 
-    Lines that compute the key are written to `w`. The text is for an error; it is '' if
-    the cases are exhaustive, so that none fails.
+    Lines that compute the key are written to `w`. The expression is for an error; it is
+    '' if the cases are exhaustive, so that none fails.
 
     Args:
       text: the expression that computes the key.

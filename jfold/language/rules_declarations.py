@@ -146,7 +146,7 @@ def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return the memo key that a declaration gives to `x`, or raise `Misfit`."""
+    """Return the key of `x` in the memo of a shared block, or raise `Misfit`."""
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')

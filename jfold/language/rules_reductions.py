@@ -181,7 +181,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 def _group_function(
     node: TypedUse, items: list[Any], producers: list[ProducerSet], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
-    """Return the name of a source function that reduces a list, and its result.
+    """Return the name of a generated function that reduces a list, and its result.
 
     The function is written if no use before had the same operations.
 

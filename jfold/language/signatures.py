@@ -41,7 +41,10 @@ def _is_setting(parameter: Parameter) -> bool:
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the parameters with a default, not `None`, that inputs would fill."""
+    """Return the settings, parameters with a default, that `count` inputs would fill.
+
+    A parameter whose default is `None` is no setting.
+    """
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 

@@ -219,19 +219,19 @@ def template_of(value: Symbol) -> Symbol:
 
 
 def listed(item: Symbol) -> Symbol:
-    """Turn the symbol of an item into that of lists of items, one per leaf."""
+    """Return the template of a list of items, stored as one list per leaf."""
     return map_parts(lambda x: Nested('', x) if isinstance(x, Items) else x, item)
 
 
 def in_list(part: Leaf | Items, name: str) -> Symbol:
-    """Return the symbol of a list, named `name`, of values like `part`."""
+    """Return a symbol for the list variable `name`, whose items are like `part`."""
     if isinstance(part, Items):
         return Nested(name, blank(part))
     return renamed(part, iter([name]))
 
 
 def one_of_lists(items: Symbol) -> Symbol:
-    """Turn the symbol of lists, one per leaf, into that of an item; undo `listed`."""
+    """Return the template of one item of a list stored per leaf; inverts `listed`."""
     return map_parts(lambda x: x.item if isinstance(x, Nested) else x, items)
 
 
@@ -261,15 +261,12 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """Yield a token for the level of each tensor in a value, not in sequences.
-
-    Tensors of one level share one token.
-    """
+    """Yield, for each tensor outside sequences, a token that equal levels share."""
     return (part.level for part in parts(value) if isinstance(part, Tensor))
 
 
 def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
-    """Return a value whose tensors have the level tokens `others`, in order."""
+    """Return a value whose tensors have the tokens `others` for levels, in order."""
 
     def leveled(part: Leaf | Items) -> Symbol:
         return replace(part, level=next(others)) if isinstance(part, Tensor) else part

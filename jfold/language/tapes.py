@@ -35,7 +35,7 @@ class Tape:
 
     @property
     def rows(self) -> str:
-        """The source text of its number of rows, such as `len(tape) // 2`."""
+        """The source text that counts the tape's rows, such as `len(tape) // 2`."""
         size = f'len({self.name})'
         return size if self.width == 1 else f'{size} // {self.width}'
 

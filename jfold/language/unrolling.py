@@ -115,7 +115,7 @@ def _split(
 def _unrolled(
     g: Generator, parts: Parts, text: str, chosen: OperationChoice
 ) -> Unrolled | None:
-    """Return a program, with its operations outside of loops; `None` if none are."""
+    """Return a program and its operations outside of loops; `None` if none are."""
     applied = parts.applied
     return (g, text, chosen, applied) if applied or not g.operations else None
 

@@ -338,7 +338,10 @@ def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return text for an error: 'one of the keys ...', with 20 at most."""
+    """Return text for an error: 'one of the keys ...', of at most 20 keys.
+
+    `hashable` is for other such functions.
+    """
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 

@@ -52,7 +52,7 @@ def argument_text(fn: object, text: str) -> str:
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
-    """Return a value packed into one Python object of the source.
+    """Return the symbol of one Python object that a value is packed into.
 
     With `w.count`, the object is a list with one for each item.
     """
@@ -116,7 +116,7 @@ def braced(text: str) -> str:
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """Write code that indexes a sequence; return the item, inner sequences packed.
+    """Write code that indexes a sequence; return the item, inner sequences as lists.
 
     Args:
       index: its text; the source raises `IndexError` if it is out of range.
@@ -145,7 +145,7 @@ def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write `[text]` behind each list of a sequence; return the resulting sequence."""
+    """Write code that slices each list of a sequence by `[text]`; return the slice."""
     items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text
@@ -153,10 +153,11 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
 
 
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
-    """Return a value as the symbol of a sequence: lists, one per leaf of an item.
+    """Return a value as the symbol of a sequence, finite or endless.
 
-    For a tuple or an object this writes source that makes the lists. It raises
-    `TypeError` when it runs on an object that is no sequence.
+    It has a list for each leaf of an item. For a tuple or an object this writes source
+    that makes the lists; it raises `TypeError` when it runs on an object that is no
+    sequence.
     """
     if isinstance(value, s.Items | s.Endless):
         return value
@@ -185,10 +186,9 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write `[a, b]` for each leaf: its texts in all values of `parts`.
+    """Write, per leaf, a list of its texts in all `parts`, values of one structure.
 
     Args:
-      parts: values of one structure.
       wanted: the name of a list, numbered if it is taken.
       text: a function from a leaf to source text.
 
@@ -267,7 +267,7 @@ class Branches:
 
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """Return a symbol like `like`, but in new variables; write no code."""
+    """Reserve variables for a value like `like`; return a symbol in these."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         if isinstance(x, s.Items):
