@@ -154,7 +154,10 @@ def _perhaps_rounded(
 
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Return a bound below which float64, and `dtype` if inexact, hold all integers."""
+    """Return the bound below which float64 and `dtype` represent every integer.
+
+    Only an inexact `dtype` counts.
+    """
     finfo: Any = jnp.finfo
     bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
     return float(2 ** min(bits, 53))

@@ -71,7 +71,7 @@ def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
 
 
 def made_before(known: dict[Any, Any], key: object) -> Any:
-    """Return a value from the memo `known`; raise ValueError if it is unfinished.
+    """Return `known[key]`; raise ValueError if that value is still being computed.
 
     An unfinished value that is read again means that the data contain themselves.
     """

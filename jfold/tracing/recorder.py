@@ -49,10 +49,10 @@ ENTRY = (1 << ROW) - 1  # their mask
 
 @dataclass(frozen=True)
 class Column:
-    """The tape on which one operand of each row is recorded, unless it is in step.
+    """The tape, if any, on which rows record one of their operands.
 
-    An operand is in step if row i always reads row i of one maker, which is an output
-    of an operation or a tape of constants. Then no tape records it.
+    There is none for an operand in step: row i always reads row i of one maker, an
+    output of an operation or a tape of constants.
 
     Attributes:
       tape: the index of the tape with its row numbers; -1 if it is in step.
@@ -173,7 +173,10 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return `Reader.parts`: by producer, which values of a graph its rows are."""
+        """Return, for each producer, which group of a graph's values it makes.
+
+        As (group, end), described with the attribute `parts`.
+        """
         p, r = self.program, self.recording
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
         result: dict[int, tuple[int, int | None]] = {}
