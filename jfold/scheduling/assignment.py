@@ -32,24 +32,24 @@ class ShardAssignment:
     examples: tuple[Array, ...]
 
     def parts(self, selection: Selection) -> list[Selection]:
-        """Return, for each shard in `examples`, the selection of its examples."""
+        """Split a selection of the batch into one for each shard in `examples`."""
         if self.shards is None:
             return [selection]
         return [selection.pick(examples) for examples in self.examples]
 
     @property
     def own(self) -> tuple[int, ...]:
-        """The indices in `examples` of the shards on devices of this process."""
+        """The indices, in `examples`, of the shards on devices of this process."""
         if self.shards is None or len(self.examples) < self.shards.count:
             return tuple(range(len(self.examples)))
         return self.shards.own
 
     @property
     def of_rows(self) -> tuple[Array, Array]:
-        """The example index of each row, and a mask of real rows [shards * rows].
+        """The example index of each result row, and a mask of real (not spare) rows.
 
-        Spare rows of a shard repeat its last example; without any, the last example of
-        the shards before; without any, example 0.
+        Both are [shards * rows]. Spare rows of a shard repeat its last example; without
+        any, the last example of the shards before; without any, example 0.
         """
         order, last = [], 0
         for examples in self.examples:
@@ -64,7 +64,7 @@ class ShardAssignment:
 def default_assignment(
     examples: int, size: int | None = None, shards: Shards | None = None
 ) -> ShardAssignment:
-    """Assign examples in order to shards, or all to one device without shards.
+    """Assign examples to shards in order; without shards, all to one device.
 
     Args:
       examples: the number of examples.
@@ -86,13 +86,13 @@ def default_assignment(
 def assign_in_order(
     shards: Shards, rows: int, examples: int, count: int | None = None
 ) -> ShardAssignment:
-    """Assign examples in order, `rows` to a shard, among the first `count` shards.
+    """Assign the first `rows` examples to the first shard, the next to the next.
 
     The last shards may get fewer or none.
 
     Args:
       examples: the number of examples.
-      count: the number of shards to assign to; all by default.
+      count: the number of shards to assign to, the first ones; all by default.
     """
     count = shards.count if count is None else count
     ends = [min(shard * rows, examples) for shard in range(count + 1)]
@@ -132,7 +132,7 @@ def rows_of_shard(
     rows: int | None = None,
     count: int | None = None,
 ) -> int:
-    """Return the number of rows of the results of each shard.
+    """Divide `rows`, by default `examples`, evenly among shards; return rows per shard.
 
     Args:
       name: the argument of the user's call that `rows` was, for errors.

@@ -54,7 +54,7 @@ class Chain:
     outgrown: int = 0
 
     def holding(self, need: Capacity) -> Spec | None:
-        """Return the smallest spec that holds a capacity; `None` if none does."""
+        """Return the smallest spec with room for the capacity `need`, or `None`."""
         for spec in self.specs:
             if spec.capacity.holds(need):
                 return spec
@@ -62,7 +62,7 @@ class Chain:
 
     @property
     def largest(self) -> Capacity | None:
-        """The largest capacity, which holds all others; `None` without specs."""
+        """The capacity of the largest spec, which holds all others; or `None`."""
         return self.specs[-1].capacity if self.specs else None
 
 
@@ -95,7 +95,7 @@ class Budget:
 
     @cached_property
     def has_profiles(self) -> bool:
-        """Return whether capacities have profiles, the rows of each level."""
+        """Return whether capacities record profiles, the rows of each level."""
         return self._strategy.fixed
 
     @cached_property
@@ -132,7 +132,7 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
     ) -> Spec:
-        """Add a spec with room for a batch and ones like the last; return it.
+        """Add a spec to a chain, with room for `need` and recent batches; return it.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -176,7 +176,7 @@ class Budget:
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
-        """Return a spec, reserved for all batches that fit a user's capacity.
+        """Reserve a spec for all batches that fit a user's capacity; return it.
 
         Raises:
           TypeError: `capacity` is no `Capacity`.
@@ -197,7 +197,7 @@ class Budget:
         return spec
 
     def spec_of(self, capacity: Capacity) -> Spec:
-        """Return the spec of a capacity, without taking it into use.
+        """Return the spec of a capacity, without adding it to the budget.
 
         Raises:
           TypeError, ValueError: as of `adopt`.
@@ -228,7 +228,7 @@ class Budget:
             )
 
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
-        """Append a spec to a chain, with room for `new` and all before; return it.
+        """Add a spec to a chain, with room for `new` and older specs; return it.
 
         Args:
           need: the capacity of the batch that asks, for its size and for errors.
@@ -251,7 +251,7 @@ class Budget:
         return spec
 
     def _latest(self, need: Capacity) -> str:
-        """Return a phrase such as 'program 2, for batches of 32 examples'."""
+        """Return a phrase for logs, such as 'program 2, for batches of 32 examples'."""
         return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
 
     def named(self, number: int) -> str:
@@ -261,7 +261,10 @@ class Budget:
         return f'program {number}{most}'
 
     def _log(self, text: str, level: int = logging.INFO) -> None:
-        """Log a text about a new program; beyond `FEW` programs once with advice."""
+        """Log a text about a new program; once there are many, add advice.
+
+        That is beyond `FEW` programs, if their number has no limit.
+        """
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
             self.has_warned, level = True, logging.WARNING
             text += _advice(self.chains)
@@ -270,7 +273,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class FixedBudget:
-    """The specs of a model whose programs were compiled before it was saved.
+    """A budget that never grows: the specs of a model saved with compiled programs.
 
     Attributes:
       specs: all specs, from small to large; none of a corpus without a model.
@@ -280,7 +283,7 @@ class FixedBudget:
 
     @property
     def has_profiles(self) -> bool:
-        """Return whether capacities have profiles, the rows of each level.
+        """Return whether capacities record profiles, the rows of each level.
 
         Scheduling asks this first. Raise TypeError without specs, since only a model
         has capacities.
@@ -294,9 +297,9 @@ class FixedBudget:
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds a batch, maybe with more rows of results.
+        """Return the smallest spec that holds a batch; no spec is ever added.
 
-        `headroom` is not called, since no spec is ever added.
+        It may have more rows of results than the batch. `headroom` is not called.
 
         Raises:
           ValueError: no spec holds the batch, or the batch is split over shards.

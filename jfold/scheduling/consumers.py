@@ -29,10 +29,11 @@ from jfold.scheduling.sum_trees import (
 
 
 def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
-    """Write the consumers (edge rows to sum) of a type's values into the index array.
+    """Write which cotangent rows the reverse pass sums for each value of type `t`.
 
-    They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
-    need go to the sections `sums[t]` and `steps[t]`.
+    These rows of the edge buffer, the *consumers* of a value, go to the section
+    `consumers[t]` [fan, rows]; sums that values with many uses need go to the sections
+    `sums[t]` and `steps[t]`.
 
     Args:
       uses: all uses of values of the type, by rows of the whole value buffer.
@@ -50,9 +51,10 @@ def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
 
 
 def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
-    """Write sums over uses of a type into the index array; return the uses left.
+    """Replace many uses of a value of type `t` by sums; return the uses left.
 
-    A sum counts as one use in place of those that it adds up.
+    The sums are written into the index array. In what is returned, a sum counts as one
+    use in place of those that it adds up.
     """
     most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
     if batch.spec.capacity.sums[t]:
@@ -77,7 +79,7 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
 
 
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
-    """Write the edge rows of the uses of each value into a table [fan, rows].
+    """List the cotangent rows of each value's uses in a table [fan, rows].
 
     One column of the table takes a use of each value, whichever is written last; the
     next column takes from the uses that are left, and so on. Free places get `zero`:
@@ -111,7 +113,7 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
 
 
 def _most_uses(batch: Batch, t: int) -> Array:
-    """Return the most uses of each computed value that sums may leave [rows] int8.
+    """Return the most uses that each value of type `t` keeps after sums [rows] int8.
 
     1 for outputs of sum operations, `SUM_ARITY` for others.
     """
@@ -124,9 +126,10 @@ def _most_uses(batch: Batch, t: int) -> Array:
 
 
 def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
-    """Write the sums of a type, sorted by round, into sections `sums` and `steps`.
+    """Write sums of cotangents of type `t` into the sections `sums` and `steps`.
 
     Args:
+      tree: the sums, sorted by round.
       rounds: [sums] the round of each sum, ascending.
     """
     places, sections = batch.places, batch.places.sections
@@ -142,7 +145,7 @@ def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
 
 
 def _row_steps(batch: Batch, t: int) -> Array:
-    """Return the step at which the level of each computed row ends [rows].
+    """Return, for each value of type `t`, the last step of its level [rows].
 
     Steps are counted through all components.
     """
@@ -163,7 +166,10 @@ def _row_steps(batch: Batch, t: int) -> Array:
 
 
 def _last_steps(batch: Batch, c: int, o: int) -> Array:
-    """Return, for each row of operation `o` [nodes], the last step of its level."""
+    """Return the last step of each row's level, of operation `o` in component `c`.
+
+    The result is [nodes]: a node has one row.
+    """
     if c in batch.last_steps:
         counts = batch.counts[o]
         steps: Array = batch.last_steps[c][: len(counts)].repeat(counts)

@@ -38,10 +38,10 @@ FEW = 16  # examples; the spread of fewer examples tells nothing about later one
 def capacity(
     program: Operations, demanded: Demands, size: int, shards: Shards | None = None
 ) -> Capacity:
-    """Return the least capacity for a batch, or for each shard, of all given examples.
+    """Return the least capacity for a batch of all examples whose demands are given.
 
     Args:
-      demanded: the demands of the examples.
+      demanded: the demands of the examples, all of one shard if there are shards.
       size: the number of rows of the results of one shard.
     """
     types, active = len(program.types), active_types(program)
@@ -71,10 +71,10 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Return the room that other batches may need by chance, by field of `ADDED`.
+    """Estimate how much more room other batches may need by chance, per capacity field.
 
-    A tuple of ints for each field: six standard deviations of a sum over `count`
-    examples. Empty if fewer than `FEW` examples are given.
+    For each field of `ADDED` a tuple of ints: six standard deviations of a sum over
+    `count` examples. Empty if fewer than `FEW` examples are given.
     """
     if len(demanded.added) < FEW:
         return {}
@@ -85,7 +85,7 @@ def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
 
 
 def row_columns(program: Operations) -> slice:
-    """Return the columns of `Demands.added` that count nodes per operation."""
+    """Return the slice of the columns of `Demands.added` that hold node counts."""
     first = len(program.types)
     return slice(first, first + len(program.operations))
 
@@ -107,14 +107,17 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return the bounds [fields + 1] of each field's columns in `Demands.added`."""
+    """Return where each field's columns in `Demands.added` begin [fields + 1].
+
+    Fields are those of `ADDED`; the last number is the number of all columns.
+    """
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Split numbers, one per column of `Demands.added`, into a tuple per field."""
+    """Split a row of `Demands.added` into one tuple of numbers per field of `ADDED`."""
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 
@@ -123,7 +126,10 @@ def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
 
 @memoized
 def demands(selection: Selection) -> Demands:
-    """Return the demands of each example of a selection, from its graph if unknown."""
+    """Count the rows, levels and sums that each example of a selection needs.
+
+    If they are known already, they are not counted again.
+    """
     if selection.known is not None:
         return selection.known
     program, numbers = selection.program, selection.numbers
@@ -162,18 +168,18 @@ def _is_active(program: Operations) -> Array:
 
 @memoized
 def _adds_up(program: Operations) -> bool:
-    """Return whether an operation sums values of a type that has gradients."""
+    """Return whether sum operations in loops add up values that have gradients."""
     return any(adding(program, t) for t in active_types(program))
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Return arrays, each [n, examples], as one array [examples, sum of n] int32."""
+    """Join arrays, each [n, examples], into one array [examples, all n] int32."""
     # Copied, so that the numbers of an example are contiguous: batches pick rows.
     return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
 
 def _depth(selection: Selection) -> Array:
-    """Return the highest level of each example [1, examples]."""
+    """Return the highest level of a node in loops, per example [1, examples]."""
     program, types = selection.program, len(selection.program.types)
     depth = np.zeros((1, len(selection)), np.int64)
     for o, recurrent in enumerate(are_recurrent(program)):
@@ -188,7 +194,7 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return the largest value of each example [examples]; 0 without values.
+    """Return the largest of each example's values [examples]; 0 without values.
 
     Args:
       values: [n], those of one example after those of another.
@@ -206,7 +212,7 @@ def _largest(values: Array, begin: Array) -> Array:
 
 
 def join_demands(parts: Sequence[Demands]) -> Demands:
-    """Return the demands of the examples of several collections, one after another."""
+    """Join the demands of several collections of examples, one after another."""
     if len(parts) == 1:
         return parts[0]
     return Demands(

@@ -50,7 +50,7 @@ from jfold.types import KeyType
 def fill(
     selection: Selection, spec: Spec, devices: int = 1
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Return the index array [size] int32 and the constants, per type [capacity, ...].
+    """Return a schedule's indices [size] int32 and constants, per type [capacity, ...].
 
     Args:
       selection: the examples of the batch, or of one shard.
@@ -73,7 +73,11 @@ def fill(
 
 
 def _write_counts(batch: Batch, devices: int) -> None:
-    """Write the header (levels, nodes, rows) and each component's table of tiles."""
+    """Write the header (numbers of levels, nodes and rows) and the tables of tiles.
+
+    Args:
+      devices: the number of devices that share this process's cores.
+    """
     spec, indices, places = batch.spec, batch.indices, batch.places
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
@@ -98,9 +102,10 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return component, number and tile section of one-step operations, each [n].
+    """List operations that run in one step: component, number, place of tiles.
 
-    The index is that of the tiles' first row in the index array; their end comes next.
+    Each is an array [n]. The place is that of the tiles' first row in the index array;
+    their end comes next.
     """
     places = layout(spec)
     triples = [
@@ -114,7 +119,7 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
 
 
 def _write_owners(batch: Batch) -> None:
-    """Write the example of each row, for results with a section `owners`."""
+    """Write which example each row belongs to, for results with any number of rows."""
     sections, tables = batch.places.sections.owners, batch.selection.behind
     for r, section in enumerate(sections, tables - len(sections)):
         if section.shape != (0,):
@@ -124,7 +129,7 @@ def _write_owners(batch: Batch) -> None:
 
 
 def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
-    """Return the constants per type [capacity, *shape]: first those of the program."""
+    """Return constants per type [capacity, *shape]: the program's, then examples'."""
     arrays, ends = [], [0 for _ in spec.program.types]
     for table, rows in zip(
         selection.graph.constants, spec.capacity.constants, strict=True
@@ -153,7 +158,7 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return the first row of each part in its type's value buffer [parts, 1].
+    """Return the first buffer row of each part, a producer of values [parts, 1].
 
     A part is the program's constants of a type, the examples' constants of a type, or
     an output of an operation.
@@ -175,7 +180,7 @@ def _first_rows(spec: Spec) -> Array:
 
 
 def _value_rows(batch: Batch) -> Array:
-    """Return the row of each value in the value buffer of its type [values]."""
+    """Return the row of each value in the buffer of its type [values]."""
     selection, spec = batch.selection, batch.spec
     numbers, types = selection.numbers, len(spec.program.types)
     before = selection.before
@@ -199,7 +204,7 @@ def _value_rows(batch: Batch) -> Array:
 
 
 class _Target(NamedTuple):
-    """The index section that a column of reads is written to, and in which form.
+    """A place in the index array for the rows that one input or result reads.
 
     Attributes:
       section: the section of the index array.
@@ -222,7 +227,7 @@ class _Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """The columns of reads that a schedule contains, and where each is written.
+    """The inputs and results with indices in schedules, and where these are written.
 
     Attributes:
       columns: columns of the graph, its tables of summands included.
@@ -241,7 +246,7 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return the columns of reads in schedules of a spec, and where each is written."""
+    """Return the inputs and results with indices in schedules, and where these are."""
     pairs = itertools.chain(_in_graph(spec), _of_slots(spec))
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
@@ -254,7 +259,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield (column, target) of inputs in loops; if all is in loops, of results too."""
+    """Yield (column, target) of inputs in loops; and of results, if all is in loops."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
@@ -286,7 +291,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     leaving = layout(spec).edges_leaving
 
     def target_of(section: Section, place: Place) -> _Target:
-        """Return the target of a column; uses of values from loops have edge rows."""
+        """Return a target; if `place` reads from loops, its uses leave cotangents."""
         edge, leaves_edges = leaving.get(place, -1), place in leaving
         return _Target(section, edge=edge, leaves_edges=leaves_edges)
 
@@ -315,7 +320,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write the row that each input reads and, if there are loops, `consumers`."""
+    """Write which rows all inputs read and, with loops, which cotangents are summed."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection
@@ -353,7 +358,7 @@ def _write_rows(batch: Batch) -> None:
 
 
 def _edges(reads: _Reads, merged: Merged) -> Array:
-    """Return the edge row of each use of a value [uses] int32."""
+    """Return the row in which each use of a value leaves its cotangent [uses] int32."""
     # Row i of a column has the edge row `edge + step * i`.
     begin = np.array(merged.ends[:-1], np.int32)
     places = np.arange(merged.ends[-1], dtype=np.int32)

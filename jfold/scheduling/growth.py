@@ -29,7 +29,7 @@ FINE = 64  # sizes per octave where every row of room is computed, used or not
 
 
 class Stage(enum.IntEnum):
-    """The growth so far of a stream's capacity: new, outgrown once, or more often.
+    """A count of how often batches outgrew a capacity: never, once, or more often.
 
     The value `n` tells how much spare room is added: 1/n of what is needed.
     """
@@ -46,7 +46,7 @@ def grow(
     sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
-    """Return a capacity that holds `need`, and `old`, with spare room.
+    """Return a capacity with spare room, which holds `need` and, if any, `old`.
 
     Spare room costs memory and its clearing but no arithmetic. All dimensions step up
     together, by half of what is needed, or by all of it if the stream of batches has
@@ -95,7 +95,7 @@ def grow(
 
 
 def no_headroom(need: Capacity) -> Headroom:
-    """Return a headroom of zeros, for `grow` where no later batch needs more."""
+    """Return zeros for the argument `more` of `grow`: no later batch needs room."""
     profiles = tuple(
         tuple((count, (0,) * len(rows)) for count, rows in profile)
         for profile in need.profiles
@@ -105,7 +105,7 @@ def no_headroom(need: Capacity) -> Headroom:
 
 
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
-    """Return the profile of a component, with wider levels, and spare ones at the end.
+    """Return a profile with spare rows on each level, and spare levels at the end.
 
     A level of a batch that is wider than its step, or behind the last, takes a spare
     one, more often so where examples differ much. With `Stage.GROWING` each level comes
@@ -133,7 +133,7 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return the new size of one dimension of a capacity, at least `had` and `wanted`.
+    """Return the new value of one number of a capacity, at least `had` and `wanted`.
 
     Args:
       had: the room of the old capacity.
@@ -152,11 +152,11 @@ def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
 
 
 def _step(number: int, sizes: int) -> int:
-    """Return a number rounded up to a size, of which each octave has `sizes`."""
+    """Round up to one of `sizes` sizes per power of two: (70, 8) -> 72."""
     unit = max(power_of_two(number + 1) // (2 * sizes), 1)
     return -(-number // unit) * unit
 
 
 def power_of_two(number: int) -> int:
-    """Return a number rounded up to a power of two."""
+    """Round a number up to a power of two: 5 -> 8."""
     return 1 << max(number - 1, 0).bit_length()

@@ -59,13 +59,13 @@ class Section:
         return self.start + math.prod(self.shape)
 
     def __getitem__(self, row: int) -> Section:
-        """Return the section of one row of the first axis."""
+        """Return the part of this section with index `row` on the first axis."""
         _, *shape = self.shape
         return Section(self.start + row * math.prod(shape), tuple(shape))
 
     @property
     def rows(self) -> list[Section]:
-        """The sections of all rows of the first axis."""
+        """The parts of this section, one for each index on the first axis."""
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
@@ -74,7 +74,7 @@ class Section:
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def fill(self, indices: Array, values: Array, spare: int) -> None:
-        """Write values [n or fewer] into this section [n], and `spare` behind them.
+        """Write values [n or fewer] into this section [n], then `spare` up to its end.
 
         Raises AssertionError if there are more values, or more axes.
         """
@@ -90,7 +90,9 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Header:
-    """The sections that every schedule of a program has at the same place.
+    """The sections with numbers of levels, nodes and rows: first in every schedule.
+
+    Their places depend on the program alone.
 
     Attributes:
       depths: [components] levels of each component; steps, if their number is fixed.
@@ -114,7 +116,7 @@ class Header:
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The sections of an index array.
+    """All sections of an index array: the place and the shape of each.
 
     An edge row is where a use of a value leaves its cotangent.
 
@@ -157,7 +159,7 @@ class Sections:
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the index section of a place that reads from loops."""
+    """Return the index section of a place (table, column) that reads from loops."""
     table, column = place
     if column == SUMMANDS:
         return sections.summands[component_of(program)[table]]
@@ -179,7 +181,7 @@ class Allocator:
         return first
 
     def section(self, *shape: int) -> Section:
-        """Allocate and return a section of a shape."""
+        """Allocate numbers for a section with the given axes; return the section."""
         return Section(self.take(math.prod(shape)), shape)
 
 
@@ -236,7 +238,10 @@ def allocate_sections(
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
-    """Transpose tuples of `count` items: return a tuple for each item."""
+    """Transpose tuples of length `count`: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)).
+
+    Without tuples, return `count` empty ones.
+    """
     return tuple(zip(*rows, strict=True)) or ((),) * count
 
 
@@ -250,7 +255,9 @@ def summed_at_once(spec: Spec, c: int) -> bool:
 
 
 def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
-    """Return the room for summands of component `c`; 0 unless they are added at once.
+    """Return the most summands of component `c`, if it is a segment sum.
+
+    0 for other components, and if results of sums have no rows.
 
     Args:
       regions: [operations] rows of each operation in a buffer.
@@ -265,7 +272,7 @@ def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
 def _slots(
     allocator: Allocator, spec: Spec, table: int, count: int, rows: int
 ) -> tuple[Slots, Slots]:
-    """Allocate sections for a table's inputs, and for the rows they are added to.
+    """Allocate two sections per input: rows that it reads, rows they are added to.
 
     Args:
       table: the number of the operation, or behind all operations that of the result.

@@ -48,7 +48,7 @@ from jfold.scheduling.tiles import strategy_at, strategy_of
 
 
 def has_gradient(operation: Operation) -> bool:
-    """Return whether an operation has floating-point parameters, to be trained."""
+    """Return whether an operation has trainable (floating-point) parameters."""
     leaves, _ = operation.layer.leaves
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
@@ -75,7 +75,7 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running_components(spec: Spec) -> tuple[Component, ...]:
-    """Return the components, without operations for which the capacity has no rows."""
+    """Return the components, reduced to operations with rows in the capacity."""
     # So an operation that no batch has used so far costs nothing.
     rows = spec.capacity.rows
     return tuple(
@@ -143,7 +143,7 @@ class Layout:
 
 @memoized
 def layout(spec: Spec) -> Layout:
-    """Return the places of rows and sections for schedules of a spec."""
+    """Compute the places of rows in buffers, and of sections, from a spec."""
     program, capacity = spec.program, spec.capacity
     region, chunk, widths, together = _of_operations(spec)
     counted, examples = iter(capacity.metrics), capacity.examples
@@ -164,7 +164,10 @@ def layout(spec: Spec) -> Layout:
 def _of_operations(
     spec: Spec,
 ) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[tuple[Numbers, ...], ...]]:
-    """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
+    """Return operations' buffer rows, gradient chunks, tile widths and input groups.
+
+    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`.
+    """
     program, parts = spec.program, components(spec.program)
     region, chunks, widths, together = [], [], [], []
     for o, (operation, c) in enumerate(
@@ -183,7 +186,13 @@ def _of_operations(
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
-    """Return `Layout.value_base` and `Layout.value_rows`."""
+    """Return the first buffer row of each output, and the rows of each value buffer.
+
+    They are `Layout.value_base` and `Layout.value_rows`.
+
+    Args:
+      region: [operations] rows of each operation in a buffer.
+    """
     allocators = [Allocator() for _ in spec.program.types]
     # Constants first, so that a row's number alone tells whether it has a cotangent.
     for allocator, rows in zip(allocators, spec.capacity.constants, strict=True):
@@ -202,7 +211,7 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
 
 @memoized
 def in_buffers(program: Operations) -> frozenset[int]:
-    """Return the operations whose results are in value buffers.
+    """Return the numbers of the operations whose outputs are stored in value buffers.
 
     They are those in loops, and those whose results are read in loops; all, if nothing
     runs in loops.
@@ -223,7 +232,16 @@ def _edges(
     sum_width: Numbers,
     sections: Sections,
 ) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Return `Layout.edges`, `edges_leaving`, `edge_sums` and `edge_rows`."""
+    """Allocate the rows in which inputs, reads from loops and sums leave cotangents.
+
+    Return `Layout.edges`, `edges_leaving`, `edge_sums` and `edge_rows`.
+
+    Args:
+      region: [operations] rows of each operation in a buffer.
+      values: `Layout.value_base`.
+      together: `Layout.together`.
+      sum_width: [types] sums over edge rows that are taken at once.
+    """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
 
@@ -266,7 +284,10 @@ def _edges(
 def _tables(
     spec: Spec,
 ) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
-    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
+    """Return each operation's column in its table of tiles; table shapes; trip counts.
+
+    They are `Layout.column`, `Layout.tables` and `Layout.trips`.
+    """
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
     for component, runs in zip(

@@ -50,13 +50,13 @@ class Batch:
 
 @memoized
 def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
-    """Return number and component of each component that may take several steps."""
+    """Return (index, component) of each component that may run in several steps."""
     pairs = zip(running_components(spec), layout(spec).tables, strict=True)
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 
 
 def make_batch(selection: Selection, spec: Spec) -> Batch:
-    """Return a batch with nodes and steps in order, its index array unset."""
+    """Make a batch: sort its nodes by level, assign steps, leave its indices unset."""
     places = layout(spec)
     result = Batch(selection, spec, places, np.empty(places.sections.size, np.int32))
     for c, component in in_steps(spec):

@@ -32,14 +32,14 @@ DEVIATIONS = 3  # standard deviations of a level's number of rows, as headroom
 
 
 def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
-    """Return, per component, the most rows that any selection has on each level."""
+    """Return, per component, the most rows of any of the selections on each level."""
     nothing: Profiles = ((),) * len(components(program))
     parts = (_profiles(selection, _rows) for selection in selections)
     return functools.reduce(lambda a, b: tuple(map(larger, a, b)), parts, nothing)
 
 
 def largest_profiles(selection: Selection, examples: int) -> Profiles:
-    """Return, per component, the most rows that `examples` examples have on each level.
+    """Return, per component, the most rows on each level of any `examples` examples.
 
     Args:
       selection: all examples; the batch may have any of them, each once.
@@ -47,7 +47,7 @@ def largest_profiles(selection: Selection, examples: int) -> Profiles:
     """
 
     def counted(levels: Array, owner: Array) -> Array:
-        """Return the rows of the largest `examples` examples on each level [levels]."""
+        """Return the most rows of `examples` examples on each level [levels]."""
         level, count = _by_example(levels, owner, len(selection))
         order = np.lexsort((-count, level))
         level, count = level[order], count[order]
@@ -61,7 +61,7 @@ def largest_profiles(selection: Selection, examples: int) -> Profiles:
 
 
 def margins(selection: Selection, examples: int) -> Profiles:
-    """Return, per component, how many more rows each level may have by chance.
+    """Estimate, per component, how many more rows each level may have by chance.
 
     Three standard deviations of a sum over `examples` examples, estimated from those of
     the selection. A level that has even more rows takes one of the spare steps.
@@ -80,7 +80,7 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _by_example(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Return the levels of each example and their numbers of rows, both [n].
+    """Count the rows of each example on each level; return levels and counts, both [n].
 
     Sorted by level, then by example; only of levels on which an example has rows.
 
@@ -95,7 +95,7 @@ def _by_example(levels: Array, owner: Array, examples: int) -> tuple[Array, Arra
 
 
 def _rows(levels: Array, owner: Array) -> Array:
-    """Return the number of rows on each level [levels]; the owners are not needed."""
+    """Count the rows on each level [levels]; `owner` is not used."""
     return np.bincount(levels, minlength=1)[1:]
 
 

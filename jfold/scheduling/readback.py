@@ -28,7 +28,7 @@ Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of 
 
 
 def level_of(part: Schedule, node: Node) -> int:
-    """Return the level on which a node runs, counted through components; 0 for data.
+    """Return a node's level, counted from the first component on; 0 for constants.
 
     Args:
       part: a schedule without shards, as in `Schedule.parts`.
@@ -43,7 +43,7 @@ def level_of(part: Schedule, node: Node) -> int:
 
 
 def nodes_of_result(part: Schedule, r: int, example: int) -> Iterator[Node]:
-    """Yield the nodes and data in the rows of result `r` that an example has."""
+    """Yield the nodes and constants that result `r` returns for one example."""
     program, rows = part.spec.program, np.array([example])
     if program.results[r].kind.is_counted:
         rows = np.flatnonzero(part.sections.owners[r].of(_indices(part)) == example)
@@ -54,7 +54,7 @@ def nodes_of_result(part: Schedule, r: int, example: int) -> Iterator[Node]:
 
 
 def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
-    """Yield the nodes and data that a node reads, in the order of its operands."""
+    """Yield the nodes and constants that a node reads, in the order of its operands."""
     (o, row), spec = node, part.spec
     component, bases = component_of(spec.program), layout(spec).value_base
     inputs, c = spec.program.operations[o].inputs, component[o]
@@ -70,7 +70,14 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
 
 
 def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
-    """Return the rows of the value buffer that one row of a table's column reads."""
+    """Return the buffer rows that input `a` of one row of a table reads.
+
+    Args:
+      table: the number of the operation; or of the result, behind all operations.
+      a: the number of the input, or of the tensor of the result.
+      t: the number of its type.
+      row: the row of the table.
+    """
     program, sections, indices = part.spec.program, part.sections, _indices(part)
     mode = column_modes(part.spec, table, a + 1)[a]
     read = (sections.inputs + sections.results)[table][a].of(indices)
@@ -88,7 +95,7 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
 
 def _maker(part: Schedule, t: int, row: int) -> Node:
-    """Return the node or data whose value is in a row of a value buffer."""
+    """Return the node or constant whose value is in row `row` of type `t`."""
     places, operations = layout(part.spec), part.spec.program.operations
     if row >= part.spec.capacity.constants[t]:
         for o, bases in enumerate(places.value_base):

@@ -107,7 +107,7 @@ class Schedule(Displayed):
 
     @property
     def capacity(self) -> Capacity:
-        """The capacity, for `Model.reserve`."""
+        """The capacity that the schedule was made for, to pass to `Model.reserve`."""
         return self.spec.capacity
 
     @property
@@ -132,7 +132,7 @@ class Schedule(Displayed):
     @property
     @api_boundary
     def mask(self) -> jax.Array:
-        """A mask [examples] bool of the rows of the results that are real examples.
+        """A mask [examples] bool of result rows that are real examples, not spare rows.
 
         Spare rows repeat the last example, without its gradient; see `mean`. Raises
         ValueError if the schedule is stacked.
@@ -167,7 +167,7 @@ class Schedule(Displayed):
     def ragged(
         self, lists: Iterable[Iterable[Any]], type: TypeLike | None = None
     ) -> Ragged:
-        """Lay out targets for the items of a result that is a sequence.
+        """Arrange targets for the items of a sequence in rows like the result's.
 
         Targets are no part of examples, so a model that learns to label sequences can
         be applied to sequences without labels.
@@ -210,9 +210,12 @@ class Schedule(Displayed):
         return lay_out_targets(of_one_shard(spec), parts, lists, type)
 
     def owners(self, result: int) -> jax.Array:
-        """Return the index of the example of each row of a result [rows] int32.
+        """Return which example each row of a result belongs to [rows] int32.
 
         Spare rows have the index `examples`. Only for results of any number of rows.
+
+        Args:
+          result: the number of the result.
         """
         shards = self.spec.shards
 
@@ -249,7 +252,7 @@ class Schedule(Displayed):
         return np.asarray(np.sum(of_parts, axis=0))
 
     def tiles(self, operation: int) -> Array:
-        """Return the rows and tiles of an operation on each level.
+        """Return which rows an operation runs on each level, and in how many tiles.
 
         [depth, 2 + widths] int: first row, end row, number of tiles of each width;
         no rows if the capacity has none of the operation. Only without shards.
@@ -297,7 +300,7 @@ def check_not_stacked(schedule: Schedule) -> None:
 
 
 def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
-    """Return the mean [...] of losses [examples, ...] over rows in a mask [examples].
+    """Return the mean [...] of losses [examples, ...] in the rows of a mask [examples].
 
     Raises ValueError if the numbers of rows differ; the mean over no rows is 0.
     """
@@ -380,7 +383,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
-    """Call `fn` replicated over the explicit axes of the current mesh, if any."""
+    """Call `fn`; if the current mesh has explicit axes, replicated over these."""
     # JAX refuses to write rows into a buffer whose type has explicit axes of a mesh.
     mesh = jax.sharding.get_abstract_mesh()
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
@@ -409,7 +412,7 @@ def abstract(spec: Spec) -> Schedule:
 
 
 def _diff(specs: list[Spec]) -> str:
-    """Return a phrase for an error: how the first two specs differ, 'none' if empty."""
+    """Return a phrase for errors on how the first two specs differ; 'none' if empty."""
     if not specs:
         return 'none'
     first, other = specs[:2]

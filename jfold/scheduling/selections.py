@@ -46,10 +46,10 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """A column of a table, whose entries are numbers of values or of rows.
+    """A reference to a column of a graph's table, whose entries are numbers.
 
     Attributes:
-      space: the meaning of its numbers. Below the number of types they number values of
+      space: the meaning of the entries. Below the number of types they number values of
         the type `space`; above, rows of the table `space`.
       table: the number of the table: constants per type, operations, results.
       number: the number of the column in the table.
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """A list of columns that are renumbered together, sorted by `space`.
+    """A list of columns to renumber together, sorted by what their entries number.
 
     Attributes:
       every: the columns.
@@ -78,7 +78,11 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Return `Columns` of a list that is sorted by space, with `count` spaces."""
+    """Index a sorted list of columns by what their entries number, their `space`.
+
+    Args:
+      count: the number of spaces: types, and tables whose rows are numbered.
+    """
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))
@@ -86,7 +90,7 @@ def make_columns(columns: Sequence[Column], count: int) -> Columns:
 
 @memoized
 def value_columns(program: Operations) -> Columns:
-    """Return the columns of all reads: inputs of operations, tensors of results."""
+    """Return the columns of what is read: operations' inputs and results' tensors."""
     types, columns = len(program.types), []
     for o, operation in enumerate(program.operations, types):
         # Column 0 of an operation has levels.
@@ -98,7 +102,7 @@ def value_columns(program: Operations) -> Columns:
 
 @memoized
 def loop_columns(program: Operations) -> Columns:
-    """Return the columns that loops read, and those that read results of loops."""
+    """Return the columns of what loops read, and of what is read from loops."""
     types, operations = len(program.types), len(program.operations)
     leaving, parts = {*phases(program).leaving}, components(program)
     summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
@@ -115,7 +119,7 @@ def loop_columns(program: Operations) -> Columns:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The entries of columns after a merge: values numbered through all examples.
+    """The entries of columns, with values numbered through all examples of a selection.
 
     Attributes:
       columns: the columns, sorted by space.
@@ -135,7 +139,7 @@ class Merged:
         return {x[1:]: c for c, x in enumerate(self.columns.every)}
 
     def column(self, table: int, number: int) -> Array:
-        """Return the entries [rows] of one column after the merge."""
+        """Return the entries [rows] of column `number` of a table."""
         c = self.places[table, number]
         return self.numbers[self.ends[c] : self.ends[c + 1]]
 
@@ -145,7 +149,7 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts (producers) of an example's values, type by type.
+    """The producers of an example's values, called its parts, type by type.
 
     The parts of a type are the program's constants if there are any, the example's own
     constants, and each output of an operation.
@@ -166,9 +170,10 @@ class Parts:
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
-        """Flatten numbers [parts, examples] into the order of merged values [cells].
+        """Reorder numbers [parts, examples] by type, then example, then part [cells].
 
-        The order is type by type, in a type example by example, then part by part.
+        This is the order of values that are numbered through all examples. A cell is a
+        part in one example.
         """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
@@ -178,7 +183,7 @@ class Parts:
 
 @memoized
 def parts_of(program: Operations) -> Parts:
-    """Return the parts of the values of a program's examples."""
+    """Return the producers of the values of a program's examples."""
     types, shared = len(program.types), shared_counts(program)
     behind = types + len(program.operations) + len(program.results)
     keys, ends = [], [0]
@@ -193,10 +198,12 @@ def parts_of(program: Operations) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """The merged numbers of values: how many each cell has, and the first of them.
+    """The numbers of values through all examples: a range per producer and example.
+
+    Such a range is called a cell.
 
     Attributes:
-      parts: the parts of each example's values.
+      parts: the parts (producers) of each example's values.
       cells: [cells] how many values each cell has, in the order of `Parts.by_example`.
       places: [cells + 1] the number of the first value of each cell.
       examples: the number of examples.
@@ -224,7 +231,9 @@ class Numbers:
         return ends
 
     def begin(self, table: int, output: int) -> Array:
-        """Return the first value number of a producer in each example [examples].
+        """Return the number of a producer's first value in each example [examples].
+
+        The producer is an output of an operation, or constants with `output` 0.
 
         Raises ValueError if no part is output `output` of the table.
         """
@@ -234,7 +243,7 @@ class Numbers:
         return self._of_cells(a, b, p - a)
 
     def _of_cells(self, a: int, b: int, part: int = 0) -> Array:
-        """Return the first value number of a part in each example [examples].
+        """Return the number of a part's first value in each example [examples].
 
         The parts of its type are `a` to `b - 1`; `part` counts from `a`.
         """
@@ -260,7 +269,7 @@ class Demands:
     highest: Array
 
     def pick(self, examples: Array) -> Demands:
-        """Return the demands of examples by index [n], in that order."""
+        """Return the demands of some examples, by their indices [n], in that order."""
         return Demands(self.added[examples], self.highest[examples])
 
 
@@ -295,14 +304,17 @@ class Selection(Memoized):
         return self.origin or self
 
     def pick(self, which: Array) -> Selection:
-        """Return the selection of examples by their index in this one [n], in order."""
+        """Return the selection of some of these examples, by their indices `which` [n].
+
+        They are in the order of the indices, each of which may occur several times.
+        """
         examples = which if self.examples is None else self.examples[which]
         known = None if self.known is None else self.known.pick(which)
         return Selection(self.program, self.graph, examples, known, self.every)
 
     @property
     def labels(self) -> tuple[Table, ...]:
-        """The tables of labels of metrics' rows, of the chosen examples alone."""
+        """The tables of metrics' labels, with the rows of the chosen examples alone."""
         tables, examples = self.graph.labels, self.examples
         if examples is None:
             return tables
@@ -329,30 +341,33 @@ class Selection(Memoized):
 
     @cached_property
     def _rows(self) -> list[Array]:
-        """The numbers of the chosen examples' rows, an array [rows] for each table."""
+        """The indices of the chosen examples' rows in the graph, per table [rows]."""
         rows = ranges(self._begin.ravel(), self.counts.ravel())
         ends = first_of(self.totals).tolist()
         return [rows[a:b] for a, b in itertools.pairwise(ends)]
 
     def column(self, table: int, number: int) -> Array:
-        """Return a column of a table [rows, ...], of the chosen examples alone."""
+        """Return a column of a table [rows, ...], with chosen examples' rows alone."""
         column = self.graph.tables[table].columns[number]
         return column if self.examples is None else column.take(self._rows[table], 0)
 
     def levels(self, o: int) -> Array:
-        """Return the level of each node of an operation [nodes]."""
+        """Return the level of each node of operation `o` [nodes]."""
         return self.column(len(self.program.types) + o, 0)
 
     @memoized
     def owners(self, table: int) -> Array:
-        """Return each row's example, as an index in this selection [rows]."""
+        """Return, for each row of a table, the index of its example [rows].
+
+        Examples are numbered as in this selection.
+        """
         return np.arange(len(self)).repeat(self.counts[table])
 
     # ---- merged ----------------------------------------------------------------------
 
     @cached_property
     def numbers(self) -> Numbers:
-        """The numbers that merging gives to the values of the chosen examples."""
+        """The numbering of values through all chosen examples."""
         parts, counts = parts_of(self.program), self.counts
         if parts.has_shared:
             shared = np.array(shared_counts(self.program))[:, None].repeat(len(self), 1)
@@ -368,14 +383,14 @@ class Selection(Memoized):
 
     @cached_property
     def before(self) -> Array:
-        """The number of rows of the examples before each one, per table [tables, n]."""
+        """The number of rows of all examples before each one, per table [tables, n]."""
         result = np.zeros(self.counts.shape, np.intp)
         if len(self) > 1:
             np.cumsum(self.counts[:, :-1], axis=1, out=result[:, 1:])
         return result
 
     def merge(self, columns: Columns) -> Merged:
-        """Return columns of the chosen examples, with all values numbered through."""
+        """Return the entries of columns, with values numbered through all examples."""
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])
@@ -389,19 +404,25 @@ class Selection(Memoized):
 
     @cached_property
     def values(self) -> Merged:
-        """The merged numbers of the values that operations and results read."""
+        """The numbers of the values that operations and results read.
+
+        Values are numbered through all chosen examples.
+        """
         return self.merge(value_columns(self.program))
 
     def outputs_of(self, o: int) -> Array:
-        """Return the merged numbers of an operation's only output, per node [nodes]."""
+        """Return the number of the value that each node of operation `o` makes [nodes].
+
+        The operation has one output. Values are numbered through all chosen examples.
+        """
         table = len(self.program.types) + o
         return ranges(self.numbers.begin(table, 0), self.counts[table])
 
 
 def select(program: Operations, graph: Graph) -> Selection:
-    """Return the selection of all examples of a graph, checked unless known to fit.
+    """Select all examples of a graph, after a check that it fits the program.
 
-    The check takes about 0.1 us a node.
+    The check takes about 0.1 us a node; a graph that is known to fit is not checked.
 
     Raises:
       ValueError: the graph does not fit the program.
@@ -414,7 +435,7 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 @memoized
 def use_counts(selection: Selection) -> Array:
-    """Return how often each merged value is read [values] int.
+    """Return how often each value of a selection is read [values] int.
 
     It is 0 for constants of types through which gradients flow.
     """
@@ -423,7 +444,7 @@ def use_counts(selection: Selection) -> Array:
 
 @memoized
 def loop_use_counts(selection: Selection) -> Array:
-    """Return how often each merged value is read in loops, or from them [values] int.
+    """Return how often each value is read in loops, or from them [values] int.
 
     Otherwise as `use_counts`.
     """

@@ -127,7 +127,7 @@ class Shards:
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def _without(self, axes: object) -> object:
-        """Return an entry of a partition spec without `self.axes`; `None` if empty."""
+        """Drop `self.axes` from a partition spec's entry `axes`; `None` if empty."""
         names = axes if isinstance(axes, tuple) else (axes,)
         kept = tuple(x for x in names if x is not None and x not in self.axes)
         return kept or None
@@ -146,7 +146,7 @@ class Shards:
 
 
 def _start(where: Any) -> int:
-    """Return the first row of a part of an array, given by slices."""
+    """Return the first row of a part of an array, which is given as slices."""
     rows: slice = where[0]
     return rows.start or 0
 

@@ -32,7 +32,7 @@ from jfold.scheduling.spec import Capacity, Spec
 
 
 class ReadMode(enum.Enum):
-    """The mode in which a slot is read."""
+    """A way to read a value outside of loops: in place, summed, or by index."""
 
     IN_PLACE = enum.auto()
     SUMMED = enum.auto()
@@ -41,7 +41,7 @@ class ReadMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Slot:
-    """An input of an operation or a tensor of a result.
+    """A reader outside of loops: an operation's input, or a tensor of a result.
 
     Attributes:
       table: the number of its operation; or of its result, behind all operations.
@@ -63,7 +63,7 @@ class Slot:
 
 @memoized
 def sums_need_rows(program: Operations) -> bool:
-    """Return whether segment sums have to be stored in rows, whatever the data are.
+    """Return whether segment sums need buffer rows of their own, whatever the data are.
 
     They do where loops read them, where a slot may read sums and extrema, and where one
     of these reads others.
@@ -82,9 +82,9 @@ def sums_need_rows(program: Operations) -> bool:
 
 @memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
-    """Return the slots of operations, except `segment_sums`, then of results.
+    """List the slots: inputs of operations outside of loops, and tensors of results.
 
-    Empty for programs that run in loops alone.
+    Inputs of `segment_sums` are left out. Empty for programs that run in loops alone.
     """
     return tuple(_slots(program)) if has_slots(program) else ()
 
@@ -96,7 +96,7 @@ def has_slots(program: Operations) -> bool:
 
 @memoized
 def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
-    """Return the index in `slots` of each slot, by its table and column."""
+    """Return, by (table, column), the index of each slot in `slots(program)`."""
     return {(x.table, x.column): s for s, x in enumerate(slots(program))}
 
 
@@ -121,12 +121,16 @@ def _slots(program: Operations) -> Iterator[Slot]:
 def _only_part(
     program: Operations, t: int, producers: ProducerSet, elsewhere: ProducerSet
 ) -> int | None:
-    """Return the one producer that a slot may read in place, or `None`.
+    """Return the single producer that an input may read in place, or `None`.
 
     Args:
+      t: the number of the type of the slot's values.
       producers: the outputs of operations that the slot may read, as bits; if none, it
         reads constants.
       elsewhere: the outputs of `segment_sums` and of loops, as bits.
+
+    Returns:
+      The producer as an index in `value_parts`.
     """
     # `value_parts` has the constants of each type, then outputs of operations in order.
     # Outputs of sums may have no rows, so they cannot be read in place.
@@ -136,9 +140,10 @@ def _only_part(
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Return a capacity with `indexed` and `summands` for the slots of a program.
+    """Return a capacity with a number in `indexed` and in `summands` for each slot.
 
-    If the capacity has numbers for another count of slots, all slots are indexed. Slots
+    A slot is an input of an operation outside of loops, or a tensor of a result. If
+    the capacity has numbers for another count of slots, all slots are indexed. Slots
     without a `part` always are.
     """
     places, indexed, summands = slots(program), capacity.indexed, capacity.summands
@@ -157,7 +162,10 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
-    """Return the mode in which each slot is read, per slot of `slots`."""
+    """Return how each slot is read: inputs outside of loops, and tensors of results.
+
+    They are in the order of `slots`.
+    """
     program, capacity = spec.program, spec.capacity
     if not capacity.indexed:
         return tuple(ReadMode.INDEXED for _ in slots(program))
@@ -172,12 +180,12 @@ def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
 
 
 def sums_have_rows(spec: Spec) -> bool:
-    """Return whether segment sums have rows of their own; else their readers add up."""
+    """Return whether segment sums are stored in buffers; else each reader adds up."""
     return ReadMode.SUMMED not in read_modes(spec)
 
 
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """Return the modes of an operation's inputs, or of a result's tensors.
+    """Return how the first `count` inputs of an operation, or result tensors, are read.
 
     Those that are no slots, as in loops, are indexed.
 

@@ -135,7 +135,7 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """The upper bounds that `holds` compares with `other.numbers`.
+        """The most that each number of a capacity may be to fit into this one.
 
         Infinite for `summands` if sums have rows, since slots then add up nothing.
         """
@@ -145,7 +145,7 @@ class Capacity:
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Yield pairs such as ('rows[2]', 70), without profiles and shards."""
+        """Yield names and numbers: ('rows[2]', 70); not of profiles and shards."""
         for name in (x.name for x in fields(self)):
             value = getattr(self, name)
             if name in ('profiles', 'shards'):
@@ -223,7 +223,7 @@ class Spec(Memoized, Stays):
 
 @memoized
 def of_one_shard(spec: Spec) -> Spec:
-    """Return the spec by which each shard runs alone: without `shards`."""
+    """Return the spec by which each shard runs alone: the same without `shards`."""
     return spec.replaced(capacity=replace(spec.capacity, shards=None))
 
 
@@ -289,5 +289,5 @@ def key_of(spec: Spec) -> SpecKey:
 
 @memoized
 def _specs(program: Operations) -> dict[SpecKey, Spec]:
-    """Return the dict of a program's specs by key: one object, filled by `key_of`."""
+    """Return the one dict in which `key_of` stores a program's specs by key."""
     return {}

@@ -34,7 +34,7 @@ HALVINGS = 5  # widths that are tried for a segment: its widest level, halved re
 
 
 def run_length_encode(levels: Array) -> Profile:
-    """Run-length encode rows per level [levels, operations] as a profile.
+    """Encode rows per level [levels, operations] as a profile: pairs (count, rows).
 
     Equal neighbouring levels are one segment.
     """
@@ -60,7 +60,7 @@ def by_level(counts: Sequence[Array]) -> Array:
 
 
 def steps(profile: Profile, operations: int) -> Array:
-    """Expand a profile into the rows of each step [steps, operations].
+    """Expand a profile, pairs (count, rows), to one row per step [steps, operations].
 
     Args:
       operations: their number, which an empty profile does not tell.
@@ -71,7 +71,7 @@ def steps(profile: Profile, operations: int) -> Array:
 
 
 def larger(one: Profile, two: Profile) -> Profile:
-    """Return the least profile that holds two: the larger rows at each step."""
+    """Return the profile that has, at each step, the larger rows of two profiles."""
     count = max((len(rows) for _, rows in one + two), default=0)
     both = sorted((steps(x, count) for x in (one, two)), key=len)
     short, long = both
@@ -117,7 +117,7 @@ def _tiles(rows: Array, widths: Array) -> Array:
 
 
 def fits(levels: Profile, profile: Profile) -> bool:
-    """Return whether levels, given as a profile, fit into the steps of a profile."""
+    """Return whether the levels of one profile fit into the steps of another."""
     if not levels:
         return True
     operations = len(levels[0][1])
@@ -128,13 +128,16 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Return whether a profile is a staircase: few segments, of tile widths."""
+    """Return whether a profile is a staircase: few kinds of steps, of tile widths."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """Return the cheapest staircase of at most `SEGMENTS` segments that holds levels.
+    """Return the cheapest steps that hold levels, in at most `SEGMENTS` kinds.
+
+    The kinds are segments, one after another, each with its own tile widths; together
+    they are a staircase.
 
     Args:
       levels: [levels, operations] the rows of each level.
@@ -184,10 +187,11 @@ def _blocks(levels: Array) -> tuple[Array, Array]:
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
-    """Return price, steps and widths of the cheapest segment from block i to block j.
+    """Price equal steps from each block to each other; return price, steps, widths.
 
-    All are [blocks, blocks], by i and j, which are both in the segment; widths have a
-    further axis, [operations]. For j < i the price is infinite.
+    The steps are the cheapest that hold all levels of the blocks. All are
+    [blocks, blocks], by the first and the last block; widths, those of tiles, have a
+    further axis, [operations]. If the last is before the first, the price is infinite.
 
     Args:
       counts: [blocks] the number of levels in each block.
@@ -218,7 +222,7 @@ def _prices(
 
 
 def _rounded(rows: Array) -> Array:
-    """Return rows rounded up to widths of tiles: multiples of `NARROW`.
+    """Round numbers of rows up to allowed tile widths: multiples of `NARROW`.
 
     There are at most four widths per octave.
     """

@@ -25,7 +25,7 @@ from jfold.scheduling.selections import Selection
 
 @memoized
 def adding(program: Operations, t: int) -> tuple[int, ...]:
-    """Return the numbers of the sum operations in loops on values of type `t`."""
+    """Return the numbers of operations in loops that add up values of type `t`."""
     return tuple(
         o
         for o, x in enumerate(program.operations)
@@ -35,10 +35,10 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """Return the most edge rows that the reverse gathers for each value [values] int8.
+    """Return how many cotangents of each value of type `t` one gather adds up [values].
 
-    The output of a sum operation has one at most, since operands have no edge rows of
-    their own and read this one. Values are those of type `t`.
+    At most, int8. The output of a sum operation has one, since operands have no edge
+    rows of their own and read this one.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -48,9 +48,9 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Return the number of sums and the number of rounds per example, both [examples].
+    """Return how many sums of uses, and rounds of these, each example needs [examples].
 
-    `sum_tree` makes as many sums and stages.
+    Two arrays, of as many sums and rounds as `sum_tree` makes.
 
     Args:
       counts: [values] the number of uses of each value.
@@ -71,7 +71,7 @@ def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
 
 
 def _sum_counts(counts: Array) -> Array:
-    """Return how many sums of `SUM_ARITY` uses each hold `counts` [n] uses."""
+    """Return how many sums `counts` uses need [n]: a sum takes `SUM_ARITY` at most."""
     return -(-counts // SUM_ARITY)
 
 
@@ -79,12 +79,13 @@ def _sum_counts(counts: Array) -> Array:
 
 
 class RowUses(NamedTuple):
-    """The uses of computed values of a type.
+    """A list of uses of values: rows of values, and rows of the uses' cotangents.
 
     Attributes:
       rows: [uses] the row of the value that is used.
-      edges: [uses] int32, the edge row of the use. Where a sum operation uses the value
-        it is `~row`: the cotangent is that of the operation's output in row `row`.
+      edges: [uses] int32, the edge row of the use, where it leaves its cotangent. If a
+        sum operation uses the value it is `~row`: the cotangent is that of the
+        operation's output in row `row`.
     """
 
     rows: Array
@@ -96,7 +97,7 @@ class RowUses(NamedTuple):
 
 
 def resolve_edges(edges: Array, totals: Array) -> Array:
-    """Return a copy of edge rows [..., n], `~row` replaced by `totals[row]`."""
+    """Return a copy of `edges` [..., n] in which each `~row` becomes `totals[row]`."""
     result = edges.copy()
     waiting = edges < 0
     result[waiting] = totals[~edges[waiting]]
@@ -104,7 +105,7 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return the edge row of each value's total cotangent [rows]; `zero` if unused.
+    """Return the row with each value's whole cotangent [rows]; `zero` if it is unused.
 
     Args:
       uses: the uses of values that have at most one use each.
@@ -122,7 +123,7 @@ def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SumTree:
-    """The sums over uses of values that have too many uses for one gather.
+    """The sums of cotangents of values that have too many uses for one gather.
 
     Attributes:
       table: [sums, SUM_ARITY] int32, the edge rows that each sum adds up.
@@ -138,7 +139,7 @@ class SumTree:
 
 
 def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
-    """Return sums of `SUM_ARITY` uses each, in a tree, until `most` uses are left.
+    """Sum uses in groups of `SUM_ARITY`, repeatedly, until each value has `most` left.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
 
@@ -183,7 +184,7 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Split uses into groups of up to `SUM_ARITY`, each of uses of one value.
+    """Split uses into groups of up to `SUM_ARITY` uses, all of the same value.
 
     Returns:
       The edge rows of each group [groups, SUM_ARITY], filled up with `zero`; the row of
@@ -204,7 +205,7 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 
 
 def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
-    """Return a tree with its sums sorted by round, and their edge rows renumbered.
+    """Sort a tree's sums by round, and renumber the rows that they are written to.
 
     Args:
       rounds: [sums] the round of the reverse pass in which each sum is taken.
@@ -216,7 +217,7 @@ def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
     moved[order] = np.arange(base, base + len(order))
 
     def placed(edges: Array) -> Array:
-        """Return edge rows, where those of sums are replaced by their new ones."""
+        """Return `edges` with the rows of sums replaced by their new ones."""
         # Other edge rows, of plain uses and the row of zeros, stay where they are.
         is_sum = (edges >= base) & (edges < base + len(order))
         return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)

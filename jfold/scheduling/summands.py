@@ -33,7 +33,9 @@ Modes: TypeAlias = tuple[ReadMode, ...]
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Return what each example needs for each slot: summands, indices, rows of sums.
+    """Count each slot's summands per example; tell whether it needs indices or rows.
+
+    A slot is an input of an operation outside of loops, or a tensor of a result.
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
@@ -53,7 +55,10 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
 
 
 def _is_indexed(selection: Selection, slot: Slot) -> Array:
-    """Return whether a slot cannot be read in place, per example [examples] bool."""
+    """Return whether a slot needs indices to be read, per example [examples] bool.
+
+    Otherwise it is read in place: row i reads value i of one producer.
+    """
     if slot.part is None:
         return np.ones(len(selection), bool)
     table = _table(selection, slot)
@@ -68,7 +73,7 @@ def _is_indexed(selection: Selection, slot: Slot) -> Array:
 
 @memoized
 def _have_rows(selection: Selection) -> Array:
-    """Return whether a sum is read more than once, per example [examples] bool."""
+    """Return, per example, whether a segment sum is read more than once [examples]."""
     result, types = np.zeros(len(selection), bool), len(selection.program.types)
     if sums_need_rows(selection.program):
         return ~result
@@ -99,9 +104,10 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per slot, the values that are added up in its rows; none without sums.
+    """Return, per slot, pairs of a value and the row that it is added to.
 
-    For examples in which sums need no rows; the pairs of others are of no use.
+    A slot is an input outside of loops, or a tensor of a result; it has no pairs if it
+    reads no sums. Pairs of examples in which sums need rows are of no use.
     """
     places = slots(selection.program)
     if not any(slot.combines for slot in places):
@@ -118,9 +124,10 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
 
 
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
-    """Return the leaves of trees of sums, each with its root, which no sum reads.
+    """Return pairs of leaf and root, for all trees of sums.
 
-    Constants that are neutral in sums are left out, such as zeros that fill up groups.
+    A root is a sum that no other sum reads. Constants that are neutral in sums are left
+    out, such as zeros that fill up groups.
     """
     operations, chosen = selection.program.operations, ~_have_rows(selection)
     parts = [NO_PAIRS]
@@ -135,7 +142,7 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return the leaves of trees of sums, each with its root, of chosen examples.
+    """Return pairs of leaf and root, for trees of sums in the `chosen` examples.
 
     A root is a sum that no other sum reads.
 
@@ -153,7 +160,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
 
 
 def _is_neutral(selection: Selection) -> Array:
-    """Return a mask of merged values that are constants neutral in sums [values]."""
+    """Mark values that are constants and change no sum, such as zeros [values] bool."""
     result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
     for t, value in selection.program.constants:
@@ -164,7 +171,7 @@ def _is_neutral(selection: Selection) -> Array:
 
 
 def _is_identity(value: Array) -> bool:
-    """Return whether a constant is zero, so neutral in sums; for floats -0.0 alone."""
+    """Return whether adding a constant changes nothing: it is 0, for floats -0.0."""
     if (value != 0).any():
         return False
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
@@ -172,7 +179,7 @@ def _is_identity(value: Array) -> bool:
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Return the pairs of a slot: the values it reads, with sums replaced by leaves.
+    """Pair each value that a slot reads with its row; replace sums by their leaves.
 
     Args:
       read: [rows] the merged number of the value that each row reads.
@@ -220,7 +227,7 @@ def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
 
 @memoized
 def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
-    """Return the graph with tables of pairs appended to its results.
+    """Return the graph with tables of summands: values, and the rows to add them to.
 
     There is one for each slot that reads sums without rows, with columns of values and
     rows; or, if sums have rows, one for each component of sums, with columns of leaves
@@ -245,7 +252,10 @@ def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
 
 
 def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Return the table of the pairs of a slot, numbered within each example."""
+    """Make a table of a slot's pairs: value, and row to add it to.
+
+    Both are numbered within each example.
+    """
     table = _table(selection, slot)
     owner = selection.owners(table)[pairs.rows]
     rows = pairs.rows - selection.before[table][owner]
@@ -254,9 +264,12 @@ def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
 
 
 def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
-    """Return the table of leaves and roots of a component of sums.
+    """Make a table of the leaves and roots of a segment sum.
 
     Values are numbered within each example.
+
+    Args:
+      operations: the numbers of the operations of the segment sum.
     """
     pairs = _leaf_pairs(selection, [*operations], np.ones(len(selection), bool))
     order = pairs.rows.argsort(kind='stable')
@@ -269,7 +282,7 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
 
 
 def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Return a table of columns, each [rows], converted to int32.
+    """Make a table of the given columns [rows], converted to int32.
 
     Args:
       owner: [rows] the example index of each row, ascending.
@@ -279,11 +292,14 @@ def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
 
 
 def _table(selection: Selection, slot: Slot) -> int:
-    """Return the number of the graph's table that has a slot's column."""
+    """Return the number of the graph's table of which a slot is a column."""
     return len(selection.program.types) + slot.table
 
 
 def _read(selection: Selection, slot: Slot) -> Array:
-    """Return the merged numbers of the values that a slot reads [rows]."""
+    """Return the number of the value that each row of a slot reads [rows].
+
+    Values are numbered through all examples.
+    """
     is_operation = slot.table < len(selection.program.operations)
     return selection.values.column(_table(selection, slot), slot.column + is_operation)

@@ -36,7 +36,7 @@ def lay_out_targets(
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
-    """Lay out a value for each item of a result, for `Schedule.ragged`.
+    """Arrange targets in rows like those of a result's items, for `Schedule.ragged`.
 
     Args:
       spec: the spec of each shard's schedule.
@@ -72,7 +72,7 @@ def _as_list(items: Any) -> list[Any]:
 def _ragged(
     lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
 ) -> Ragged:
-    """Return a `Ragged` of items, with the spare rows of a batch's results.
+    """Make a `Ragged` of items, filled up with spare rows, as the results are.
 
     Args:
       lists: the items of each example; if items are sequences, lists of lists.
@@ -97,7 +97,7 @@ def _ragged(
 
 
 def _inferred(items: list[Any]) -> TensorType:
-    """Return the type of items, float32[] without any, in a dtype that JAX keeps.
+    """Infer the type of items, in a dtype that JAX keeps; float32[] without items.
 
     Raise TypeError if they are no numbers, masked, or differ in shape.
     """
@@ -112,7 +112,7 @@ def _inferred(items: list[Any]) -> TensorType:
 
 
 def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that JAX makes of another, such as int32 of int64."""
+    """Return the dtype that JAX makes of another: int64 -> int32, unless x64 is on."""
     kept: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
     return kept
 
@@ -200,7 +200,7 @@ def _find_result(
 
 
 def _lengths(spec: Spec, parts: Sequence[Array], result: int) -> Array:
-    """Return how many items each row of the batch has in a result [examples] int."""
+    """Return how many items of result `result` each row of the batch has [examples]."""
     owners, rows = layout(spec).sections.owners[result], spec.capacity.examples
     counts = [np.bincount(owners.of(x), minlength=rows + 1)[:rows] for x in parts]
     lengths: Array = np.concatenate(counts)

@@ -19,7 +19,7 @@ Part = TypeVar('Part', int, jax.Array)
 
 
 def empty_fraction(cores: int) -> int:
-    """Return the number n: up to 1/n of a wide tile may be empty.
+    """Return n, such that up to 1/n of a wide tile may be empty.
 
     On several cores a wide tile that is half full is faster than narrow tiles, which
     do not fill the cores. On one core a row costs the same in both, so a wide tile must
@@ -50,7 +50,7 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 
 
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Return the number of tiles of each width [n, widths] int32.
+    """Divide numbers of rows into tiles; return how many per width [n, widths] int32.
 
     Args:
       rows: [n] numbers of rows, each divided into tiles by itself.

@@ -72,7 +72,7 @@ def cores(devices: int) -> int:
 
 
 class Strategy:
-    """The strategy outside of loops: each operation runs once, on all its rows.
+    """A strategy to divide rows into tiles: here, outside of loops, into one tile.
 
     Those of loops override its methods. A region is the rows of an operation in a
     buffer.
@@ -81,28 +81,28 @@ class Strategy:
     fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity that a spec gets: here with zeros for loops and sums.
+        """Return a capacity with only what the strategy uses: here nothing of loops.
 
-        It is without fields that are not used, and has staircases in place of other
-        profiles.
+        A spec gets this capacity. Fields that are not used are zero or empty, and
+        profiles are staircases.
         """
         zero = tuple(0 for _ in program.types)
         return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return the widths of an operation's tiles: here one of all its rows."""
+        """Return the tile widths of operation `o`: here one, of all its rows."""
         return (spec.capacity.rows[o],)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the number of rows that give parameter gradients at once: here all."""
+        """Return how many rows share one pass for parameter gradients: here all."""
         return max(rows, 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return the number of buffer rows that an operation's tiles reach."""
+        """Return how many buffer rows an operation's tiles reach: here `rows`."""
         return rows
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return the number of sums over edge rows that one tile computes.
+        """Return how many sums of cotangents one tile computes.
 
         Args:
           rows: the number of rows of sums.
@@ -111,10 +111,13 @@ class Strategy:
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return the numbers of inputs in groups; a group is read and written at once.
+        """Divide an operation's inputs into groups to read at once: here one each.
 
-        All inputs of a group are of one type. On a CPU that would copy them, so here
-        each input is a group.
+        All inputs of a group are of one type, and their cotangents are written at once.
+        On a CPU that would copy them, so here each input is a group.
+
+        Args:
+          types: the number of the type of each input.
         """
         return tuple((a,) for a in range(len(types)))
 
@@ -134,18 +137,21 @@ class Strategy:
         Args:
           counts: per operation, the nodes on each level [levels or fewer].
           widths: per operation, those of its tiles.
+          trips: the trip counts of the loops over steps.
         """
         return np.arange(max(map(len, counts), default=0))
 
     def write(
         self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Write the first row and end of steps into a table [steps or more, 2].
+        """Write each step's first row and end into a table [steps or more, 2].
 
         Args:
           table: the part of an operation in the table of tiles.
           counts: the nodes on each level [levels or fewer].
           last: the result of `last_steps`.
+          widths: those of the operation's tiles.
+          trips: the trip counts of the loops over steps.
         """
         part, ends = table[: len(last)], counts.cumsum()
         part[: len(ends), 0] = ends - counts
@@ -157,16 +163,17 @@ class Strategy:
 
         Args:
           table: [steps, 2] first rows and ends.
+          trips: the trip counts of the loops over steps.
           empty: the `n`, where up to 1/n of a wide tile may be empty.
         """
         return np.ones((len(table), 1), int)
 
 
 class Counted(Strategy):
-    """A strategy with as many rounds as a batch needs: wide tiles, then narrow ones."""
+    """The strategy of loops that run as often as a batch needs, wide tiles first."""
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity without profiles, since levels may have any rows."""
+        """Return the capacity without profiles: a level may have any number of rows."""
         return replace(capacity, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
@@ -193,10 +200,11 @@ class Counted(Strategy):
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a chunk: as many bytes as the parameters or the cache.
+        """Return how many rows share one pass for parameter gradients.
 
-        The larger of the two, and at most `rows`. Each chunk costs a pass over the
-        parameters: so one chunk for a large embedding table, several for a matrix.
+        They have as many bytes as the parameters or the cache, the larger of the two,
+        and are at most `rows`. Each pass takes all parameters: so one for a large
+        embedding table, several for a matrix.
         """
         if operation.layer.external:  # parameters of unknown size
             return max(rows, 1)
@@ -206,36 +214,42 @@ class Counted(Strategy):
         return max(min(max(in_cache, balanced), rows), 1)
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return `rows`, plus room for a tile that begins at the last node."""
+        """Return an operation's buffer rows: `rows`, and more that tiles may reach."""
         return rows + widths[0]
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return one loop, with a step for each level."""
+        """Return one trip count: the capacity's levels, or 1 without a recurrence."""
         return (spec.capacity.levels if component.recurrent else 1,)
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return the tiles that each level takes, per width [levels, widths] int32."""
+        """Return the tiles of each width that levels take [levels, widths] int32."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
 class Fixed(Strategy):
-    """A strategy with the steps of the capacity: each runs one tile per operation."""
+    """The strategy of loops whose steps the capacity fixes: one tile per operation."""
 
     fixed: ClassVar[bool] = True
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity with the cheapest staircases that hold its profiles."""
+        """Return the capacity with each profile replaced by the cheapest steps for it.
+
+        A profile has the rows of each level; steps that hold them are a staircase.
+        """
         pairs = zip(capacity.profiles, components(program), strict=False)
         stairs = (_cut(program, component, profile) for profile, component in pairs)
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return the tile width in each loop over steps."""
+        """Return the tile width of operation `o` in each of the loops over steps."""
         place = component.operations.index(o)
         return tuple(rows[place] for _, rows in _stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a chunk: as many as memory allows; all for a look-up."""
+        """Return how many rows share one pass for parameter gradients.
+
+        As many as memory allows; all for a look-up.
+        """
         # The reverse of a look-up is a scatter, which takes no memory. In a loop it
         # would start kernels again and again, and on a TPU run row by row.
         if looks_up(program, operation):
@@ -243,33 +257,34 @@ class Fixed(Strategy):
         return even_parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return `rows`, plus room for a tile that begins at the last node."""
+        """Return an operation's buffer rows: `rows`, and more that tiles may reach."""
         if component.recurrent:
             return rows + max(widths)
         # There is one level, whose tiles begin at multiples of their width.
         return -(-rows // widths[0]) * widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return the number of all sums, or of an even part that fits into memory."""
+        """Return how many sums of cotangents one tile computes, as memory allows."""
         # Every round runs the tiles of all sums, so few tiles are best. Sums of other
         # rounds keep their values, or are computed again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Return the inputs in groups by type, since each read or write is a kernel."""
+        """Group an operation's inputs by type, since each read or write is a kernel."""
         different = dict.fromkeys(types)
         return tuple(tuple(a for a, t in enumerate(types) if t == d) for d in different)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return the number of steps of each segment of the staircase."""
+        """Return the trip count of each loop; its steps have the same tile widths."""
         return tuple(count for count, _ in _stairs(spec, component))
 
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """Return the step at which each level ends, with its last tile [levels].
+        """Return the step at which each level of a component ends [levels], from 0.
 
-        Raises AssertionError if the capacity does not hold the batch.
+        Arguments are as of `Strategy.last_steps`. Raises AssertionError if the capacity
+        does not hold the batch.
         """
         profile = tuple(zip(trips, zip(*widths, strict=True), strict=False))
         last = last_steps(by_level(counts), profile)
@@ -302,7 +317,10 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return one tile per step, of its loop's width: [steps, loops] of 0 and 1."""
+        """Return 1 for the loop that each step belongs to, else 0 [steps, loops].
+
+        These are numbers of tiles: a step runs one, of its loop's width.
+        """
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
@@ -319,7 +337,9 @@ def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
 
 
 def _cut(program: Operations, component: Component, profile: Profile) -> Profile:
-    """Return the cheapest staircase that holds a profile; a staircase stays as it is.
+    """Turn the rows of a component's levels into the cheapest steps that hold them.
+
+    The steps are called a staircase; one that is given stays as it is.
 
     Costs are in bytes that an accelerator moves in the same time. A step costs the
     start of its kernels and a pass over the parameters; a row costs the bytes it moves,
@@ -339,7 +359,7 @@ def _cut(program: Operations, component: Component, profile: Profile) -> Profile
 
 
 def _stairs(spec: Spec, component: Component) -> Profile:
-    """Return the segments of a component's steps, with the operations' tile widths."""
+    """Return a component's steps: pairs of a count and the operations' tile widths."""
     operations, capacity = component.operations, spec.capacity
     if not component.recurrent:
         (o,) = operations
@@ -353,7 +373,7 @@ def _stairs(spec: Spec, component: Component) -> Profile:
 
 
 def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
-    """Return one segment, with steps enough for any batch that fits a capacity."""
+    """Return one kind of steps, enough of them for any batch that fits the capacity."""
     # Each level wastes less than one tile of each operation; all other tiles are full.
     levels = max(spec.capacity.levels, 1)
     rows = [spec.capacity.rows[o] for o in operations]
@@ -375,7 +395,7 @@ SAME_STEP_CHUNK = 4096  # the same, in fixed steps
 
 
 def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Return the rows of a chunk: all for a look-up, else `chunk`."""
+    """Return how many rows share a gradient pass: all for a look-up, else `chunk`."""
     # The reverse of a look-up adds up in one order, however many rows there are.
     is_table = looks_up(program, operation) or operation.layer.external
     return max(rows, 1) if is_table else chunk
@@ -385,11 +405,11 @@ class CountedAlike(Counted):
     """The strategy `Counted` with tiles of one width, for sums in a fixed order."""
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width, the same for all operations and capacities."""
+        """Return one tile width, the same for all operations and capacities."""
         return (SAME,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a chunk, the same for any capacity."""
+        """Return how many rows share a gradient pass, the same for any capacity."""
         return same_chunk(program, operation, rows, SAME_CHUNK)
 
 
@@ -397,21 +417,21 @@ class FixedAlike(Fixed):
     """The strategy `Fixed` with tiles of one width, for sums in a fixed order."""
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity with profiles of as many steps of one width as needed."""
+        """Return the capacity with each profile replaced by steps of one width."""
         pairs = zip(capacity.profiles, components(program), strict=False)
         stairs = (_same_width(profile, len(part.operations)) for profile, part in pairs)
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one width, the same for all operations and capacities."""
+        """Return one tile width, the same for all operations and capacities."""
         return (SAME_STEP,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a chunk, the same for any capacity."""
+        """Return how many rows share a gradient pass, the same for any capacity."""
         return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return one loop, of at least two steps, since XLA would unroll one step."""
+        """Return one trip count, at least 2, since XLA would unroll a single step."""
         # Unrolled, the step would be fused differently, which changes last digits.
         operations, capacity = component.operations, spec.capacity
         if not component.recurrent:
@@ -424,7 +444,7 @@ class FixedAlike(Fixed):
 
 
 def _same_width(profile: Profile, operations: int) -> Profile:
-    """Return a profile with steps of one width, enough for the levels of a profile."""
+    """Return steps of one tile width, enough for the levels of a profile."""
     if not profile:
         return ()
     taken = -(-steps(profile, operations) // SAME_STEP)
@@ -456,15 +476,15 @@ def strategy_for(program: Operations, name: str | None, reproducible: bool) -> S
 
 
 def strategy_of(spec: Spec) -> Strategy:
-    """Return the strategy of a spec."""
+    """Return the strategy of loops that the options of a spec choose."""
     return strategy_for(spec.program, spec.strategy, spec.reproducible)
 
 
 def strategy_at(spec: Spec, o: int) -> Strategy:
-    """Return the strategy of an operation: a plain `Strategy` outside of loops."""
+    """Return the strategy of operation `o`: outside of loops, a plain `Strategy`."""
     return _NO_LOOPS if o in spec.program.applied else strategy_of(spec)
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
-    """Return a capacity without fields that no array shape depends on."""
+    """Return a capacity, with zeros for what loops need if the program has none."""
     return need if program.has_loops else _NO_LOOPS.fitted(program, need)
