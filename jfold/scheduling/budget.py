@@ -95,7 +95,7 @@ class Budget:
 
     @cached_property
     def has_profiles(self) -> bool:
-        """Return whether capacities record profiles, the rows of each level."""
+        """Return whether capacities record the rows of each level, in `profiles`."""
         return self._strategy.fixed
 
     @cached_property
@@ -283,7 +283,7 @@ class FixedBudget:
 
     @property
     def has_profiles(self) -> bool:
-        """Return whether capacities record profiles, the rows of each level.
+        """Return whether capacities record the rows of each level, in `profiles`.
 
         Scheduling asks this first. Raise TypeError without specs, since only a model
         has capacities.

@@ -227,7 +227,7 @@ class _Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """The inputs and results with indices in schedules, and where these are written.
+    """The inputs and results that schedules have indices for, and where these are.
 
     Attributes:
       columns: columns of the graph, its tables of summands included.
@@ -246,7 +246,7 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return the inputs and results with indices in schedules, and where these are."""
+    """Return the inputs and results that schedules have indices for, with places."""
     pairs = itertools.chain(_in_graph(spec), _of_slots(spec))
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
@@ -291,7 +291,7 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     leaving = layout(spec).edges_leaving
 
     def target_of(section: Section, place: Place) -> _Target:
-        """Return a target; if `place` reads from loops, its uses leave cotangents."""
+        """Return where reads of `place` are written, and where their cotangents are."""
         edge, leaves_edges = leaving.get(place, -1), place in leaving
         return _Target(section, edge=edge, leaves_edges=leaves_edges)
 

@@ -133,7 +133,7 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return the new value of one number of a capacity, at least `had` and `wanted`.
+    """Grow one number of a capacity, to at least `had` and `wanted`; return it.
 
     Args:
       had: the room of the old capacity.

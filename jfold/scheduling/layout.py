@@ -164,9 +164,10 @@ def layout(spec: Spec) -> Layout:
 def _of_operations(
     spec: Spec,
 ) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[tuple[Numbers, ...], ...]]:
-    """Return operations' buffer rows, gradient chunks, tile widths and input groups.
+    """Return the buffer rows, chunk, tile widths and input groups of each operation.
 
-    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`.
+    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`. A
+    chunk is the rows that share one pass for parameter gradients.
     """
     program, parts = spec.program, components(spec.program)
     region, chunks, widths, together = [], [], [], []
@@ -232,9 +233,10 @@ def _edges(
     sum_width: Numbers,
     sections: Sections,
 ) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Allocate the rows in which inputs, reads from loops and sums leave cotangents.
+    """Allocate rows for the cotangents of inputs, of reads from loops, and of sums.
 
-    Return `Layout.edges`, `edges_leaving`, `edge_sums` and `edge_rows`.
+    They are edge rows, in which uses leave cotangents. Return `Layout.edges`,
+    `edges_leaving`, `edge_sums` and `edge_rows`.
 
     Args:
       region: [operations] rows of each operation in a buffer.

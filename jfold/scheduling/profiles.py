@@ -39,7 +39,7 @@ def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
 
 
 def largest_profiles(selection: Selection, examples: int) -> Profiles:
-    """Return, per component, the most rows on each level of any `examples` examples.
+    """Return, per component, the most rows of any `examples` examples on each level.
 
     Args:
       selection: all examples; the batch may have any of them, each once.

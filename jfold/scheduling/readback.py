@@ -28,7 +28,7 @@ Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of 
 
 
 def level_of(part: Schedule, node: Node) -> int:
-    """Return a node's level, counted from the first component on; 0 for constants.
+    """Return a node's level plus those of earlier components; 0 for constants.
 
     Args:
       part: a schedule without shards, as in `Schedule.parts`.

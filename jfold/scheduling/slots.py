@@ -140,7 +140,7 @@ def _only_part(
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Return a capacity with a number in `indexed` and in `summands` for each slot.
+    """Complete a capacity's `indexed` and `summands`: a number for each slot.
 
     A slot is an input of an operation outside of loops, or a tensor of a result. If
     the capacity has numbers for another count of slots, all slots are indexed. Slots
@@ -162,7 +162,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
-    """Return how each slot is read: inputs outside of loops, and tensors of results.
+    """Return how each input outside of loops, and each result tensor, is read.
 
     They are in the order of `slots`.
     """

@@ -128,7 +128,7 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Return whether a profile is a staircase: few kinds of steps, of tile widths."""
+    """Return whether a profile's rows are tile widths already, in few segments."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 

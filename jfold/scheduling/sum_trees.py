@@ -35,7 +35,7 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """Return how many cotangents of each value of type `t` one gather adds up [values].
+    """Return how many cotangents a gather may add up, per value of type `t` [values].
 
     At most, int8. The output of a sum operation has one, since operands have no edge
     rows of their own and read this one.

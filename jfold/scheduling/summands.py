@@ -33,7 +33,7 @@ Modes: TypeAlias = tuple[ReadMode, ...]
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Count each slot's summands per example; tell whether it needs indices or rows.
+    """Count each slot's summands per example, and tell which slots need indices.
 
     A slot is an input of an operation outside of loops, or a tensor of a result.
 

@@ -81,7 +81,7 @@ class Strategy:
     fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return a capacity with only what the strategy uses: here nothing of loops.
+        """Reduce a capacity to what the strategy uses: here without levels and sums.
 
         A spec gets this capacity. Fields that are not used are zero or empty, and
         profiles are staircases.
@@ -222,12 +222,12 @@ class Counted(Strategy):
         return (spec.capacity.levels if component.recurrent else 1,)
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return the tiles of each width that levels take [levels, widths] int32."""
+        """Return how many tiles of each width a level takes [levels, widths] int32."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
 class Fixed(Strategy):
-    """The strategy of loops whose steps the capacity fixes: one tile per operation."""
+    """The strategy of loops with steps fixed by the capacity: a tile per operation."""
 
     fixed: ClassVar[bool] = True
 
@@ -317,9 +317,9 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return 1 for the loop that each step belongs to, else 0 [steps, loops].
+        """Return each step's tiles: 1 in its own loop, 0 in others [steps, loops].
 
-        These are numbers of tiles: a step runs one, of its loop's width.
+        The tile has the width of the loop.
         """
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
@@ -395,7 +395,7 @@ SAME_STEP_CHUNK = 4096  # the same, in fixed steps
 
 
 def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Return how many rows share a gradient pass: all for a look-up, else `chunk`."""
+    """Return how many rows share a pass for gradients: `chunk`, all for a look-up."""
     # The reverse of a look-up adds up in one order, however many rows there are.
     is_table = looks_up(program, operation) or operation.layer.external
     return max(rows, 1) if is_table else chunk
@@ -409,7 +409,7 @@ class CountedAlike(Counted):
         return (SAME,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return how many rows share a gradient pass, the same for any capacity."""
+        """Return the rows of a gradient pass: `SAME_CHUNK`, all for a look-up."""
         return same_chunk(program, operation, rows, SAME_CHUNK)
 
 
@@ -427,7 +427,7 @@ class FixedAlike(Fixed):
         return (SAME_STEP,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return how many rows share a gradient pass, the same for any capacity."""
+        """Return the rows of a gradient pass: `SAME_STEP_CHUNK`, all for a look-up."""
         return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
