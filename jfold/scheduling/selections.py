@@ -102,7 +102,7 @@ def value_columns(program: Operations) -> Columns:
 
 @memoized
 def loop_columns(program: Operations) -> Columns:
-    """Return the columns of what loops read, and of what is read from loops."""
+    """Return the columns of reads in loops, and of reads from loops elsewhere."""
     types, operations = len(program.types), len(program.operations)
     leaving, parts = {*phases(program).leaving}, components(program)
     summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}

@@ -134,7 +134,7 @@ def is_cut(profile: Profile) -> bool:
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """Return the cheapest steps that hold levels, in at most `SEGMENTS` kinds.
+    """Return the cheapest steps that hold levels' rows, of at most `SEGMENTS` kinds.
 
     The kinds are segments, one after another, each with its own tile widths; together
     they are a staircase.

@@ -179,7 +179,7 @@ def _is_identity(value: Array) -> bool:
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Pair each value that a slot reads with its row; replace sums by their leaves.
+    """Pair the rows of a slot with the values they read, sums replaced by leaves.
 
     Args:
       read: [rows] the merged number of the value that each row reads.
