@@ -36,7 +36,7 @@ class Varying:
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
-    """Return the mesh axes of the array that varies over most, or `None`.
+    """Return the mesh axes of the one of `arrays` that varies over the most axes.
 
     `None` means that no array in the pytree varies over any axis, as outside of
     `jax.shard_map`.
@@ -117,5 +117,5 @@ def row_axis(two: Spec, three: Spec) -> int | None:
 
 
 def one_row(two: Spec, axis: int) -> Spec:
-    """Return the spec of one row: `two`, a spec at two rows, without axis `axis`."""
+    """Return the spec of one row: `two`, the spec of two rows, without axis `axis`."""
     return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)

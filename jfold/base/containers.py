@@ -54,7 +54,7 @@ def plain_leaves(tree: object) -> list[Any]:
 
 
 def leaf_restorer(like: object) -> Callable[[list[Any]], Any]:
-    """Return a function from `plain_leaves` to a pytree with the structure of `like`.
+    """Return a function that rebuilds a pytree like `like` from its `plain_leaves`.
 
     It raises ValueError if the number of leaves differs.
     """

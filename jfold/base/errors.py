@@ -51,12 +51,12 @@ class InputError(ValueError, Displayed):
         return InputError(*arguments).on(*self.data)
 
     def on(self, *data: object) -> Self:
-        """Set `data`, one example, and return this error."""
+        """Store an example in `data`, for the display, and return this error."""
         self.data = data
         return self
 
     def _render_traceback_(self) -> list[str]:
-        """Return IPython's lines; where it shows HTML, show the example too."""
+        """Return traceback lines for IPython; in notebooks also show the example."""
         lines: list[str] = late('error_traceback')(self)
         return lines
 
@@ -106,7 +106,7 @@ def is_int(value: object) -> TypeGuard[int]:
 
 
 def check_at_least(name: str, value: object, least: int) -> int:
-    """Return the argument `value`, called `name` in errors, as an int.
+    """Return `value` as an int of at least `least`; errors call it `name`.
 
     Raises:
       TypeError: `value` is no int.
@@ -131,7 +131,7 @@ def _int_hint(name: str, value: object) -> str:
 
 
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
-    """Raise TypeError unless `fits`.
+    """Raise TypeError about an argument unless `fits` is true.
 
     Args:
       name, value: the argument, for the message.
@@ -245,9 +245,9 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 @contextlib.contextmanager
 def naming_layer(layer: str) -> Iterator[None]:
-    """Add a note to errors raised in this context while a layer is differentiated.
+    """Add a note to errors raised in this context: the layer being differentiated.
 
-    The note names the layer; where JAX has no reverse of a loop, it says what to write.
+    Where JAX has no reverse of a loop, the note also says what to write.
     """
     try:
         yield

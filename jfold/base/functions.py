@@ -15,7 +15,10 @@ import numpy as np
 def additive_identity(
     shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """Return zeros [*shape], for floats -0.0: adding 0.0 turns -0.0 into 0.0."""
+    """Return an array [*shape] that changes no sum: zeros, for floats -0.0.
+
+    Adding 0.0 would turn -0.0 into 0.0.
+    """
     zeros = np.zeros(shape, dtype)
     return -zeros if jnp.issubdtype(dtype, jnp.inexact) else zeros
 
@@ -37,7 +40,7 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
-    """Return the sum [...] of rows [n, ...] divided by their number; 0 without any.
+    """Return the sum of rows [n, ...] divided by `count`; 0 without any rows.
 
     As in `jnp.mean`, it is computed in float32 or wider; ints and bools give floats.
 
@@ -52,7 +55,9 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def take_item(key: object) -> Callable[[Any], Any]:
-    """Return the function `x -> x[key]`, cached so that its uses are one layer.
+    """Return the function `x -> x[key]`, the same one for equal keys.
+
+    So all its uses are one layer.
 
     Raises:
       TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.
@@ -62,7 +67,7 @@ def take_item(key: object) -> Callable[[Any], Any]:
 
 @functools.cache
 def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Return the function `x -> x[key]` for a key in the form of `frozen`."""
+    """Return the function `x -> x[key]` for a key that `frozen` made hashable."""
     key = _thawed(parts)
 
     def item(x: Any) -> Any:
@@ -72,7 +77,7 @@ def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def frozen(key: object) -> tuple[Any, ...]:
-    """Return a key as a hashable tuple, its class first, as `True` equals 1."""
+    """Return a key as a hashable tuple, its class first to tell `True` from 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
     return (tuple, *map(frozen, key)) if isinstance(key, tuple) else (type(key), key)

@@ -57,7 +57,7 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return the environment of a jaxpr before its first equation.
+    """Return the values of a jaxpr's constants and arguments, by variable, to run it.
 
     Raise ValueError if `strict` and the number of arguments differs.
     """
@@ -74,7 +74,8 @@ def run(
 ) -> Arrays:
     """Run equations in order and return the values of `outputs`, arrays [*shape].
 
-    Equations are skipped if the environment, which is not changed, has their results.
+    Equations are skipped if `env`, the values so far by variable, has their results.
+    It is not changed.
     """
     env = dict(env)
 
@@ -133,13 +134,16 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.ClosedJaxpr:
-    """Return a jaxpr with `jit`s inlined and equations replaced by `rules`."""
+    """Return a jaxpr with `jit`s inlined and equations replaced by `rules`.
+
+    The rules are as in `evaluate`.
+    """
     specs = map(spec, open_jaxpr(closed)[0].invars)
     return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, rules))(*specs)
 
 
 def check_rules(closed: core.ClosedJaxpr) -> None:
-    """Raise TypeError if a constant of a reverse jaxpr is an outer trace's tracer.
+    """Raise TypeError if the jaxpr of a reverse pass has a tracer as a constant.
 
     Values that a layer's function closes over have become arguments of its jaxpr. Those
     that its `custom_vjp` or `custom_jvp` rule closes over appear only in the reverse,
@@ -163,7 +167,10 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr without common subexpressions of primitives in `_SIZELESS`."""
+    """Return a jaxpr in which equal equations of some primitives run only once.
+
+    These primitives, `_SIZELESS`, have no length of an axis among their parameters.
+    """
     jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
@@ -291,7 +298,7 @@ def _is_jaxpr(value: object) -> bool:
 def reachable(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """Return the equations that make or depend on `sources`, and their variables.
+    """Return the equations that compute or depend on `sources`, and their variables.
 
     The variables are `sources` and all results of these equations.
     """
@@ -326,7 +333,7 @@ def slice_for(
     known: Container[core.Var] = (),
     keep: Container[core.JaxprEqn] = (),
 ) -> list[core.JaxprEqn]:
-    """Return the equations that `outputs` or those in `keep` need, in order.
+    """Return in order the equations needed for `outputs` and for those in `keep`.
 
     Args:
       known: variables that need not be computed.

@@ -15,7 +15,7 @@ _loaders: list[Callable[[str], Any]] = []
 
 
 def bind_late(load: Callable[[str], Any]) -> None:
-    """Set `load`, by which `late` imports a function, given its name."""
+    """Set the function `load(name)` by which `late` imports functions of jfold."""
     _loaders[:] = [functools.cache(load)]
 
 

@@ -76,7 +76,7 @@ class cached_property(Generic[T]):
 
 
 def memoized(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a cached function, with its memo on the first argument, a `Memoized`.
+    """Return `function` with its results cached on its first argument, a `Memoized`.
 
     The key in the memo is the function and its other, positional and hashable,
     arguments.

@@ -29,7 +29,7 @@ QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 
 
 def _left(fn: Operator) -> Operator:
-    """Return the method for `wire + x` or another operator, such as `__add__`."""
+    """Return a method like `__add__`: it gives the wire of `fn(self, other)`."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -39,7 +39,7 @@ def _left(fn: Operator) -> Operator:
 
 
 def _right(fn: Operator) -> Operator:
-    """Return the method for `x + wire` or another operator, such as `__radd__`."""
+    """Return a method like `__radd__`: it gives the wire of `fn(other, self)`."""
 
     @api_boundary
     def method(self: Operand, other: object) -> Any:
@@ -202,7 +202,7 @@ RECORDER: ContextVar[Any] = ContextVar('recorder', default=None)
 
 
 def open_scope(block: object, sources: tuple[object, ...]) -> Any:
-    """Return the current scope, or raise TypeError outside of any composition.
+    """Return the scope of the composition being wired; raise TypeError outside of any.
 
     Args:
       block, sources: the block and its operands, for the message.
@@ -219,7 +219,7 @@ def open_scope(block: object, sources: tuple[object, ...]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A source `block[key]`: one item of a block's result, by key or index."""
+    """An item `block[key]` of a block's result, which other blocks can read."""
 
     block: Any
     key: Any
@@ -234,7 +234,7 @@ class Item:
 
 
 def leaves(source: object) -> Iterator[Any]:
-    """Iterate over the leaves of a source, left to right, without `None`."""
+    """Iterate over the wires and blocks in a nested tuple, leaving out `None`."""
     waiting = [source]
     while waiting:
         item = waiting.pop()
@@ -245,14 +245,14 @@ def leaves(source: object) -> Iterator[Any]:
 
 
 def map_sources(source: object, fn: Callable[[Any], Any]) -> Any:
-    """Return a source with `fn` applied to its leaves, and tuples in place of lists."""
+    """Return a nested tuple like `source`, with `fn` applied to each wire or block."""
     if isinstance(source, tuple | list):
         return tuple(map_sources(item, fn) for item in source)
     return None if source is None else fn(source)
 
 
 def pack_sources(sources: tuple[Any, ...]) -> Any:
-    """Return a single source itself, several as a tuple, none as `None`."""
+    """Return what a block reads: one source itself, several as a tuple, or `None`."""
     return sources[0] if len(sources) == 1 else sources or None
 
 
@@ -285,7 +285,7 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
 
 
 def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return the text of a type query in bytecode, as `x is None`, or ''.
+    """Return the type query that bytecode asks of `name`, as `x is None`, or ''.
 
     Args:
       before: the instruction before the parameter is loaded.

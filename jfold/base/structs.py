@@ -46,7 +46,10 @@ def key_name(key: object) -> object:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a tuple, and the base class of the form of structs."""
+    """The form of a tuple: how it is taken apart, rebuilt, indexed and printed.
+
+    It is the base class of `StructForm`, the form of dicts and other pytree nodes.
+    """
 
     def opened(self, value: Any) -> list[Any]:
         """Return the list of the parts of a value."""
@@ -69,11 +72,11 @@ class Form:
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """Return the keys that `count` parts have, as text for an error; '' if none."""
+        """Return text for an error: the indices of `count` parts; '' for no parts."""
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """Iterate over the pieces of a value's text, given a piece for each part."""
+        """Iterate over the texts `shown` of the parts, with commas and brackets."""
         parts = [*shown]
         yield '('
         for number, part in enumerate(parts):
@@ -83,7 +86,7 @@ class Form:
 
 @dataclass(frozen=True)
 class StructForm(Form):
-    """The form of a dict, or of another pytree node.
+    """The form of a dict or other pytree node: its class name, keys and structure.
 
     Attributes:
       name: the name of the class; '' for a dict.
@@ -98,7 +101,7 @@ class StructForm(Form):
 
     @classmethod
     def of(cls, value: object) -> StructForm:
-        """Return the form of a struct."""
+        """Return the class name, keys and structure of a dict or pytree node."""
         parts, structure = jax.tree_util.tree_flatten_with_path(
             value, is_leaf=lambda x: x is not value
         )
@@ -142,7 +145,7 @@ class StructForm(Form):
         return ' or '.join(map(repr, self.keys))
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """Iterate over the pieces of a value's text, given a piece for each part."""
+        """Iterate over the texts `shown` of the parts, with keys and brackets."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)
         begin, colon, end = ('(', '=', ')') if is_call else ('{', ': ', '}')
         yield f'{self.name}{begin}'

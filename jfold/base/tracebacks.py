@@ -48,7 +48,7 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _clean(error: BaseException) -> None:
-    """Remove hidden frames, in place, from an error, its causes and its contexts."""
+    """Remove frames of jfold and JAX from an error, its causes and its contexts."""
     config: Any = jax.config
     if config.jax_traceback_filtering == 'off':
         return
@@ -68,7 +68,7 @@ def _clean(error: BaseException) -> None:
 
 
 def _first_of_user(error: BaseException | None) -> BaseException | None:
-    """Return the first error, along `__context__`, with a frame that is not hidden.
+    """Return the first error, along `__context__`, with a frame of the user's code.
 
     Return `None` if none has one.
     """
@@ -81,7 +81,7 @@ def _first_of_user(error: BaseException | None) -> BaseException | None:
 
 
 def _mark_callers(frame: types.FrameType | None) -> None:
-    """Mark hidden frames for IPython, from `frame` outwards.
+    """Mark frames of jfold and JAX for IPython to hide, from `frame` outwards.
 
     JAX marks its own for errors, but not for KeyboardInterrupt.
     """
@@ -92,7 +92,7 @@ def _mark_callers(frame: types.FrameType | None) -> None:
 
 
 def _filtered(traceback: Frame | None) -> Frame | None:
-    """Return a new traceback without hidden frames, or `None` if all are hidden."""
+    """Return a new traceback without frames of jfold and JAX, or `None` if empty."""
     shown: list[Frame] = []
     hidden = False
     while traceback is not None:
