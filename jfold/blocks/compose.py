@@ -141,7 +141,7 @@ class Scope:
         return self.wires[-1]
 
     def link(self, block: Block, source: Source) -> Wire:
-        """Return the new and only wire of a block, or raise ValueError for a second."""
+        """Return a new wire of a block; raise ValueError if the block has one."""
         if block in self.of_block:
             raise ValueError(
                 f'{block!r}: expected a block that is not wired yet, got one that is; '
@@ -151,7 +151,7 @@ class Scope:
         return self.of_block[block]
 
     def check(self, source: Source) -> None:
-        """Raise an error unless a leaf of a source can be read in this scope.
+        """Raise an error unless a wire, block or item can be read in this scope.
 
         It is TypeError for a wire of another composition or a value that is no block,
         ValueError for the output.
@@ -173,7 +173,7 @@ class Scope:
             convert_to_block(source)
 
     def wire(self, source: Source) -> Wire:
-        """Return the wire of a leaf; a block not wired yet is wired without input."""
+        """Return the wire for a wire, item or block; wire a new block without input."""
         if isinstance(source, Wire):
             return source
         if isinstance(source, Item):
@@ -305,7 +305,7 @@ class Composition(Block):
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[Composition]:
-        """Open a context in which calls and `reads` of blocks wire them here."""
+        """Open a context in which calls and `reads` add blocks to this composition."""
         token = SCOPE.set(self.network)
         try:
             yield self
@@ -351,7 +351,7 @@ class Composition(Block):
 
 
 def _shown(numbers: Numbers) -> str:
-    """Return `x0`, `x1`, ... for numbers of values, in tuples, as text for prints."""
+    """Return the text of numbers of values in nested tuples: `(0, 1)` -> '(x0, x1)'."""
     if isinstance(numbers, tuple):
         return f'({", ".join(map(_shown, numbers))})'
     return '' if numbers is None else f'x{numbers}'

@@ -51,7 +51,7 @@ def _missing(dtype: np.dtype[Any]) -> float:
 
 
 def shown_rows(table: Any) -> str:
-    """Return dtype and shape of a table as text for errors, with `rows` for rows."""
+    """Return the type of a table as text for errors, such as 'float32[rows, 3]'."""
     shape = ', '.join(map(str, ('rows', *table.shape[1:])))
     return f'{table.dtype}[{shape}]'
 

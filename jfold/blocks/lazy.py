@@ -156,7 +156,7 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
 
 @block
 class Struct(Record):
-    """A record that gives a dict, or an object of a class that JAX knows.
+    """A `Record` block whose result is a dict or another pytree node, not a tuple.
 
     Attributes:
       form: the form of the result; the fields are its parts, in the order of the form.
@@ -244,7 +244,7 @@ class Value(Operand):
 
     @api_boundary
     def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return the value of a method of arrays, with arguments that are no values."""
+        """Return the value of an array method, called with plain arguments."""
         static = tuple(tuple(x) if isinstance(x, list) else x for x in arguments)
         try:
             block = _attribute(name, static, tuple(sorted(options.items())))
@@ -277,19 +277,19 @@ class Value(Operand):
 
 @functools.cache
 def function_of(fn: Callable[..., Any]) -> Function:
-    """Return the block of a function, the same for the same function."""
+    """Return a function as a block, the same block at every call."""
     return Function(fn)
 
 
 @functools.cache
 def _item(key: tuple[Any, ...]) -> Function:
-    """Return the block of `x[key]` for a frozen key."""
+    """Return a block for `x[key]`; `key` is in the hashable form of `frozen`."""
     return Function(take_frozen(key))
 
 
 @functools.cache
 def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
-    """Return the block of `x.name`, or of `x.name(*arguments, **options)`."""
+    """Return a block for `x.name`, or for `x.name(*arguments, **options)`."""
 
     def attribute(x: Any) -> Any:
         value = getattr(x, name)
@@ -314,7 +314,7 @@ def _recorder(name: str) -> Any:
 
 
 def tensor(value: Any, dtype: Any = None) -> Any:
-    """Return the value of a number, or of an array, of the data.
+    """Return a number or an array of the data as a `Value`.
 
     Args:
       dtype: by default that of the array, and of numbers what JAX makes of them:
@@ -324,17 +324,17 @@ def tensor(value: Any, dtype: Any = None) -> Any:
 
 
 def int32(value: Any) -> Any:
-    """Return the value of an int, or of an array of ints, as int32."""
+    """Return an int or an array of ints as a `Value` of dtype int32."""
     return (RECORDER.get() or _recorder('int32')).constant(value, 'int32')
 
 
 def float32(value: Any) -> Any:
-    """Return the value of a number, or of an array of numbers, as float32."""
+    """Return a number or an array of numbers as a `Value` of dtype float32."""
     return _recorder('float32').constant(value, 'float32')
 
 
 def select(condition: Any, one: Any, other: Any) -> Any:
-    """Return the value of `jnp.where(condition, one, other)`, element by element."""
+    """Return the `Value` of `jnp.where(condition, one, other)`, element by element."""
     return _recorder('select').call(function_of(jnp.where), (condition, one, other))
 
 
