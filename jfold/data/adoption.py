@@ -55,7 +55,7 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 
 
 def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
-    """Return a graph, traced for a program of equal structure, renumbered for this one.
+    """Return a graph traced for an equal program, with this program's value numbers.
 
     Args:
       graph: its empty tables of constants also get this program's shapes.
@@ -82,7 +82,7 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; if empty, with a column [0, *shape] of the type."""
+    """Return a table of constants; one without rows gets a column [0, *shape]."""
     if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
         return table
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -91,7 +91,7 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
 def _renumbered(
     graph: Graph, constants: tuple[Table, ...], old: Numbers, new: Numbers
 ) -> Graph:
-    """Return a graph of other constants, whose operands and results have new numbers.
+    """Return a graph with other constants and the value numbers of a new program.
 
     Args:
       constants: per new type, the table of the examples' constants.
@@ -104,7 +104,7 @@ def _renumbered(
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
-        """Return a table whose last columns have numbers of the types `now`."""
+        """Return a table with new value numbers of types `now` in its last columns."""
         example = np.repeat(np.arange(graph.examples), table.counts)
         leading = len(table.columns) - len(types)
         columns = (
@@ -128,11 +128,12 @@ def _renumbered(
 
 
 def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Renumber values [n] of one type from the old program to the new.
+    """Return the new numbers [n] of values of one type, given the old ones.
 
     Args:
+      values: [n] numbers in the old program.
       example: [n] the example of each.
-      before, after: the parts of their type, before and now.
+      before, after: of `_parts`, for the type in the old and the new program.
 
     Raises:
       ValueError: a number is of no value of its example.
@@ -150,7 +151,9 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return, per type, the range of value numbers of each part in each example.
+    """Return, per type and producer, the range of value numbers in each example.
+
+    A producer is a constant, a list of constants, or an output of an operation.
 
     Args:
       constants: per type, the table of the examples' constants.
@@ -177,7 +180,7 @@ def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[P
 
 
 def _check_shared(old: Numbers, new: Numbers) -> None:
-    """Raise ValueError if a shared constant has become several of one type."""
+    """Raise ValueError if the new program has several constants for an old one."""
     now: dict[tuple[int, int], int] = {}
     for i, j in zip(old['shared'], new['shared'], strict=True):
         if now.setdefault((i, new['constants'][j]), j) != j:

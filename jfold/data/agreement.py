@@ -77,7 +77,7 @@ class Channel:
         return max(int(message['number']) for message in messages)
 
     def fail(self, error: Exception) -> None:
-        """Tell other processes that this one has no part, and why; wait for none."""
+        """Tell the other processes that this one failed, and why; do not wait."""
         self._send({'failure': describe_error(error)})
         self.rounds += 1  # as for those who read it
 
@@ -100,7 +100,7 @@ class Channel:
 
     @functools.cached_property
     def _name(self) -> str:
-        """A digest of the processes, 16 characters however many there are."""
+        """A digest of the indices of the processes, 16 characters long."""
         return hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
 
     def _gather(self, message: Message) -> list[Message]:

@@ -44,10 +44,10 @@ PLANNED = 256  # how many batches are examined, before the first, for their need
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A batch; `indices` and `mask` have the same shape in all batches of a run.
+    """A batch: a schedule, and the example that each of its rows holds.
 
-    Where each process has a stream of its own, `indices`, `mask` and `count` are about
-    the rows of its own shards alone.
+    `indices` and `mask` have the same shape in all batches of a run. Where each process
+    has a stream of its own, they and `count` are about the rows of its own shards.
 
     Attributes:
       schedule: for `model.apply`, whose results have `size` rows.
@@ -145,7 +145,7 @@ def _read_chunks(
 
 
 def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
-    """Return the least capacity that holds each batch, given by its places [n]."""
+    """Return the least capacity that holds each batch, given by places in `corpus`."""
     if (shards := settings.shards) is None:
         return corpus.capacities_of(batches, settings.batch_size)
     rows = settings.batch_size // shards.count
@@ -181,7 +181,7 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
 
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
-    """Yield the places [n] in each batch; of one epoch only if none is shuffled."""
+    """Yield the places [n] of each batch's examples; of one epoch unless shuffled."""
     for sampler in epoch_samplers(settings, corpus.nodes):
         for batch in range(len(sampler)):
             yield sampler[batch]
@@ -259,7 +259,7 @@ def _build_batch(
 
 
 def _locate(error: InputError, place: int) -> InputError:
-    """Return a copy of an error with `place`, in the source, as its example."""
+    """Return a copy of an error with `place`, an index in the source, as `example`."""
     result = error.renumbered(place)
     message = str(result).removeprefix(f'example {place}')
     result.args = (f'example {place} of the source{message}',)

@@ -129,7 +129,7 @@ class Corpus(Displayed):
         return schedule if shards is None else on_device(schedule)
 
     def select(self, places: Array) -> Selection:
-        """Return a selection of the examples at places [n], with their demands."""
+        """Return a selection of the examples at places [n], ready to be scheduled."""
         if not isinstance(self.graph, Parts):
             return self._all_examples.pick(places)
         # Examples that lie in several files are copied into one graph for each batch.
@@ -239,7 +239,9 @@ class Corpus(Displayed):
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """Return the profiles of the `chosen` examples [n]; () if unused by loops."""
+        """Return the rows of each level of `chosen` examples [n], per component.
+
+        () if loops do not depend on them."""
         if not self.scheduler.budget.has_profiles:
             return ()
         return profiles(self.program, [self.select(chosen)])
@@ -444,7 +446,7 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Raise ValueError if there are differences in structure, `unlike`."""
+    """Raise ValueError if `unlike` lists any differences between expressions."""
     if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
@@ -454,7 +456,13 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 
 
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """Return a corpus whose demands fit its program: unchanged, or computed anew."""
+    """Return a corpus with the demands of its program, computed anew if needed.
+
+    Demands are the rows, levels and sums that each example needs.
+
+    Args:
+      numbers: what `numbers_of` returned for the program of the present demands.
+    """
     program, graph = corpus.program, corpus.graph
     # Those it has may be for another program, with loops where this one has none, or
     # with other numbers of values: `numbers`.
@@ -467,7 +475,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 
 
 def join_corpora(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """Return one corpus of all parts, with `source` and `skipped` numbered through."""
+    """Return one corpus of all parts; places in `source` go on from part to part."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))
     return Corpus(

@@ -190,7 +190,7 @@ def _in(place: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of the functions of a source, without comments on its lists."""
+    """Yield the lines of the functions in a program's source, without comments."""
     _, _, functions = text.partition('\ndef ')
     for line in functions.split('\n'):
         if line.strip():
@@ -198,7 +198,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _binding(name: str, value: object, place: str, code: bool) -> Line:
-    """Return the line for a name in the source: its value as text and hash.
+    """Return a line of a fingerprint: `name = value`, a hash of the value, place.
 
     Args:
       code: whether the code of functions counts for the hash.
@@ -207,7 +207,7 @@ def _binding(name: str, value: object, place: str, code: bool) -> Line:
 
 
 def _plain(text: str) -> Line:
-    """Return a line of a text without its shapes, with neither hash nor place."""
+    """Return a line of a fingerprint: text without its shapes, no hash, no place."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 

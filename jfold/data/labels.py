@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays of bytes [size] by their names in a file, one per metric.
+    """Return the labels of each metric as JSON, bytes [size], by name in a file.
 
     Args:
       labels: [rows] object by name of the metric, as `labels_of` returns them.

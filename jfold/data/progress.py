@@ -36,7 +36,7 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """Show a line that counts seconds, from `BAR_DELAY` on, by a thread.
+    """Start a thread that shows a line counting seconds, after `BAR_DELAY`.
 
     Returns:
       A function that ends the line and leaves nothing of it.

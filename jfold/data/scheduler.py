@@ -42,7 +42,7 @@ from jfold.tracing.record import trace
 
 @dataclass(frozen=True, eq=False)
 class Scheduler:
-    """A converter of selections of examples to schedules, with a budget.
+    """A converter of selections of examples to schedules, of capacities in a budget.
 
     Attributes:
       program: the program that the examples were traced for.
@@ -161,7 +161,7 @@ class Scheduler:
         return replace(need, profiles=profiles(program, parts))
 
     def _headroom(self, selection: Selection, examples: int) -> Headroom:
-        """Return the extra room that another batch of `examples` may need by chance.
+        """Return the extra room that a batch of as many examples may need by chance.
 
         Empty if there are too few examples in the selection to estimate it from.
         """

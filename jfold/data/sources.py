@@ -62,7 +62,7 @@ class Source:
         return None if self.corpus is None else self.corpus.nodes
 
     def items(self, places: Array) -> list[Any]:
-        """Return the items at `places` [n]; raise ValueError if the length has changed.
+        """Return items at `places` [n]; raise ValueError if the source grew or shrank.
 
         Not for a stream.
         """
