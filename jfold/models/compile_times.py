@@ -30,7 +30,7 @@ BY_ITSELF = 'execute'  # the function that JAX compiles for `apply` outside `jax
 
 @dataclass(frozen=True, eq=False)
 class _Application:
-    """An application of a model: its time, and weak references to its spec."""
+    """A call of a model's `apply`: its time, and weak references to its spec."""
 
     when: float
     budget: weakref.ref[Budget]
@@ -45,10 +45,10 @@ class _Application:
 
 
 class _Thread(threading.local):
-    """The applications of models in one thread, and its compilations by JAX.
+    """The calls of models' `apply` in one thread, and its compilations by JAX.
 
     Attributes:
-      applied: the last 64 applications of models.
+      applied: the last 64 calls of models' `apply`.
       programs: by function name, the names of programs applied in its last trace.
       seconds: by function name, how long trace and compilation have taken so far.
       end_line: ends the line that tells what is being compiled.
@@ -65,7 +65,7 @@ _thread = _Thread()
 
 
 def note(budget: Budget, spec: Spec) -> None:
-    """Note that a model is applied now, by itself or in a function under trace."""
+    """Record a call of a model's `apply`, made now, perhaps in a traced function."""
     now = time.time()  # the clock of JAX's events
     _thread.applied.append(_Application(now, weakref.ref(budget), weakref.ref(spec)))
 
@@ -113,7 +113,9 @@ def _name(options: dict[str, str | int]) -> str:
 
 
 def _applying(name: str) -> tuple[str, str] | None:
-    """Return the name and the programs, as 'program 2', of a function with a model."""
+    """Return name and programs of a function that calls `apply`, `None` for others.
+
+    The programs are text, such as 'program 1, program 2'."""
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
         name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]

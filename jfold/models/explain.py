@@ -138,7 +138,11 @@ def _memory(schedule: Schedule) -> list[str]:
 
 
 def _training(spec: Spec, values: int, edges: int) -> list[str]:
-    """Return lines on memory in training; [] if an operation has no gradient."""
+    """Return lines about memory in training; [] if an operation has no gradient.
+
+    Args:
+      values, edges: the bytes of the buffers of values and of edges.
+    """
     try:
         residuals = residual_bytes(spec)
     except Exception:  # a function of the user's without a gradient may raise anything

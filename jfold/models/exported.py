@@ -30,7 +30,10 @@ class ExportedKey:
 
     @property
     def spec(self) -> ExportedKey:
-        """The key itself: tree structures from a file are compared, and never run."""
+        """This key itself, which stands for the spec.
+
+        Tree structures from a file are compared, and never run.
+        """
         return self
 
     @property

@@ -96,7 +96,7 @@ def adopted(
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return parameters without those of layers that were added later.
+    """Return the parameters that a program had before layers were added to it.
 
     Args:
       layers, newest: the layers of the program, and of the one that it has become.

@@ -382,7 +382,7 @@ def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
-    """Return the error for a file of another version; `what` says the difference."""
+    """Return an UnknownFormatError to raise; `what` says how the version differs."""
     then, now = (_versions_text(x) for x in (saved['versions'], _versions()))
     return UnknownFormatError(
         f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
