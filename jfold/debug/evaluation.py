@@ -58,9 +58,9 @@ def evaluate(
 
 
 def _called(layers: Sequence[Layer], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without those of layers that this example does not call.
+    """Return the parameters of `layers`, which are those that one example calls.
 
-    Where layers have one name, all are kept, since their numbers may differ.
+    Of layers named `x`, `x_1`, ..., all are kept, since their numbers may differ.
     """
     stems = {_stem(layer.name) for layer in layers}
     return {name: x for name, x in params.items() if _stem(name) in stems}

@@ -147,7 +147,7 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
 
 
 class Search:
-    """A search for faults in the values of a graph, and then in their gradients.
+    """A search for NaN or infinity in values of a graph, then in their gradients.
 
     There are no tiles, buffers and spare rows here: a value has the number that it has
     in the `Selection` of all examples, where the values of a type are neighbours.
@@ -196,12 +196,12 @@ class Search:
         self.bad_gradient: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
-        """Return the value numbers [rows] of a table's output, or of its constants."""
+        """Return the numbers [rows] of an output of an operation, or of constants."""
         begin = self.selection.numbers.begin(table, output)
         return ranges(begin, self.selection.counts[table])
 
     def _constants(self) -> Arrays:
-        """Return per type an array [values, *shape], filled in where constants are."""
+        """Return arrays for the values of each type, with constants filled in."""
         first, ends = self.selection.numbers.first, self.selection.numbers.ends
         values = []
         for t, type_ in enumerate(self.program.types):
@@ -229,7 +229,7 @@ class Search:
         return read
 
     def first(self, loss: Callable[[Any], Any]) -> NonFinite | None:
-        """Return the first fault in values, else in gradients; `None` without any."""
+        """Return the first NaN or infinity in values, else in gradients, or `None`."""
         if (fault := self._bad_constant()) is not None:
             return fault
         # An index outside of an array is kept back until no value is at fault: where it
@@ -245,7 +245,7 @@ class Search:
         return outside or self._in_gradients(loss)
 
     def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
-        """Return the first fault on the way to a non-finite gradient, or `None`."""
+        """Return where the first non-finite gradient of parameters began, or `None`."""
         schedule, results = self.batch()
         value, grads = loss_of(
             lambda results: loss(returned(self.program, schedule, results)), results
@@ -279,9 +279,9 @@ class Search:
     # ---- values
 
     def _forward(self, o: int, rows: Array) -> tuple[NonFinite | None, bool]:
-        """Run nodes `rows`, and fill in `values`.
+        """Run nodes `rows` of operation number `o`, and store their values.
 
-        Return the fault of an output; and whether an index is outside of an array.
+        Return a report of a bad output; and whether an index is outside of an array.
         """
         runner, inputs = self.runners[o], self._inputs(o, rows)
         outputs, text = runner.forward(len(rows), inputs)
@@ -304,7 +304,7 @@ class Search:
         return None, text is not None
 
     def _outside(self, o: int, rows: Array) -> NonFinite | None:
-        """Return the fault of the first row that takes an index outside an array."""
+        """Report the first of nodes `rows` with an index outside an array, if any."""
         # JAX reports such an index, but not its row, so rows run one by one.
         for node in rows.tolist():
             _, text = self.runners[o].forward(1, self._inputs(o, np.array([node])))
@@ -315,12 +315,12 @@ class Search:
         return None
 
     def _inputs(self, o: int, rows: Array) -> Arrays:
-        """Return the inputs of nodes `rows`, each [rows, *shape]."""
+        """Return the inputs of nodes `rows` of operation `o`, each [rows, *shape]."""
         pairs = zip(self.program.operations[o].inputs, self.inputs[o], strict=True)
         return [self.values[t][x[rows] - self.begin[t]] for t, x in pairs]
 
     def _is_trained(self, o: int, rows: Array) -> Array:
-        """Return a mask [rows] bool of the nodes `rows` that depend on parameters."""
+        """Return a mask [rows]: which nodes of operation `o` depend on parameters."""
         result = np.full(len(rows), has_gradient(self.program.operations[o]))
         for numbers in self.inputs[o]:
             result |= self.trained[numbers[rows]]
@@ -329,7 +329,7 @@ class Search:
     # ---- gradients
 
     def batch(self) -> tuple[Schedule, list[list[jax.Array]]]:
-        """Return a schedule, and per result its tensors, each [rows, *shape]."""
+        """Return a schedule of all examples, and lists of tensors [rows, *shape]."""
         # `returned` takes masks and the examples of rows from a schedule, so one is
         # built, though nothing runs by it. Spare rows are zero.
         need = capacity(self.program, demands(self.selection), len(self.selection))
@@ -342,7 +342,7 @@ class Search:
         return schedule, results
 
     def _begin_reverse(self, grads: list[MaybeZeros]) -> None:
-        """Begin `cotangents` with the gradients of a loss by the results."""
+        """Set `cotangents` to the gradients of the loss by results, else zeros."""
         self.cotangents = [np.zeros_like(x) for x in self.values]
         for r, result in enumerate(self.program.results):
             uses = zip(result.tensors, self.results[r], grads[r], strict=True)
@@ -358,7 +358,9 @@ class Search:
                     self.bad_gradient = NonFinite(f'expected {what}', example)
 
     def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
-        """Reverse nodes `rows`; add to `cotangents` and `totals`.
+        """Run nodes `rows` of operation number `o` backwards, adding up gradients.
+
+        Those of inputs go to `cotangents`, those of parameters to `totals`.
 
         Args:
           live: the indices of the outputs that have cotangents.
@@ -379,7 +381,10 @@ class Search:
             self.totals[name] = list(map(np.add, total, of_params))
 
     def _add_gradients(self, o: int, rows: Array, of_inputs: list[Any]) -> None:
-        """Add gradients of trained inputs, each [rows, *shape], to `cotangents`."""
+        """Add gradients by inputs of nodes `rows` of operation `o` to `cotangents`.
+
+        Inputs that depend on no parameters are left out.
+        """
         operation = self.program.operations[o]
         for a, (t, grad) in enumerate(zip(operation.inputs, of_inputs, strict=True)):
             if grad is None:
@@ -402,7 +407,7 @@ class Search:
         inputs: Arrays,
         cotangents: Arrays,
     ) -> NonFinite | None:
-        """Return the fault of the first row whose gradient of a parameter is bad."""
+        """Report the first of `rows` with a non-finite gradient of a parameter."""
         layer = self.program.operations[o].layer
         # Gradients of parameters are sums over rows, so rows are run alone to find the
         # one at fault; `None` is returned where finite rows overflow together.
@@ -415,7 +420,7 @@ class Search:
         return None
 
     def _bad_total(self) -> NonFinite | None:
-        """Return the fault of the first parameter whose gradient in total is bad."""
+        """Report the first parameter with a non-finite gradient in sum over nodes."""
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
             if (what := _bad_gradient(layers[name], total)) is not None:
@@ -437,7 +442,7 @@ class Search:
         )
 
     def _located(self, kind: str, number: int, row: int, message: str) -> NonFinite:
-        """Return a fault with its example, path and block.
+        """Return a report of a non-finite value, with its example, path and block.
 
         Args:
           kind: CONSTANTS or NODES.
@@ -461,7 +466,7 @@ def _add_at(array: Array, places: Array, rows: Array) -> None:
 
 
 def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
-    """Return a text for the first bad one of the gradients of float parameters."""
+    """Return text about the first non-finite gradient of a layer, or `None`."""
     pairs = jax.tree_util.tree_leaves_with_path(layer.params)
     paths = [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
     for path, grad in zip(paths, grads, strict=True):
@@ -471,7 +476,7 @@ def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """Return the index of the first bad row of `x` where `chosen` [rows], or `None`."""
+    """Return the first index in mask `chosen` of a non-finite row of `x`, or `None`."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
 

@@ -52,7 +52,7 @@ class Runner:
     def reverse(
         self, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
     ) -> tuple[list[Array | None], Arrays]:
-        """Return gradients of inputs, and of float parameters.
+        """Return the gradients by inputs and by float parameters, from `cotangents`.
 
         Args:
           live: the indices of the outputs that have cotangents, one or more.
