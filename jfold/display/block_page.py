@@ -26,7 +26,7 @@ def block_page(block: b.Block) -> str:
 
 
 def block_trees(block: b.Block, known: Types | None = None) -> m.Markup:
-    """Return the tree of a block, and those of its declarations, each in a fold.
+    """Return collapsible trees of a block and of the declarations inside it.
 
     With `known` types, as of a model, folds are closed, and nothing is inferred.
     """

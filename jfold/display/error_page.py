@@ -62,7 +62,7 @@ def _tree(example: Any, path: str) -> m.Markup:
 def _branch(
     step: str, value: Any, depth: int, note: str = '', marked: bool = False
 ) -> m.Markup:
-    """Return a value as a fold of its parts; without parts, as one line."""
+    """Return a value as a collapsible tree of its parts, if any, or a line."""
     title = m.joined([_title(step, value, marked), m.span('muted', note)])
     children = _children(value) if depth > 0 else []
     if not children:
@@ -81,7 +81,7 @@ def _title(step: str, value: Any, marked: bool = False) -> m.Markup:
 
 
 def _inside(value: Any) -> Iterator[Child]:
-    """Yield the steps into a value: items, keys or attributes."""
+    """Yield pairs of a path step, such as '[0]' or '.name', and the child there."""
     if isinstance(value, Mapping):
         yield from ((f'[{short(key)}]', value[key]) for key in value)
     elif isinstance(value, tuple) and hasattr(value, '_fields'):
@@ -96,7 +96,7 @@ def _inside(value: Any) -> Iterator[Child]:
 
 
 def _children(value: Any) -> list[Child]:
-    """Return the first children of a value, up to an error of the data's code."""
+    """Return the first children of a value, up to an error of its own code."""
     children: list[Child] = []
     try:
         children.extend(itertools.islice(_inside(value), CHILDREN))
@@ -113,7 +113,7 @@ def _size(value: Any) -> int:
 
 
 def _step(value: Any, path: str, end: int) -> Child | None:
-    """Return the step of a path at `end` with the child there, or `None`."""
+    """Return the step that begins at `path[end]`, and the child there, or `None`."""
     try:
         if isinstance(value, Mapping):
             for key in itertools.islice(value, KEYS):

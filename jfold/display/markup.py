@@ -78,7 +78,7 @@ svg.jfold .jf-back { fill: none; stroke: var(--jf-accent); stroke-dasharray: 4 3
 
 
 def _variables(shade: int) -> str:
-    """Return a rule that defines all colours; `shade` is 1 for light, 2 for dark."""
+    """Return a CSS rule with all colours; `shade` is 1 for light, 2 for dark."""
     lines = []
     for name, *colours in map(str.split, _COLOURS.strip().splitlines()):
         value = colours[shade - 1]

@@ -117,7 +117,7 @@ def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float
 
 
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
-    """Return the middle of each box: above what it reads, where there is room."""
+    """Return the middle x of each box: above what it reads, where there is room."""
     below = [[i for i in box.reads if boxes[i].rank < box.rank] for box in boxes]
     order: dict[int, None] = {}
     waiting = sorted(range(len(boxes)), key=lambda k: boxes[k].rank)

@@ -49,7 +49,7 @@ def _facts(program: Operations, *others: str) -> list[str]:
 
 
 def _folds(program: Operations, opened: bool = False) -> m.Markup:
-    """Return the operations and the source of a program, each in a fold."""
+    """Return the operations and the source of a program in collapsible sections."""
     recurrent, reads, rows = are_recurrent(program), direct_reads(program), []
     for o, operation in enumerate(program.operations[:SHOWN]):
         cells = [m.span('muted', o), m.span('title', cut(operation.layer.name))]
@@ -84,7 +84,7 @@ def _source_fold(source: str) -> m.Markup:
 
 
 def _tokens(lines: list[str]) -> Iterator[str]:
-    """Yield the pieces of source: texts, and tokens in the style of their kind."""
+    """Yield Python source in pieces: plain texts, and tokens styled by kind."""
     source, end = ''.join(lines), 0
     begins = [*itertools.accumulate(map(len, lines), initial=0)]
     try:

@@ -126,7 +126,7 @@ def _unit(spec: Spec) -> str:
 
 
 def _label(part: Schedule, node: Node) -> str:
-    """Return the name of a node's layer; of data, the number or the type."""
+    """Return the text of a node: its layer's name; for data, number or type."""
     o, row = node
     if o >= 0:
         return cut(part.spec.program.operations[o].layer.name, 24)

@@ -112,7 +112,7 @@ def _columns(values: Any) -> tuple[list[str], list[Any]]:
 
 
 def _items(x: Any, begin: int, count: int) -> str:
-    """Return the text of the first of `count` rows of a column."""
+    """Return the text of the first of `count` rows of a column, from `begin`."""
     places = slice(begin, begin + min(count, ITEMS))
     if isinstance(x, Ragged):
         lengths = on_host(x.lengths)
