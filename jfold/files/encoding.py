@@ -118,12 +118,15 @@ _BY_TAG: dict[str, Codec] = {
 
 
 def tags() -> list[str]:
-    """Return the sorted tags that have a codec; they depend on the version of jfold."""
+    """Return the sorted names of all kinds of values that can be encoded.
+
+    They depend on the version of jfold.
+    """
     return sorted(_BY_TAG)
 
 
 def _tag(value: Any) -> str | None:
-    """Return the tag of a value that has a codec, else `None`."""
+    """Return the name of the kind of a value, such as 'dtype'; `None` if unknown."""
     type_: Any = portable.class_of(value)
     if type_ in _CLASSES:
         return str(type_.__name__)
@@ -144,7 +147,7 @@ def _is_scalar(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_atom(value: object) -> bool:
-    """Return whether JSON restores a value exactly, and its type, not a base class."""
+    """Return whether JSON restores both a value and its exact type."""
     type_ = type(value)
     if type_ is int:
         return abs(value) < LARGEST  # type: ignore[arg-type]
@@ -180,7 +183,7 @@ class Encoder:
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
     def encode(self, value: object, where: str = '') -> Json:
-        """Add the records of a value; return its code, an atom or `[n]`.
+        """Add the records of a value; return an atom itself, else the number `[n]`.
 
         A value that cannot be written is added to `refused`; no error is raised.
 
@@ -209,9 +212,10 @@ class Encoder:
         return code
 
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
-        """Return the tag of a value, `None` if it stands for itself, and its parts.
+        """Return the kind of a value, as text, and the parts that make it.
 
-        Without a name, an unknown value is added to `refused`.
+        `None` means that it stands for itself. An unknown value that no name imports
+        is added to `refused`.
         """
         if tag := _tag(value):
             return tag, _BY_TAG[tag].parts(value)
@@ -231,7 +235,7 @@ class Encoder:
 
 
 def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -> Any:
-    """Return the value of a code, the inverse of `Encoder.encode`.
+    """Return the value that `Encoder.encode` turned into `code`, records and arrays.
 
     Args:
       records, arrays: those of the encoder.
@@ -261,7 +265,7 @@ def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -
 
 
 def _make(tag: str, parts: Sequence[Any]) -> object:
-    """Return the value of a record; raise TypeError if parts have other classes."""
+    """Return a value of the kind `tag`, made of its parts, after checks of these."""
     if tag not in _BY_TAG:
         raise ValueError(f'expected a tag that is known, got {tag!r}')
     kind = _BY_TAG[tag]

@@ -38,7 +38,7 @@ def name_of(value: object) -> Name | None:
 
 
 def _names(value: object) -> Iterator[Name]:
-    """Yield pairs (module, name) that may import a value; the caller tries them."""
+    """Yield pairs (module, name) under which a value may be importable, or not."""
     name = getattr(value, '__qualname__', None) or getattr(value, '__name__', None)
     if not isinstance(name, str):
         return
@@ -88,7 +88,7 @@ def named(module: str, name: str) -> Any:
 
 
 def description(value: object) -> str:
-    """Return a phrase for messages that describes a value without an import name."""
+    """Return text for errors: what a value is that cannot be imported by name."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
     if isinstance(value, MethodType | BuiltinMethodType):
         return f'the method `{name}` of an object'

@@ -102,7 +102,7 @@ def _plain(name: str, value: object) -> Array:
 
 
 def can_hold(dtype: object) -> bool:
-    """Return whether a file can hold arrays of a dtype; no dtype of JAX alone."""
+    """Return whether a file can hold arrays of a dtype: those of bools and numbers."""
     if not isinstance(dtype, np.dtype):
         return False
     if dtype.name in EXTENDED:
