@@ -156,7 +156,7 @@ def _names(path: tuple[Any, ...]) -> list[str]:
 
 
 def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
-    """Return pairs of a path's names and a leaf as nested `nnx.Dict`s by these names.
+    """Return leaves in nested `nnx.Dict`s, given each with the names of its path.
 
     A leaf with an empty path is returned itself.
     """

@@ -220,12 +220,12 @@ class _Encoder:
 
 
 def _numbered(values: Iterable[Any]) -> dict[Any, int]:
-    """Return the numbers of different values; to Python 1 and `True` are one."""
+    """Return different values with their numbers 0, 1, ...; 1 and `True` are one."""
     return {value: k for k, value in enumerate(dict.fromkeys(values))}
 
 
 def _field(cls: object, name: str) -> Block:
-    """Return a block that reads a field of a dataclass, named in errors."""
+    """Return a block that reads field `name` of a dataclass."""
     if hasattr(cls, '__getitem__'):  # `x[name]` may be something else than `x.name`
         return InputTransform(operator.attrgetter(name))
     return GetItem(name)
@@ -243,7 +243,7 @@ def _at(path: str) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the name of the parameters of a field."""
+    """Return the name of a field's parameters: '.a[].b' -> 'a_item_b'."""
     return path.lstrip('.').replace('[]', '_item').replace('.', '_') or 'record'
 
 
@@ -274,7 +274,10 @@ def _as_vector(type_: type, value: Any) -> list[float]:
 
 
 def _bucket(count: int, text: object) -> int:
-    """Return a checksum of a text, equal in all processes, which `hash` is not."""
+    """Return the row, below `count`, of a text in a table: a checksum.
+
+    It is equal in all processes, which `hash` is not.
+    """
     if not isinstance(text, str):
         raise TypeError('it is no text')
     return zlib.crc32(text.encode()) % count

@@ -57,7 +57,7 @@ class OfVectors(Cell):
 
 
 def dropped(rate: float, candidate: Array) -> Array:
-    """Apply dropout to a candidate [features] in training.
+    """Apply dropout to the candidate [features] of a recurrent cell, in training.
 
     Raises:
       TypeError, ValueError: `rate` is no probability below 1.

@@ -65,7 +65,9 @@ def Tree(
 
 
 class TreeLSTMLeaf(nn.Module):
-    """The state of a leaf with a vector [n]: equations 2 to 8 without children.
+    """The tree-LSTM state of a leaf, from its vector [n] (Tai et al. 2015).
+
+    These are equations 2 to 8, without children.
 
     Attributes:
       features: the length of the state's vectors.
@@ -82,7 +84,7 @@ class TreeLSTMLeaf(nn.Module):
 
 
 class TreeLSTMCell(nn.Module):
-    """The N-ary tree-LSTM: equations 9 to 14.
+    """The N-ary tree-LSTM (Tai et al. 2015, equations 9 to 14).
 
     Takes the states of the children, from left to right, or an input, a vector [n], and
     then these states. Each position has its own weights, so all nodes have the same
@@ -125,13 +127,16 @@ class TreeLSTMCell(nn.Module):
 
 
 def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
-    """Return the state from gates, candidate and kept memory: equations 7 and 8."""
+    """Return a tree-LSTM state (c, h) from gates, candidate and kept memory.
+
+    These are equations 7 and 8 of Tai et al. 2015.
+    """
     c = jax.nn.sigmoid(i) * new + kept
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
 class _Forget(nn.Module):
-    """The part of a child's memory that a node keeps: equation 4 times `c`."""
+    """The part of a child's memory that a node keeps: its forget gate times `c`."""
 
     features: int
     forget_bias: float
@@ -144,7 +149,7 @@ class _Forget(nn.Module):
 
 
 class _Join(nn.Module):
-    """The state of a node from its input and children: equations 3, 5 to 8."""
+    """The tree-LSTM state of a node from its input and the sums over its children."""
 
     features: int
     recurrent_dropout: float
@@ -160,10 +165,10 @@ class _Join(nn.Module):
 def ChildSumTreeLSTM(
     features: int, forget_bias: float = 1.0, recurrent_dropout: float = 0.0
 ) -> Block:
-    """The child-sum tree-LSTM, for any number of unordered children: equations 2 to 8.
+    """The child-sum tree-LSTM (Tai et al. 2015), for any number of unordered children.
 
-    Takes a pair of a vector [n] and the sequence of the children's states, gives a
-    state.
+    These are equations 2 to 8. Takes a pair of a vector [n] and the sequence of the
+    children's states, gives a state.
 
     Args:
       features: the length of the state's vectors.
@@ -207,7 +212,7 @@ class _Reset(nn.Module):
 
 
 class _Update(nn.Module):
-    """The state of a node: a mean of its children's sum and a candidate."""
+    """The tree-GRU state of a node: a mean of its children's sum and a candidate."""
 
     features: int
 
