@@ -81,7 +81,9 @@ class Block(Memoized, Displayed):
     @property
     @api_boundary
     def output_type(self) -> Type | None:
-        """The type of the result for any input, else for Python objects, else `None`.
+        """The type of the result; `None` if this block alone does not tell it.
+
+        If it depends on the type of the input, it is that for Python objects.
 
         Raises:
           TypeError: types clash inside this block.
@@ -228,7 +230,7 @@ def convert_to_block(value: Convertible) -> Block:
 
 
 def _instead_of(value: object) -> str:
-    """Return a hint what to write instead of a value that is no short-hand."""
+    """Return a hint for errors: what to write instead of `value`, which is no block."""
     if isinstance(value, type):
         of_python, name = value.__module__ == 'builtins', value.__name__
         return f'write `InputTransform({name})`' if of_python else 'call it'
@@ -425,7 +427,7 @@ class AllOf(Block):
 
 
 def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
-    """Return the (key, block) pairs of a spec; without keys they are indices.
+    """Return the (key, block) pairs of a spec; keys left out are indices.
 
     Raise TypeError, which names the block `name`, if `spec` is no dict, list or tuple.
     """

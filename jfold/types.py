@@ -60,9 +60,10 @@ class Type:
         return terminals
 
     def flatten(self, value: object) -> list[Any]:
-        """Return the values at the terminals, of each item of a sequence in turn.
+        """Return the innermost values inside `value`, left to right, in a flat list.
 
-        Terminals are as in `terminal_types`. A broadcast gives the values of one item.
+        They have the types `terminal_types`, for each item of a sequence in turn. A
+        broadcast gives the values of one item.
 
         >>> TupleType('int32', SequenceType([])).flatten((1, [2.0, 3.0]))
         [1, 2.0, 3.0]
@@ -86,7 +87,7 @@ class Type:
         return values
 
     def unflatten(self, values: Iterable[Any], like: object = None) -> Any:
-        """Return a value with `values` at its terminals: the inverse of `flatten`.
+        """Return a value of this type from its innermost `values`, inverting `flatten`.
 
         Args:
           like: a value of this type, whose sequences have the lengths wanted; may be
@@ -229,11 +230,11 @@ class Product(Nested):
 
     @property
     def size(self) -> int | None:
-        """The number of scalars in all items together; `None` if that of one is."""
+        """The number of scalars in all items; `None` with objects or sequences."""
         return _total(self, lambda type_: type_.size, {})
 
     def place(self, key: object) -> int | None:
-        """Return the index from 0 of the item `value[key]`, or `None` without one."""
+        """Return the index from 0 of the item `value[key]`; `None` if there is none."""
         return self.form.place(key, len(self))
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -420,7 +421,11 @@ def count_leaves(type_: Type) -> int:
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> int | None:
-    """Return the sum of `count` over the leaves; `None` if one count is `None`."""
+    """Return the sum of `count` over the leaves; `None` if one count is `None`.
+
+    Args:
+      totals: a memo of sums, by the `id` of a type.
+    """
     if not isinstance(type_, Product):
         return count(type_)
     # Types share parts: n nested types, each a pair of the next, have 2^n leaves. So
