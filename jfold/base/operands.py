@@ -285,7 +285,7 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
 
 
 def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return the type query that bytecode asks of `name`, as `x is None`, or ''.
+    """Return the type check of parameter `name` in bytecode, as `x is None`, or ''.
 
     Args:
       before: the instruction before the parameter is loaded.
