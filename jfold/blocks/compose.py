@@ -56,9 +56,9 @@ Numbers: TypeAlias = Any
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Wire(Operand):
-    """A value not computed yet: the result of a block applied to a source.
+    """A value not computed yet: the result of a block applied to other wires.
 
-    The wire of the input has neither: its block is `None`.
+    The wire of the input has no source, and its block is `None`.
     """
 
     scope: Scope

@@ -297,7 +297,7 @@ class Padded(Block):
 
 @block
 class Pick(Block):
-    """The items of a sequence at positions in the data.
+    """The items of a sequence at positions that the data give.
 
     Its input is a pair of the sequence and the positions, a list or an array of ints;
     negative positions count from the end. So the edges of a graph can be arrays of
