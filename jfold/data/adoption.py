@@ -223,7 +223,7 @@ def adopt_schedule(
 
 
 def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
-    """Return a schedule with `spec` in place of its own; `None` if the two differ.
+    """Return a schedule with the equal spec `spec`, or `None` if its own differs.
 
     They may not differ in anything: capacity, options, structure, shapes, constants,
     layout of the arrays.

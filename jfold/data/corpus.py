@@ -110,7 +110,7 @@ class Corpus(Displayed):
         size: int | None = None,
         sharding: Sharding | None = None,
     ) -> Schedule:
-        """Return the schedule of some examples, to the bit as from `Model.schedule`.
+        """Return the schedule of some examples, bit for bit that of `Model.schedule`.
 
         Args:
           indices: [n] int, places in the corpus; one may occur several times.
@@ -337,7 +337,7 @@ class Corpus(Displayed):
 
 
 def _int_array(indices: Indices) -> Array:
-    """Return indices as an array of integers [n]; raise TypeError if they are none."""
+    """Return indices as an array of integers [n]; raise TypeError for anything else."""
     expect('indices', indices, not has_masked([indices]), 'an array of ints', MASKED)
     try:
         array = np.asarray(indices)
@@ -446,7 +446,11 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Raise ValueError if `unlike` lists any differences between expressions."""
+    """Raise ValueError if `unlike` lists any differences between expressions.
+
+    Args:
+      where: the begin of the message.
+    """
     if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
@@ -456,9 +460,9 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 
 
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """Return a corpus with the demands of its program, computed anew if needed.
+    """Return a corpus whose counts of rows and levels per example fit its program.
 
-    Demands are the rows, levels and sums that each example needs.
+    These, its demands, are computed anew if need be.
 
     Args:
       numbers: what `numbers_of` returned for the program of the present demands.

@@ -48,7 +48,7 @@ def start_line(what: str) -> Callable[[], object]:
 
 
 def _show_line(what: str, done: threading.Event) -> None:
-    """Show the seconds since now behind `what`, until `done` is set."""
+    """Show text `what` and the seconds that have passed, until `done` is set."""
     begin = time.monotonic()
     if done.wait(BAR_DELAY):
         return

@@ -78,7 +78,7 @@ def progress_of(settings: Settings, state: object) -> Progress:
 
 
 def _count(name: str, value: Array) -> int:
-    """Return a count in a state; raise ValueError unless an int of 0 or more."""
+    """Return a count in a state, checked to be an int of 0 or more."""
     if value.dtype.kind not in 'iu' or value < 0:
         raise ValueError(
             f'expected `{name}` of a state as an int of 0 or more, got {value} '

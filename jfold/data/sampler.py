@@ -110,7 +110,7 @@ def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
 
 
 def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
-    """Return where batches begin, and the end of the last [batches + 1] int64.
+    """Return the index where each batch begins, and the end [batches + 1] int64.
 
     A batch takes the next examples, up to `batch_size`, whose `nodes` [examples] add up
     to `max_nodes` at most.
@@ -126,7 +126,7 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
 
 
 def epoch_samplers(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
-    """Yield the sampler of each epoch; only that of the first if nothing is shuffled.
+    """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled.
 
     Endless epochs yield none if they are shuffled.
     """
@@ -204,7 +204,7 @@ def _check_stream(settings: Settings) -> None:
 
 
 def _check_processes(settings: Settings, nodes: Array | None) -> None:
-    """Raise ValueError for a sequence, or for `skip_errors`, with several processes."""
+    """Raise ValueError if several processes share a sequence or skip errors."""
     if nodes is None and settings.examples is not None:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
@@ -219,7 +219,7 @@ def _check_processes(settings: Settings, nodes: Array | None) -> None:
 
 
 def _check_limit(limit: int, nodes: Array | None) -> None:
-    """Raise ValueError if operations are not known, or one example exceeds `limit`."""
+    """Raise ValueError if `nodes` is `None`, or exceeds `limit` for one example."""
     if nodes is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '

@@ -42,7 +42,7 @@ from jfold.tracing.record import trace
 
 @dataclass(frozen=True, eq=False)
 class Scheduler:
-    """A converter of selections of examples to schedules, of capacities in a budget.
+    """A maker of schedules from selections of examples, in a budget of capacities.
 
     Attributes:
       program: the program that the examples were traced for.
@@ -206,5 +206,5 @@ def _encoded(program: Program) -> tuple[Any, ...]:
 
 
 def _decoded(records: tuple[Any, ...]) -> Program:
-    """Return the program in records of `_encoded`, its layers not callable."""
+    """Return a program from the records of `_encoded`; its layers cannot be called."""
     return lower_typed(*decode(*records))

@@ -58,7 +58,7 @@ class Source:
 
     @property
     def nodes(self) -> Array | None:
-        """The operations of each example [examples] int64; `None` without a corpus."""
+        """The counts of operations of examples [examples]; `None` without a corpus."""
         return None if self.corpus is None else self.corpus.nodes
 
     def items(self, places: Array) -> list[Any]:
