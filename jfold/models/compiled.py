@@ -66,7 +66,7 @@ class CompiledStep:
         return compiled(*args, **options)
 
     def _adopt(self, *tree: Any) -> Any:
-        """Return the arguments; schedules of an equal model get this model's specs."""
+        """Return the arguments, schedules of equal models with this model's specs."""
         # An NNX module is a leaf: the step may change the object, so none is made anew.
         leaves, structure = jax.tree.flatten(
             tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
@@ -74,7 +74,7 @@ class CompiledStep:
         specs = iter(self.specs)
 
         def adopted(x: Any) -> Any:
-            """Return a leaf; a schedule of an equal model gets the next spec."""
+            """Return a leaf, a schedule of an equal model with the next spec."""
             if not _is_schedule(x) or (spec := next(specs, None)) is None:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x

@@ -37,7 +37,7 @@ def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
 
 
 def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
-    """Return the lines of a table of this process's shards, and of their balance."""
+    """Return text lines: a table of this process's shards, and their balance."""
     nodes = [int(part.counts.sum()) for part in parts]
     rows = [
         (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')
@@ -111,7 +111,7 @@ def _levels(schedule: Schedule) -> list[str]:
 
 
 def _headings(operations: Sequence[Operation]) -> list[str]:
-    """Return the layer of each operation, with its number of inputs if ambiguous."""
+    """Return each operation's layer name; if several have it, as 'name/<inputs>'."""
     uses = Counter(operation.layer.name for operation in operations)
     return [
         f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name

@@ -30,7 +30,7 @@ class ExportedKey:
 
     @property
     def spec(self) -> ExportedKey:
-        """This key itself, which stands for the spec.
+        """This key itself, in place of a spec.
 
         Tree structures from a file are compared, and never run.
         """

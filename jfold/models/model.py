@@ -492,5 +492,5 @@ def compile(
 
 @memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
-    """Return the model of a block, compiled once, which copies of a module share."""
+    """Return the model of a block, the same one for all copies of a module."""
     return compile(block, max_programs)

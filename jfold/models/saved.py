@@ -183,7 +183,7 @@ def _specs(
 
 
 def _sort_key(spec: Spec) -> tuple[int, ...]:
-    """Return a sort key by which a capacity that holds another comes after it."""
+    """Return a sort key by which a capacity comes after all that fit into it."""
     capacity = spec.capacity
     steps = sum(count for profile in capacity.profiles for count, _ in profile)
     return capacity.examples, sum(capacity.rows), sum(capacity.numbers), steps
@@ -222,7 +222,7 @@ def _refusal(refused: Iterable[tuple[str, str]]) -> str:
 
 
 def _leaves(params: object) -> list[Array]:
-    """Return the arrays of parameters, in the order of their plain containers.
+    """Return the arrays of parameters, in the order that `plain_leaves` has.
 
     The program has the containers, in its layers.
 
