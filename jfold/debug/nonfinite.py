@@ -196,7 +196,7 @@ class Search:
         self.bad_gradient: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
-        """Return the numbers [rows] of an output of an operation, or of constants."""
+        """Return the numbers [rows] of values: an operation's output, or constants."""
         begin = self.selection.numbers.begin(table, output)
         return ranges(begin, self.selection.counts[table])
 
@@ -342,7 +342,7 @@ class Search:
         return schedule, results
 
     def _begin_reverse(self, grads: list[MaybeZeros]) -> None:
-        """Set `cotangents` to the gradients of the loss by results, else zeros."""
+        """Set `cotangents` to a loss's gradients by results, and zeros elsewhere."""
         self.cotangents = [np.zeros_like(x) for x in self.values]
         for r, result in enumerate(self.program.results):
             uses = zip(result.tensors, self.results[r], grads[r], strict=True)

@@ -116,7 +116,7 @@ class Runner:
 
 
 def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
-    """Yield (operation, nodes [n]) in topological order.
+    """Yield (number of an operation, its nodes [n] of a level) in topological order.
 
     The nodes, indices of rows of the operation's table, are of one level: they do not
     read each other.
@@ -180,7 +180,7 @@ def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
 
 
 def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> Array:
-    """Return a mask [rows] bool of rows with an `is_bad` number in an array."""
+    """Return a mask [rows] of the rows where `is_bad` holds for any number."""
     result = np.zeros(rows, bool)
     for x in arrays:
         if is_inexact(x):
