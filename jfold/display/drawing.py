@@ -48,7 +48,7 @@ _PAGES: dict[type, Callable[[Any], str]] = {
 
 
 def page_of(thing: object) -> str:
-    """Return the HTML of an object; raise any error of a broken one."""
+    """Return the HTML of an object; raise any error on the way."""
     (make,) = (make for cls, make in _PAGES.items() if isinstance(thing, cls))
     return make(thing)
 

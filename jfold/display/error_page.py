@@ -132,7 +132,7 @@ def _step(value: Any, path: str, end: int) -> Child | None:
 
 
 def error_traceback(error: InputError) -> list[str]:
-    """Return an error's traceback lines; IPython shows the error as HTML once."""
+    """Return an error's traceback lines; in IPython also show its HTML, once."""
     ipython: Any = sys.modules.get('IPython')
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None:

@@ -14,7 +14,7 @@ BENDS = 0, 50, -50, 100, -100, 150, -150, 220, 0  # of edges, in pixels
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a picture in ranks.
+    """A box of a picture in which boxes stand in ranks, one above another.
 
     Attributes:
       label, note: the text in it, and a small one below; '' for no note.
@@ -84,7 +84,7 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
 def _edge(
     boxes: Sequence[Box], xs: Sequence[float], ys: Sequence[float], i: int, k: int
 ) -> Markup:
-    """Return the curve from box i up to box k, or, in a recurrence, back."""
+    """Return the curve from box `i` up, or in a recurrence down, to box `k`."""
     (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:
         form = f'M{x + boxes[k].half:.1f} {b + 10}c16 -16 16 28 0 12'

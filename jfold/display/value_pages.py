@@ -98,7 +98,7 @@ def metrics_page(metrics: MetricValues) -> str:
 
 
 def _columns(values: Any) -> tuple[list[str], list[Any]]:
-    """Return the headings and the values of the columns of a table."""
+    """Return headings and arrays of the parts of `values`, one column for each."""
     leaves: list[tuple[Any, Any]] = [((), values)]
     if not isinstance(values, Ragged):
         is_part = functools.partial(operator.is_not, values)
