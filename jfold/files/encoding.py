@@ -161,7 +161,7 @@ def _is_atom(value: object) -> bool:
 
 @dataclass(eq=False)
 class Encoder:
-    """A writer of values as records and arrays.
+    """A writer of any values as JSON records and arrays.
 
     Attributes:
       by_name: whether functions and classes are written by the names that import them,
@@ -265,7 +265,7 @@ def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -
 
 
 def _make(tag: str, parts: Sequence[Any]) -> object:
-    """Return a value of the kind `tag`, made of its parts, after checks of these."""
+    """Return a value of the kind `tag`, made of `parts`, whose classes are checked."""
     if tag not in _BY_TAG:
         raise ValueError(f'expected a tag that is known, got {tag!r}')
     kind = _BY_TAG[tag]

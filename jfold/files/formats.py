@@ -28,13 +28,13 @@ class UnknownFormatError(ValueError):
 
 
 def check_path(path: object) -> None:
-    """Raise TypeError if `path` is no path; `open` takes an int as an open file."""
+    """Raise TypeError if `path` is no path, such as an int, which `open` would take."""
     expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
 
 
 @contextlib.contextmanager
 def note_missing(expected: str) -> Iterator[None]:
-    """Add the note 'expected ...' to a FileNotFoundError that the body raises."""
+    """Add the note 'expected ...' to a FileNotFoundError raised in this context."""
     try:
         yield
     except FileNotFoundError as error:
@@ -44,7 +44,7 @@ def note_missing(expected: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn errors of the body, which reads the content of a file, into DamagedError.
+    """Turn errors in this context, which reads a file's content, into DamagedError.
 
     The checksums of the content were right, but another program may have written it.
 
@@ -105,7 +105,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise an OSError of the body again with the name `path`, not a temporary one."""
+    """Name `path`, not a temporary file, in an OSError raised in this context."""
     try:
         yield
     except OSError as error:
