@@ -274,7 +274,7 @@ def _as_vector(type_: type, value: Any) -> list[float]:
 
 
 def _bucket(count: int, text: object) -> int:
-    """Return the row, below `count`, of a text in a table: a checksum.
+    """Return the row of a text in a table of `count` rows, by its checksum.
 
     It is equal in all processes, which `hash` is not.
     """
