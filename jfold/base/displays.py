@@ -12,6 +12,6 @@ class Displayed:
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        """Return the display as HTML; `None` where plain text has to do."""
+        """Return the display as HTML, or `None` to show plain text."""
         html: str | None = late('html_of')(self)
         return html

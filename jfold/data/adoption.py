@@ -128,7 +128,7 @@ def _renumbered(
 
 
 def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Return the new numbers [n] of values of one type, given the old ones.
+    """Translate numbers [n] of values of one type from the old program to the new.
 
     Args:
       values: [n] numbers in the old program.

@@ -88,7 +88,7 @@ class Tracing:
         )
 
     def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Yield groups of the examples that fit: graph, demands, places [n] int64.
+        """Yield groups of examples that fit: a graph, what each needs, indices [n].
 
         If one of a group does not fit, the others are traced again in two halves, so
         that many such examples cost little more than a few. All groups are in order.
@@ -113,6 +113,6 @@ class Tracing:
                 waiting += [half for half in halves if len(half)]
 
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Return the graph and demands of examples, and their places `source` [n]."""
+        """Return the graph of examples, what each needs, and their indices `source`."""
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source

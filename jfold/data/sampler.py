@@ -64,7 +64,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class BatchSampler:
-    """The batches of one epoch: `sampler[k]` has the places of batch `k` [n] int64."""
+    """The batches of an epoch: `sampler[k]` is batch `k`, as example indices [n]."""
 
     order: Array  # [examples] int64, the places of all examples in the source
     cuts: Array  # [batches + 1] int64, where in `order` batches begin and end
@@ -98,7 +98,7 @@ def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSa
 
 
 def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
-    """Return the places of all examples in the order of an epoch [examples] int64.
+    """Return the indices of all examples in the order of an epoch [examples] int64.
 
     Random bits are sorted: NumPy promises never to change these, unlike permutations.
     """

@@ -60,7 +60,7 @@ def make_digest(program: Program) -> str:
 
 
 def digest_of(expression: dict[str, Any]) -> str:
-    """Return the SHA-256 of a fingerprint in hex, without places in the expression."""
+    """Return the SHA-256, in hex, of a fingerprint without the paths of its blocks."""
     sections = {
         name: [line[:2] for line in x] if isinstance(x, list) else x
         for name, x in expression.items()
