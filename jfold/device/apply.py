@@ -79,7 +79,9 @@ def apply_all(
     constants: tuple[Array, ...],
     in_loops: InLoops,
 ) -> Arrays:
-    """Return the tensors of all results, list of arrays, each [rows, *shape].
+    """Run a whole program; return the tensors of all results, each [rows, *shape].
+
+    Operations outside of loops run here, as plain JAX; `in_loops` runs the others.
 
     Args:
       weights: by operation, list of arrays, each [*shape].
@@ -112,7 +114,11 @@ def _apply_component(state: State, c: int, weights: ByOperation) -> None:
 
 
 def _entering(state: State, number: int) -> Array:
-    """Return the rows [rows, *shape] of output `number`, which loops read."""
+    """Return all rows [rows, *shape] of an output that operations in loops read.
+
+    Args:
+      number: number of the output, counted through the outputs of all operations.
+    """
     execution = state.execution
     o, k = output_places(execution.program)[number]
     t, rows = execution.operations[o].outputs[k], execution.layout.region[o]
@@ -137,7 +143,7 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
     """Return a tensor unchanged; its reverse raises if a function has no gradient.
 
-    Checked are the operations that tensor `number` depends on.
+    Checked are the operations that tensor `number` of the results depends on.
     """
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
@@ -180,7 +186,14 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return the `Extent` of a table (operation or result): its rows and real rows."""
+    """Return the numbers of rows, and of real rows, of an operation or a result.
+
+    Real rows are those that are not padding.
+
+    Args:
+      table: number of an operation, or of a result, counted behind all operations.
+      reads: what each input, or each tensor of the result, reads.
+    """
     layout, count = state.execution.layout, _count(state, table, reads)
     rows = [*layout.region, *layout.results][table]
     anything = _allows_any_finite(state, table, reads)
@@ -188,10 +201,14 @@ def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
 
 
 def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
-    """Return the number [] of real rows of a table, an operation or a result.
+    """Return the number [] of rows of an operation or result that are not padding.
 
     Values read in place and their readers share one scalar, since XLA would compile
     equal code again for each.
+
+    Args:
+      table: number of an operation, or of a result, counted behind all operations.
+      reads: what each input, or each tensor of the result, reads.
     """
     batch, first = state.batch, len(state.execution.operations)
     parts = in_place_parts(reads)
@@ -209,6 +226,10 @@ def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
 
     It must be defined everywhere, and outputs that it reads in place must have such
     spare rows themselves. False for results, and where no mask would be saved.
+
+    Args:
+      table: number of an operation, or of a result, counted behind all operations.
+      reads: what each of its inputs reads.
     """
     execution = state.execution
     if table >= len(execution.operations):
@@ -222,7 +243,7 @@ def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
 
 
 def _apply_sums(state: State, c: int, component: Component) -> None:
-    """Compute all sums of a component as one array of rows; add it to `state`."""
+    """Compute all segment sums of component `c` as one array; add it to `state`."""
     execution, operations = state.execution, component.operations
     sections, numbers = state.batch.sections, first_results(execution.program)
     (t,) = execution.operations[operations[0]].outputs
@@ -240,7 +261,7 @@ def _apply_sums(state: State, c: int, component: Component) -> None:
 
 
 def _results(state: State) -> Iterator[Array]:
-    """Yield the tensors of all results, each [rows, *shape], in order."""
+    """Yield each tensor of each result of the program, [rows, *shape], in order."""
     first = len(state.execution.operations)
     for table in range(first, first + len(state.execution.program.results)):
         reads = reads_of(state.execution, table)
@@ -264,7 +285,7 @@ def kept_bytes(execution: Execution, in_loops: InLoops) -> int:
     def pull(
         weights: ByOperation, indices: Array, constants: tuple[Array, ...]
     ) -> object:
-        """Return the reverse as `jax.vjp` does, a pytree of its residuals."""
+        """Return the function that `jax.vjp` returns, a pytree of residuals."""
         floats = {o: list(filter(is_inexact, x)) for o, x in weights.items()}
 
         def run(floats: ByOperation) -> Arrays:

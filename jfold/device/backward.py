@@ -88,9 +88,10 @@ def backward(
     saved: Saved,
     cotangents: MaybeZeros,
 ) -> tuple[dict[int, list[Array | None]], dict[int, Array | None]]:
-    """Return the gradients of weights, and of outputs computed before the loops.
+    """Return gradients of weights, and cotangents of outputs computed before loops.
 
-    Two dicts: by operation, and by number of the output; `None` if known to be zero.
+    The first dict has a list by operation, the second an array by number of the output;
+    `None` stands for zeros.
 
     Args:
       pullbacks: by operation, the reverse of those through which cotangents flow.
@@ -173,9 +174,10 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Return how many writes a level makes to edge buffers that it also reads.
+    """Count the writes of one level to buffers of cotangents that it also reads.
 
-    One tile of each of the operations, all of one component, is counted.
+    These are edge buffers, in which each use of a value leaves its cotangent. One tile
+    of each of the operations, all of one component, is counted.
     """
     execution = reads.execution
     running = [o for o in operations if reads.pullbacks[o].to_inputs]
@@ -190,9 +192,9 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """Run the reverse of a tile; rows that an earlier tile reversed give equal results.
+    """Run the reverse of a tile; return buffers with the cotangents of its inputs.
 
-    Such rows, of this level or past its end, read the same edges and residuals as
+    Rows that an earlier tile reversed, of this level or past its end, read the same as
     before, so the same numbers are written to the same places.
 
     Args:
@@ -213,7 +215,7 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
-    """Sum the cotangents of a level's values that have many uses; return the state."""
+    """Add up the cotangents of all uses of each much-used value; return the state."""
     edges, residuals = state.carry
     edges = sum_uses(reads.execution, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))
@@ -223,10 +225,11 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 
 
 def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Rows:
-    """Return the operands of the reverse of a tile or chunk.
+    """Gather the operands of the reverse of a tile: inputs, residuals and cotangents.
 
-    Spare (padding) rows of a chunk repeat the first row, with a cotangent of zero: on
-    zeros an operation may give NaN, and zero times NaN is NaN.
+    The tile may be a chunk, successive rows of any levels. Spare (padding) rows of a
+    chunk repeat the first row, with a cotangent of zero: on zeros an operation may give
+    NaN, and zero times NaN is NaN.
     """
     o, rows = tile.operation, tile.rows
     pullback, weights = reads.pullbacks[o], reads.weights[o]
@@ -250,9 +253,9 @@ def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Row
 
 
 def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
-    """Yield the cotangent [rows, *shape] of each live output, summed over its uses.
+    """Yield the cotangents [rows, *shape] of a tile's outputs, summed over their uses.
 
-    An output is live if it has a cotangent.
+    Outputs that no cotangent reaches are left out.
     """
     o = tile.operation
     outputs = reads.execution.operations[o].outputs
@@ -262,10 +265,11 @@ def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
 
 
 def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -> Array:
-    """Return the cotangents [rows, *shape] of successive values, summed over uses.
+    """Return the cotangents [rows, *shape] of `rows` values, each summed over its uses.
 
     Args:
-      first: the row of the first value in the buffer of type `t`.
+      edges: by type, the buffer with the cotangents of all uses of values.
+      first: row of the first value in the value buffer of type `t`.
     """
     # Constants have no cotangents, so the section has no entries for them. A value with
     # fewer uses than others reads the row of zeros in place of the rest.
@@ -283,7 +287,7 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Buffers:
-    """Write the cotangents of a tile's inputs to edge buffers; return the buffers.
+    """Write the cotangents of a tile's inputs into the buffers `edges`; return these.
 
     Each goes to its edge row, the place where one use of a value leaves its cotangent.
 
@@ -338,11 +342,11 @@ def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, S
 def _write_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
 ) -> Residuals:
-    """Store values of a tile for the gradients of weights; return all residuals.
+    """Write the stashes of a tile into buffers; return all residuals and stashes.
 
-    A stash (such a value, of `crossing`, each [rows, ...]) may take the place of
-    products. It lies one widest tile further on, where products have been read already,
-    since tiles run from the last rows to the first:
+    A stash is a value of `crossing`, each [rows, ...], that gradients of weights read.
+    It may take the place of products. Then it lies one widest tile further on, where
+    products have been read already, since tiles run from the last rows to the first:
 
         products   p0 p1 p2 p3 p4 p5 __ __      a tile of two rows, p4 and p5, is
         then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
@@ -368,7 +372,7 @@ def _write_stashes(
 def _read_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, real: Array
 ) -> Iterator[Array]:
-    """Yield the values that the loops stored for a chunk, each [rows, ...].
+    """Yield the stashes [rows, ...] that the loops stored for the rows of a tile.
 
     Rows that are not `real` [rows] are zero, or repeat the first where zero may give
     NaN.
@@ -390,16 +394,17 @@ def _read_stashes(
 
 
 def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
-    """Compute weight gradients over all rows of an operation; return state, gradients.
+    """Compute the gradients of the weights of operation `o`, over all of its rows.
 
-    Gradients come from stashes, or from both halves of the reverse, run here: then
-    nothing is stored in between, and results that nobody uses are dead code to XLA.
+    Return the new state, and the gradients, each [*shape]. They come from stashes, or
+    from both halves of the reverse, run here: then nothing is stored in between, and
+    results that nobody uses are dead code to XLA.
     """
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
     def chunk(tile: Tile, edges: Buffers) -> tuple[Buffers, Arrays]:
-        """Run a chunk; return edge buffers, and gradients of weights, each [*shape]."""
+        """Run the reverse of some rows; return `edges`, and gradients of weights."""
         rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
             crossing = list(_read_stashes(reads, tile, residuals, rows.real))
@@ -426,7 +431,7 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
-    """Return zeros like the trained weights of an operation, each [*shape]."""
+    """Return zeros like each trained weight [*shape] of operation `o`."""
     # Integers come last among weights, and have no gradient.
     trained = reads.weights[o].arrays[: reads.execution.kernels[o].trained_count]
     return [cast_varying(jnp.zeros_like(x), reads.execution.varying) for x in trained]
@@ -435,7 +440,7 @@ def _no_grads(reads: Reads, o: int) -> Arrays:
 def _gradients(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
-    """Return the gradient of each weight of an operation, `None` for zeros.
+    """Return the gradient of each weight of operation `o`, `None` for zeros.
 
     A weight that no output with a cotangent reads has a gradient of zero, whatever the
     values.
@@ -456,7 +461,7 @@ def _gradients(
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
-    """Return edge buffers with the cotangents of results, and empty stash buffers."""
+    """Return new buffers: for cotangents, with those of results, and for stashes."""
     execution, extra = reads.execution, xla.extra_rows(even=False)
     edges: Buffers = {}
     for t in sorted(_types(reads)):

@@ -30,38 +30,41 @@ class Batch:
 
     @property
     def sections(self) -> Sections:
-        """The sections of the index array: place and shape of each."""
+        """The place and the shape of each section of the index array `indices`."""
         return self.layout.sections
 
     def levels(self, component: int) -> Array:
-        """Return the number of levels of a component, [] int32.
+        """Return the number of levels of a component in this batch, [] int32.
 
         It is the number of steps of its loops where the capacity fixes that.
         """
         return self._number(self.sections.header.depths, component)
 
     def nodes(self, operation: int) -> Array:
-        """Return the number of real rows of an operation, [] int32."""
+        """Return the number of rows of an operation that are not padding, [] int32."""
         return self._number(self.sections.header.counts, operation)
 
     def rows(self, result: int) -> Array:
-        """Return the number of real rows of a result, [] int32."""
+        """Return the number of rows of a result that are not padding, [] int32."""
         return self._number(self.sections.header.rows, result)
 
     @property
     def empty(self) -> Array:
-        """The number n, [] int32: up to 1/n of a wide tile may be empty."""
+        """The number n [] int32: up to 1/n of a wide tile may be padding."""
         return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
-        """Return first row and end of an operation's rows on a level, [] int32 each."""
+        """Return begin and end [] int32 of an operation's range of rows on a level."""
         component = self.layout.component[operation]
         columns = self.layout.tables[component][1]
         first = level * columns + self.layout.column[operation]
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return first sum and number of tiles of a round of sums, [] int32 each.
+        """Return the first sum and the number of tiles of a round, [] int32 each.
+
+        Cotangents of values with many uses are added up a few at a time, round after
+        round; a tile is some sums that are computed together.
 
         Args:
           type_: number of the type of the summed cotangents.
@@ -74,7 +77,7 @@ class Batch:
         return list(self.read(section, place, numbers))
 
     def read(self, section: Section, first: Number, size: int) -> Array:
-        """Return numbers `first` to `first + size - 1` of a section, [size] int32."""
+        """Return `size` numbers of a section, from the `first`-th on, [size] int32."""
         begin = section.start + first
         if isinstance(begin, int):
             return lax.slice(self.indices, (begin,), (begin + size,))
@@ -83,5 +86,5 @@ class Batch:
         )
 
     def _number(self, section: Section, place: int) -> Array:
-        """Return number `place` of a section, [] int32."""
+        """Return the `place`-th number of a section, counted from 0, [] int32."""
         return lax.squeeze(self.read(section, place, 1), (0,))

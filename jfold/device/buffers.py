@@ -47,12 +47,16 @@ class Residuals:
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
-    """Return the values of a type [size, *shape]: its buffer, else its constants."""
+    """Return all values of type `t` [size, *shape], from its buffer or constants."""
     return values[t] if t in values else jnp.asarray(batch.constants[t])
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Return zeros like `spec`, with spare rows so that XLA merges no two buffers."""
+    """Return zeros like `spec`, with some rows more, so that XLA merges no two buffers.
+
+    Args:
+      extra: yields the number of further rows of each buffer, see `xla.extra_rows`.
+    """
     rows, *shape = spec.shape
     return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
@@ -84,7 +88,7 @@ def take(buffer: Array, rows: Array) -> Array:
 def scattered(
     combine: Callable[..., Array], buffer: Array, rows: Array, at: Array
 ) -> Array:
-    """Scatter rows [count, ...] into a buffer [size, ...], combined with its rows.
+    """Combine rows [count, ...] with those of a buffer [size, ...] at row indices `at`.
 
     Args:
       combine: `lax.scatter_add`, `lax.scatter_max` or `lax.scatter_min`.
@@ -126,6 +130,6 @@ def sum_arrays(rows: Arrays) -> Array:
 
 
 def repeated(x: Array, real: Array) -> Array:
-    """Replace the rows of `x` [count, ...] where `real` [count] is false by row 0."""
+    """Return `x` [count, ...] with row 0 in each row where `real` [count] is false."""
     real = real.reshape(real.shape + (1,) * (x.ndim - 1))
     return jnp.where(real, x, x[:1])

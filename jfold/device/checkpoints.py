@@ -26,11 +26,11 @@ NAMES = 'checkpoint', 'remat', 'remat2'  # of the primitive, by versions of JAX
 def hoist_from_checkpoints(
     closed: core.ClosedJaxpr, of_rows: Sequence[bool]
 ) -> core.ClosedJaxpr:
-    """Return a jaxpr, with equations that depend on no rows moved out of checkpoints.
+    """Move equations that read parameters alone out of the checkpoints of a jaxpr.
 
     Args:
       closed: the jaxpr; returned as it is if it has no `jax.checkpoint`.
-      of_rows: by argument, whether it depends on rows.
+      of_rows: by argument, whether it depends on rows (nodes), as parameters do not.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     if not any(e.primitive.name in NAMES for e in jaxpr.eqns):
@@ -47,11 +47,11 @@ def hoist_from_checkpoints(
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """Run a checkpoint, with equations that depend on no rows moved out of it.
+    """Run a `jax.checkpoint`, after those of its equations that read parameters alone.
 
     Args:
       operands: list of arrays, each [*shape].
-      of_rows: by operand, whether it depends on rows.
+      of_rows: by operand, whether it depends on rows (nodes), as parameters do not.
 
     Returns:
       The results, each [*shape].

@@ -36,7 +36,11 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
-    """Return whether an equation is surely finite on finite operands."""
+    """Return whether an equation has surely finite results for finite operands.
+
+    Args:
+      own_rules: see `is_defined`.
+    """
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
@@ -70,7 +74,7 @@ def _is_finite(constant: object) -> bool:
 
 
 def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
-    """Return the jaxpr of the `jvp` of an equation in its float operands.
+    """Return the jaxpr of an equation's `jax.jvp` with respect to its float operands.
 
     It maps operands and tangents of the float operands to results and their tangents.
     """

@@ -59,7 +59,7 @@ class CustomDerivatives:
     check: Callable[[MaybeZeros], None] = lambda tangents: None
 
     def __call__(self, arguments: Arrays) -> Arrays:
-        """Return the outputs, each [*shape], of arguments, each [*shape]."""
+        """Return the outputs, each [*shape], for arguments, each [*shape]."""
 
         def derived(arguments: Arrays, tangents: MaybeZeros) -> Derived:
             self.check(tangents)
@@ -70,7 +70,7 @@ class CustomDerivatives:
         return result
 
     def _save(self, arguments: Arrays) -> tuple[Arrays, Any]:
-        """Run `save`, differentiably: return outputs and residuals.
+        """Run `self.save` as a differentiable function; return outputs and residuals.
 
         Only forward mode differentiates residuals; reverse mode goes through arguments.
         """
@@ -87,7 +87,7 @@ class CustomDerivatives:
     def _reverse(
         self, outputs: int, arguments: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
-        """Return the reverse of `run` or `save`, and its operands beside cotangents.
+        """Return the reverse, and the operands that it takes beside cotangents.
 
         Args:
           outputs: number of the outputs.
@@ -110,7 +110,7 @@ class CustomDerivatives:
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Return the cotangents of the arguments, by a second derivative."""
+            """Return the cotangents of the arguments, from those of the derivative."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 
@@ -119,7 +119,7 @@ class CustomDerivatives:
     def _pull(
         self, arguments: Arrays, saved: ArrayTree, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Run `pull`, differentiably: return the cotangents of the arguments."""
+        """Run `self.pull` as a differentiable function; return its cotangents."""
         known, structure = jax.tree.flatten((arguments, cotangents, saved))
 
         def pull(known: Arrays) -> MaybeZeros:
@@ -151,7 +151,7 @@ class CustomDerivatives:
     def _second(
         self, arguments: Arrays, along: MaybeZeros, cotangents: MaybeZeros
     ) -> tuple[MaybeZeros, MaybeZeros]:
-        """Return derivatives of the outputs and of `pull` along argument tangents.
+        """Return the derivatives, along argument tangents, of outputs and gradients.
 
         Args:
           along: by argument, the tangent that derivatives are taken along, or `None`.
@@ -192,7 +192,7 @@ Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 def differentiable(
     function: Callable[[Arrays], Any], derived: Callable[[Arrays, MaybeZeros], Derived]
 ) -> Callable[[Arrays], Any]:
-    """Return `function` with a derivative of its own, which serves both modes.
+    """Give a function a derivative of its own, for both forward and reverse mode.
 
     Args:
       derived: maps arguments and their tangents to results, reverse and operands of the

@@ -77,7 +77,10 @@ class Execution:
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The execution of the loops alone; its tensors are what is read from loops."""
+        """The part of this execution that runs in loops.
+
+        Its tensors are those that the rest reads from loops.
+        """
         applied = self.program.applied
         if not applied:
             return self
@@ -108,16 +111,17 @@ class Execution:
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """Return the row offset of a stash that is written to a residual's buffer.
+        """Return by how many rows stashes of operation `o` are shifted in a buffer.
 
-        It is the width of the widest tile where tiles overlap, and zero elsewhere.
+        A stash may be written to the buffer of a residual that has been read. The shift
+        is the width of the widest tile where tiles overlap, and zero elsewhere.
         """
         # Operations without recurrence defer nothing, so they stash nothing.
         recurrent = self.components[self.layout.component[o]].recurrent
         return max(self.layout.widths[o]) if recurrent else 0
 
     def apart(self, tree: T) -> T:
-        """Return a pytree of arrays, behind an optimization barrier if reproducible."""
+        """Return arrays unchanged, behind an XLA barrier if `reproducible`."""
         leaves, structure = jax.tree.flatten(tree)
         if not (self.spec.reproducible and leaves):
             return tree
@@ -125,7 +129,7 @@ class Execution:
         return result
 
     def is_trained(self, o: int) -> bool:
-        """Return whether an operation's weights get gradients, if its outputs do."""
+        """Return whether weights of operation `o` get gradients if its outputs do."""
         if o not in self.kernels or not self.kernels[o].trained_count:
             return False
         # A value that a function closes over, traced outside, is also a weight.
@@ -135,7 +139,7 @@ class Execution:
 
     @functools.cached_property
     def forward_alone(self) -> dict[int, Policy]:
-        """The policies, by operation, that store nothing for the reverse.
+        """The policies of a pass without reverse: by operation, to store no residuals.
 
         They hoist products out of loops where these fit in `hoisting.ROOM`; always if
         sums are reproducible or the number of steps is fixed.
@@ -150,9 +154,10 @@ class Execution:
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
-        """The policy of what each operation stores, if all results have a cotangent.
+        """The policies, by operation: what the forward pass stores for the reverse.
 
-        A function without a gradient stores nothing: taking its gradient raises later.
+        All results are taken to have a cotangent. A function without a gradient stores
+        nothing: taking its gradient raises later.
         """
         if self.spec.residuals == RECOMPUTE_ALL:
             return self.forward_alone
@@ -160,9 +165,12 @@ class Execution:
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Activity | None) -> Policy:
-        """Return a policy that stores products, or one that recomputes them.
+        """Return what operation `o` stores for the reverse: its products, or nothing.
 
-        It recomputes if `flow` is `None`, or if the function has no gradient.
+        It stores nothing if the function has no gradient.
+
+        Args:
+          flow: the inputs and outputs that cotangents reach; `None` to store nothing.
         """
         try:
             reverse = None if flow is None else self._reverse(o, flow)
@@ -175,7 +183,7 @@ class Execution:
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """Return, by operation, the inputs and outputs that cotangents reach.
+        """Return the inputs and outputs that cotangents reach, by operation.
 
         Operations without any are left out.
 
@@ -199,12 +207,12 @@ class Execution:
 
     @functools.cached_property
     def _ran(self) -> frozenset[int]:
-        """The operations that there is capacity for."""
+        """The numbers of the operations that the capacity has rows for."""
         return frozenset(o for part in self.components for o in part.operations)
 
     @functools.cached_property
     def trainable(self) -> ProducerSet:
-        """The results of operations that depend on trained weights, as a bit set."""
+        """The outputs of operations that depend on trained weights, as a bit set."""
         if self.program_execution is not None:
             return self.program_execution.trainable
         inputs, outputs = sources(self.program).inputs, outputs_of(self.program)
@@ -216,7 +224,9 @@ class Execution:
         return result
 
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:
-        """Return the inputs and outputs of an operation with cotangents, or `None`.
+        """Return the inputs and outputs of operation `o` that cotangents reach.
+
+        It is `None` if they reach no output, or if no input and no weight needs one.
 
         Args:
           live: all results of operations that have a cotangent, as a bit set.
@@ -243,7 +253,7 @@ class Execution:
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """Return the `Pullback` of each operation that cotangents reach, by its number.
+        """Return the reverse of each operation that cotangents reach, by its number.
 
         Args:
           used: which of the returned tensors have a cotangent.
@@ -286,16 +296,17 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Return whether cotangents of `reverse.early_inputs` are written to edge rows.
+        """Return whether the reverse writes cotangents of inputs into buffers.
 
-        Sums write none, since all inputs have the cotangent of the output.
+        They are those of `reverse.early_inputs`. Sums write none, since all inputs have
+        the cotangent of the output.
         """
         is_sum = self.reverse.kernel.operation.is_sum
         return bool(self.reverse.early_inputs) and not is_sum
 
     @property
     def runs_at_once(self) -> bool:
-        """Return whether weights and inputs are reversed together, in chunks."""
+        """Return whether weights and inputs are reversed together, in large chunks."""
         return self.to_weights and not self.is_recurrent
 
     @property

@@ -44,7 +44,7 @@ Tree = TypeVar('Tree')
 
 
 def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """Compute a product, with the summed axes of its left operand moved last."""
+    """Compute a `dot_general`, with the summed axes of its left operand moved last."""
     left, right = operands
     (summed, others), (batch, batch_right) = equation.params['dimension_numbers']
     free = [i for i in range(left.ndim) if i not in summed and i not in batch]
@@ -60,7 +60,7 @@ def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
 
 
 def reduce_sum(equation: core.JaxprEqn, operands: Arrays) -> Array:
-    """Compute a sum over some axes, on a CPU as a product with ones.
+    """Compute a `reduce_sum`, on a CPU as a matrix product with ones.
 
     Sums of integers, of no axes or of empty arrays run as they are.
     """
@@ -77,7 +77,7 @@ def reduce_sum(equation: core.JaxprEqn, operands: Arrays) -> Array:
 
 
 def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
-    """Return the sum of an array over some axes, by a product with ones."""
+    """Return the sum of an array over some axes, by a matrix product with ones."""
     free = [i for i in range(x.ndim) if i not in axes]
     shape = [x.shape[i] for i in free]
     count = math.prod(x.shape[i] for i in axes)
@@ -136,7 +136,7 @@ def add_sorted(table: Array, places: Array, rows: Array) -> Array:
 
 
 def _joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Combine two neighbours in a segmented sum, for `lax.associative_scan`.
+    """Combine two neighbouring elements of a segmented sum, for `lax.associative_scan`.
 
     An element is a flag [rows], whether a run of equal indices begins in it, and the
     sum [rows, *shape] of its last run.
@@ -147,7 +147,7 @@ def _joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, 
 
 
 def _adds_rows(equation: core.JaxprEqn) -> bool:
-    """Return whether an equation adds whole rows to rows of a table."""
+    """Return whether a `scatter-add` adds whole rows to rows of a table."""
     params, (table, places, rows) = equation.params, map(jaxprs.spec, equation.invars)
     numbers = params['dimension_numbers']
     return (
@@ -162,7 +162,7 @@ def _adds_rows(equation: core.JaxprEqn) -> bool:
 
 
 def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
-    """Return row indices [rows], clipped, or `count` for rows that a scatter drops.
+    """Return row indices [rows], with `count` for rows that a scatter shall drop.
 
     Args:
       mode: clips indices into the table, or drops those outside.
