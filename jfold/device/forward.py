@@ -48,10 +48,10 @@ def forward(
     batch: Batch,
     entering: Mapping[int, Array],
 ) -> Carry:
-    """Return the buffers of all values, and the residuals that the reverse pass reads.
+    """Run the forward pass; return the buffers of all values, and the residuals.
 
     Args:
-      policies: by operation, which decide what is stored.
+      policies: by operation, the choice of what is stored for the reverse.
       arrays: by operation, its weights, each [*shape].
       entering: by number of an output, its rows [rows, *shape], computed before.
     """
@@ -131,7 +131,11 @@ def gather_inputs(
 
 
 def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
-    """Return row indices [rows] into the value buffer, for one input of a tile."""
+    """Return the row indices [rows] of the values that one input of a tile reads.
+
+    Args:
+      place: number of the input.
+    """
     section = batch.sections.inputs[tile.operation][place]
     index = batch.read(section, tile.first, tile.rows)
     if tile.count is None:
@@ -147,7 +151,7 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Buffers:
-    """Return value buffers with a tile's outputs, written after its inputs are read.
+    """Write the outputs of a tile to the buffers `values`; return the new buffers.
 
     Args:
       gathered: numbers of the inputs that were read.
@@ -181,9 +185,10 @@ def _hoist(
     state: Chained[Carry],
     new: dict[int, Array],
 ) -> tuple[Chained[Carry], dict[int, Array]]:
-    """Compute the loop-invariant products of an operation, in chunks.
+    """Compute the matrix products of an operation that do not depend on its loop.
 
-    They are products of inputs from outside of its recurrence.
+    They are products of inputs from outside of its recurrence, computed before the loop
+    for many rows at once.
 
     Args:
       new: by number of the product, a buffer [rows, ...] for it; maybe none.
@@ -220,7 +225,14 @@ def _new_values(
     entering: Mapping[int, Array],
     extra: Iterator[int],
 ) -> Buffers:
-    """Return value buffers by type: constants, outputs of earlier components, zeros."""
+    """Return value buffers, by type, with constants and outputs computed before.
+
+    All other rows are zeros.
+
+    Args:
+      entering: by number of an output, its rows [rows, *shape], computed before.
+      extra: yields the number of further rows of each buffer, see `xla.extra_rows`.
+    """
     program, inside = execution.program, in_buffers(execution.program)
     values = {}
     for t in sorted({t for o in inside for t in program.operations[o].outputs}):
@@ -252,7 +264,7 @@ def _new_saved(
 def _new_hoisted(
     execution: Execution, policy: Policy, o: int, extra: Iterator[int]
 ) -> dict[int, Array]:
-    """Return buffers of zeros for hoisted products, by number of the product."""
+    """Return zeros for products computed before the loop, by number of the product."""
     rows = {k: policy.kernel.product_row(k) for k in policy.hoisted}
     return {
         k: new_buffer(_buffer(execution, o, row), extra, execution.varying)
@@ -261,7 +273,7 @@ def _new_hoisted(
 
 
 def _buffer(execution: Execution, o: int, row: Spec) -> Spec:
-    """Return the spec of a buffer of residuals, each like `row`, of an operation."""
+    """Return the spec of a buffer for residuals of operation `o`, each like `row`."""
     return buffer_spec(execution.layout.region[o] + execution.shift(o), row)
 
 

@@ -42,7 +42,10 @@ ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a 
 
 @memoized
 def external_products(kernel: Kernel) -> tuple[int, ...]:
-    """Return the numbers of products that depend on external inputs alone."""
+    """Return the numbers of matrix products that need no result of the recurrence.
+
+    They depend on weights and on inputs from outside of it alone.
+    """
     closed = kernel.forward(2)
     if not any(kernel.external) or not jaxprs.is_straight(closed):
         return ()
@@ -62,9 +65,9 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
 
 @memoized
 def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
-    """Return the numbers of the external products that the loop reads.
+    """Return the numbers of products that are computed before the loop that reads them.
 
-    Others lead only to further external products.
+    Other products that can be computed before it lead only to further ones of these.
     """
     numbers = external_products(kernel)
     read = _variables_read(kernel, numbers, ())
@@ -72,7 +75,7 @@ def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
 
 
 def hoisted_bytes(kernel: Kernel) -> int:
-    """Return the number of bytes of hoisted products in one row."""
+    """Return the bytes in one row of all products computed before the loop."""
     rows = map(kernel.product_row, hoisted_products(kernel))
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in rows)
 
@@ -81,7 +84,7 @@ def hoisted_bytes(kernel: Kernel) -> int:
 def inputs_read(
     kernel: Kernel, known: tuple[int, ...], wanted: tuple[int, ...] = ()
 ) -> frozenset[int]:
-    """Return the numbers of the inputs that outputs or `wanted` products depend on.
+    """Return the numbers of inputs needed for outputs, or for the `wanted` products.
 
     Args:
       known: numbers of products that are computed before.
@@ -94,7 +97,7 @@ def inputs_read(
 
 
 def is_worth_storing(equation: core.JaxprEqn) -> bool:
-    """Return whether a product has enough summands to be stored, not repeated."""
+    """Return whether a product is costly enough to be stored rather than recomputed."""
     (summed, _), _ = equation.params['dimension_numbers']
     shape = jaxprs.spec(equation.invars[0]).shape
     return math.prod(int(shape[axis]) for axis in summed) >= WORTH
@@ -103,7 +106,12 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
 def _variables_read(
     kernel: Kernel, known: Sequence[int], wanted: Sequence[int]
 ) -> set[core.Var]:
-    """Return the variables that outputs, or `wanted` products, are computed from."""
+    """Return the variables that outputs, or `wanted` products, are computed from.
+
+    Args:
+      known: numbers of products that are computed before.
+      wanted: numbers of products; if empty, outputs are meant.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     products = kernel.products(2)
     atoms = [products[k] for k in wanted] or jaxpr.outvars

@@ -56,7 +56,7 @@ Products: TypeAlias = Mapping[int, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a kernel.
+    """The weights of an operation, with transposed matrices for narrow tiles.
 
     Attributes:
       arrays: list of arrays, each [*shape]: the trained ones, then the others.
@@ -113,7 +113,7 @@ class Kernel(Memoized):
         known: Products,
         outputs: bool = True,
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation on rows that are all real; return outputs and products.
+        """Run the operation on real rows alone; return outputs and matrix products.
 
         Args:
           inputs: list of arrays, each [rows, *shape]; inputs that nothing wanted is
@@ -143,23 +143,23 @@ class Kernel(Memoized):
 
     @memoized
     def products(self, rows: int) -> list[core.Var]:
-        """Return the variables of products in the jaxpr on `rows` rows, in order."""
+        """Return the result variables of `dot_general`s in the jaxpr on `rows` rows."""
         return [e.outvars[0] for e in jaxprs.products(self.forward(rows))]
 
     @functools.cached_property
     def row_axes(self) -> dict[int, int]:
-        """The row axis of each product that has one, by number of the product."""
+        """The axis of rows of each matrix product that has one, by its number."""
         pairs = zip(self.products(2), self.products(3), strict=True)
         axes = [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
         return {k: axis for k, axis in enumerate(axes) if axis is not None}
 
     def product_row(self, number: int) -> Spec:
-        """Return the spec of one row of product `number`."""
+        """Return the spec of one row of the `number`-th matrix product."""
         return one_row(jaxprs.spec(self.products(2)[number]), self.row_axes[number])
 
     @property
     def rules(self) -> Rules:
-        """The rules by primitive that fix the order of sums, if `reproducible`."""
+        """The rewrite rules that fix the order of sums if `reproducible`, else none."""
         return fixed_order.RULES if self.reproducible else {}
 
     # Arguments of the jaxprs here and in the reverse are flat: trained weights, other
@@ -184,19 +184,20 @@ class Kernel(Memoized):
         return sum(map(is_inexact, self.weight_specs))
 
     def weights_of(self, params: ArrayTree) -> Arrays:
-        """Return the weights, each [*shape]: parameters or functions of them."""
+        """Compute the weights, each [*shape]: parameters or functions of them."""
         leaves, option = jax.tree.leaves(params), self.reproducible
         return self.staged(2).run_early(*leaves, reproducible=option)
 
     @functools.cached_property
     def takes_tiles(self) -> bool:
-        """Return whether the function is given whole tiles, not single rows."""
+        """Return whether the layer's function gets whole tiles, not single rows."""
         return self.operation.layer.batched and self._of_tile(2).has_linear_rules
 
     def staged(self, rows: int) -> Hoisted:
-        """Return the layer's function in two stages: to weights, then to outputs.
+        """Return the layer's function in two stages, the first of parameters alone.
 
-        It is a function of a tile of `rows` rows if `takes_tiles`, else of one row.
+        The first stage computes the weights, the second the outputs: of a tile of
+        `rows` rows if `takes_tiles`, else of one row.
         """
         return self._of_tile(rows) if self.takes_tiles else self._of_row
 
@@ -276,7 +277,7 @@ class Kernel(Memoized):
         in_order = xla.row_rules(staged.varying, self.shares(rows))
 
         def outputs(*arguments: jax.Array) -> Arrays:
-            """Return outputs, given the weights, the inputs and `real`."""
+            """Return outputs, given weights, inputs and the mask of real rows."""
             rules = {**in_order, **staged.dropping(arguments[-1])}
             return staged.run_late(arguments[:count], arguments[count:-1], rules)
 
@@ -288,7 +289,7 @@ class Kernel(Memoized):
 
     @memoized
     def is_defined(self, rows: int) -> bool:
-        """Return whether the operation is surely finite on finite inputs."""
+        """Return whether outputs and derivatives are surely finite on finite inputs."""
         return is_defined(self.forward(rows))
 
     # ---- transposed matrices that narrow tiles share
@@ -296,9 +297,10 @@ class Kernel(Memoized):
     def weights(
         self, arrays: Arrays, reverse: core.ClosedJaxpr | None = None
     ) -> Weights:
-        """Return weights, each [*shape], with the transposes that narrow tiles read.
+        """Bundle weights, each [*shape], with the transposes that narrow tiles read.
 
         Args:
+          arrays: the weights.
           reverse: the jaxpr of the reverse of a narrow tile, if it reads any.
         """
         # Each pass has transposes of its own: a matrix that one of them reads
@@ -319,7 +321,7 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Return the transposes in a jaxpr that `Weights` has, by variable.
+        """Map each variable of a jaxpr that is a weight's transpose to its known value.
 
         Args:
           closed: the jaxpr of a tile of `rows` rows, forward or reverse.
@@ -332,11 +334,11 @@ class Kernel(Memoized):
     # ---- specs
 
     def all_real(self, rows: int) -> jax.Array:
-        """Return a mask [rows] bool of ones: all rows are real."""
+        """Return a mask [rows] bool that is true: all rows are real, not padding."""
         return cast_varying(jnp.ones(rows, bool), self.varying)
 
     def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
-        """Return the spec of an array in a tile, with its varying axes."""
+        """Return the spec of an array, with the mesh axes over which it varies."""
         return array_spec(shape, dtype, self.varying)
 
     def inputs(self, rows: int | None) -> Specs:
@@ -345,7 +347,7 @@ class Kernel(Memoized):
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
 
     def row_specs(self, rows: int) -> Specs:
-        """Return the list of specs of weights, inputs and the mask of real rows."""
+        """Return the specs that `forward` takes: weights, inputs, mask of real rows."""
         real = self.spec((rows,), np.dtype(bool))
         return [*self.weight_specs, *self.inputs(rows), real]
 
@@ -353,7 +355,7 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def depends(self) -> list[set[int]]:
-        """The jaxpr arguments, by number, that each output depends on."""
+        """The numbers of the jaxpr's arguments that each output depends on."""
         return jaxprs.depends(self.forward(2))
 
     @functools.cached_property
@@ -378,6 +380,7 @@ def make_kernel(
 
     Args:
       params: a pytree of arrays or specs.
+      types: of the inputs; this and the other arguments are attributes of the kernel.
     """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))

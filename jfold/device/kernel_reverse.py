@@ -33,7 +33,7 @@ from jfold.device.kernel import Weights
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rows:
-    """The operands of the reverse of a tile or chunk.
+    """The operands of an operation's reverse on some of its rows.
 
     Attributes:
       weights: the weights, and their transposes for both passes.

@@ -69,7 +69,12 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Return the tangents of outputs that have one, each [*shape]."""
+        """Map tangents of arguments to tangents of outputs, each [*shape].
+
+        Args:
+          known: all arguments.
+          tangents: of those arguments that have one.
+        """
 
         # Only arguments with tangents are differentiated: for the others JAX would
         # compute with tangents of zeros.
@@ -82,7 +87,12 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Return cotangents of the arguments with tangents, each [*shape]."""
+        """Map cotangents of outputs to those of arguments with tangents, each [*shape].
+
+        Args:
+          known: all arguments.
+          cotangents: of the outputs that have one.
+        """
         # Integers among the outputs have no cotangents. The reverse returns cotangents
         # of all arguments; those of arguments that do not move are dropped.
         padded = scatter_list(cotangents, self.live)
@@ -92,7 +102,10 @@ class Derivative:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of all arguments, by a second derivative, each [*shape]."""
+        """Map cotangents of the result of `push` to those of arguments, each [*shape].
+
+        They are second derivatives of the function.
+        """
         along = scatter_list(tangents, self.moving)
         padded = scatter_list(cotangents, self.live)
         return pad_zeros(self.reverse.again(known, along, padded), len(known))
@@ -100,7 +113,7 @@ class Derivative:
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """A linear map of a batch of `many` items, within `jax.vmap`.
+    """A linear map of each item of a batch, within `jax.vmap`.
 
     Attributes:
       linear: the map of one item.
@@ -114,14 +127,14 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Return the tangents of outputs by `linear.push`, each [many, *shape]."""
+        """Map tangents of arguments to those of outputs, each [many, *shape]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Return the cotangents of tangents by `linear.pull`, each [many, *shape].
+        """Map cotangents of outputs to those of arguments, each [many, *shape].
 
         Those of tangents without a batch axis are summed: [*shape].
         """
@@ -132,9 +145,10 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Return cotangents of all arguments (second derivatives), each [many, *shape].
+        """Map cotangents of the result of `push` to those of `known`, [many, *shape].
 
-        Those of arguments without a batch axis are summed: [*shape].
+        They are second derivatives. Those of arguments without a batch axis are summed:
+        [*shape].
         """
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
@@ -142,7 +156,7 @@ class Batched:
     def _map(
         self, function: Callable[..., Any], *in_axes: object
     ) -> Callable[..., Any]:
-        """Return a function of the batch, by `jax.vmap` of a function of one item."""
+        """Apply `jax.vmap`, with the axis of this batch, to a function of one item."""
         return jax.vmap(
             function,
             in_axes,
@@ -163,7 +177,7 @@ def tangents_of(
     tangents: MaybeZeros,
     outputs: Arrays,
 ) -> MaybeZeros:
-    """Return the tangents of `outputs`, differentiable in both modes.
+    """Return the tangents of a function's outputs, differentiable in both modes.
 
     Args:
       known: the arguments, each [*shape].
@@ -194,32 +208,32 @@ def maybe_zero(tangent: Any) -> Array | None:
 
 
 def scatter_list(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """Return a list with the values at the true places, `None` at the others."""
+    """Spread values over true places: `[x]` over `[False, True]` is `[None, x]`."""
     remaining = iter(values)
     return [next(remaining) if here else None for here in places]
 
 
 def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
-    """Return the values at the true places."""
+    """Return those of `values` for which `places` is true."""
     return [x for x, here in zip(values, places, strict=True) if here]
 
 
 def replace_list(
     values: Sequence[Any], new: Iterable[Any], places: Sequence[bool]
 ) -> list[Any]:
-    """Return the values, with those at the true places replaced, in order, by `new`."""
+    """Replace the values at true places by those of `new`, in order."""
     remaining = iter(new)
     pairs = zip(values, places, strict=True)
     return [next(remaining) if here else x for x, here in pairs]
 
 
 def pad_zeros(values: MaybeZeros, count: int) -> MaybeZeros:
-    """Return a list of `count` values, `None` (zero) behind the given ones."""
+    """Return a list of `count` values, extended by `None`, which stands for zero."""
     return [*values, *(None for _ in range(count - len(values)))]
 
 
 def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
-    """Return values, summed over the leading axis where `axes` has `None`."""
+    """Sum each value whose axis is `None` over its leading axis; keep the others."""
     return [
         x.sum(0) if x is not None and axis is None else x
         for x, axis in zip(values, axes, strict=True)
@@ -242,7 +256,11 @@ linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
-    """Bind the primitive; return the outputs of the linear map, each [*shape]."""
+    """Bind JAX's primitive for a linear map; return its outputs, each [*shape].
+
+    Args:
+      avals: of the outputs.
+    """
     result: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,

@@ -17,7 +17,7 @@ from jfold.base import jaxprs
 
 
 class Form(enum.Enum):
-    """The dependence of a value on those arguments of a jaxpr that vary."""
+    """The way a value depends on the varying arguments of a jaxpr, such as linearly."""
 
     ZERO = enum.auto()
     FIXED = enum.auto()  # independent of those arguments
@@ -63,7 +63,7 @@ def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
 
 
 def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
-    """Return the `Form` of each result of a jaxpr, given those of the arguments."""
+    """Derive the `Form` of a jaxpr's results, such as linear, from its arguments."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     forms = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -79,7 +79,7 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 
 
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
-    """Return the `Form` of each result of an equation, given that of each operand."""
+    """Derive the `Form` of an equation's results, such as linear, from its operands."""
     name = equation.primitive.name
     if name in _CALLS:
         (called,) = jaxprs.subjaxprs(equation)
@@ -96,7 +96,7 @@ def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
 
 
 def _sum(operands: Forms, places: Sequence[int]) -> Form:
-    """Return the `Form` of an equation linear in some operands jointly, as `add`.
+    """Return the `Form` of a result that is linear in operands jointly, like `add`.
 
     Args:
       operands: the forms of all operands.
@@ -115,7 +115,7 @@ def _sum(operands: Forms, places: Sequence[int]) -> Form:
 
 
 def _product(operands: Forms) -> Form:
-    """Return the `Form` of an equation linear in each operand alone, as `mul`."""
+    """Return the `Form` of a result that is linear in each operand, like `mul`."""
     if Form.ZERO in operands:
         return Form.ZERO
     others = [form for form in operands if form is not Form.FIXED]

@@ -89,7 +89,11 @@ class _Pass:
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
     ) -> Summed[Carry]:
-        """Run the chunk of operation `o` that begins at row `first`.
+        """Run `step` on many rows of operation `o`; add their gradients to the sums.
+
+        Args:
+          first: index of the chunk's first row.
+          carry: what `step` changes, and the sums of gradients, each [*shape].
 
         Returns:
           The carry that `step` returns, and the sums of gradients with those of the
@@ -105,7 +109,7 @@ class CountedLoops(_Pass):
     """The loops with trip counts from the batch, and tiles of several widths."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run the levels that the batch has; return the last state.
+        """Run `step` on each level of component `c` in the batch; return the state.
 
         A component that is not recurrent has one level.
         """
@@ -122,10 +126,15 @@ class CountedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run wide tiles, then narrow ones for the rows left over; return the state.
+        """Run `step` on tiles of an operation's rows on a level; return the state.
+
+        Wide tiles run first, then narrow ones for the rows left over.
 
         In reverse they run from the last row to the first, so that stashes may be
         written over rows that have been read.
+
+        Args:
+          o: number of the operation with these rows.
         """
         first, end = self.batch.tiles(o, level.number)
 
@@ -158,7 +167,10 @@ class CountedLoops(_Pass):
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """Run the chunks that have real rows; return carry and sums of gradients."""
+        """Run `step` on all rows of operation `o`, many at once; add up the gradients.
+
+        Return the carry and the sums. Chunks of padding alone do not run.
+        """
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(row: Array, carry: Summed[Carry]) -> tuple[Array, Summed[Carry]]:
@@ -169,7 +181,11 @@ class CountedLoops(_Pass):
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run the `count` [] tiles of a round of sums; return the carry."""
+        """Run `step` on `count` [] tiles of sums over uses of values; return the carry.
+
+        Args:
+          t: number of the type of the values.
+        """
         done: Carry = lax.fori_loop(0, count, step, carry)
         return done
 
@@ -181,7 +197,7 @@ class CountedLoops(_Pass):
         return [take(buffer, rows) for rows in places]
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
-        """Return the rows of a tile [rows, ...], read by a separate kernel."""
+        """Return the rows of a tile [rows, ...], sliced by a separate XLA kernel."""
         return xla.isolated_slice(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
@@ -196,7 +212,7 @@ class FixedLoops(_Pass):
     """
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run all steps that the capacity has; return the last state.
+        """Run `step` on all steps that component `c` has room for; return the state.
 
         Steps with tiles of one width are one loop; the loops run one after another.
         """
@@ -218,10 +234,13 @@ class FixedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run the one tile of a step; return the state.
+        """Run `step` on the one tile of operation `o` in a step; return the state.
 
         In a step without a tile of the operation it is the tile of the step before,
         again.
+
+        Args:
+          level: the step of the loop, which may be a part of a level.
         """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
@@ -231,7 +250,7 @@ class FixedLoops(_Pass):
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """Run all chunks of the capacity; return carry and sums of gradients."""
+        """Run `step` on all rows that operation `o` has room for; add up gradients."""
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(i: Number, carry: Summed[Carry]) -> Summed[Carry]:
@@ -245,7 +264,7 @@ class FixedLoops(_Pass):
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run the tiles of all sums that the capacity has; return the carry.
+        """Run `step` on all tiles of sums that there is room for; return the carry.
 
         Sums of other rounds are computed, too, and keep their values or get them again.
         """
@@ -271,7 +290,7 @@ class FixedLoops(_Pass):
 def _repeated(
     count: int, step: Callable[[Number, Carry], Carry], carry: Carry
 ) -> Carry:
-    """Run `carry = step(i, carry)` for `count` numbers from 0 on; return the carry.
+    """Run `carry = step(i, carry)` for i below `count`; return the carry.
 
     One step needs no loop.
     """
@@ -285,7 +304,9 @@ Loops: TypeAlias = CountedLoops | FixedLoops
 
 
 def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
-    """Return the loops of a pass, counted or fixed by the strategy of the spec.
+    """Return the loops of a pass, with trip counts from the batch or the capacity.
+
+    The strategy of the spec decides which.
 
     Args:
       down: whether it is the reverse pass.

@@ -33,7 +33,7 @@ from jfold.types import KeyType
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Draws:
-    """The seeds and identities that keys are derived from.
+    """The seeds and the identities of examples that random keys are derived from.
 
     Attributes:
       seeds: by name of the stream [2] uint32.
@@ -53,7 +53,7 @@ def make_draws(
     ids: ArrayLike | None = None,
     deterministic: bool = False,
 ) -> Draws | None:
-    """Return the seeds and identities of a batch, `None` if no layer draws.
+    """Return what random keys are derived from, `None` if no layer draws.
 
     Args:
       layers: of the program, with the names of the streams that they draw from.
@@ -91,7 +91,12 @@ def make_draws(
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
-    """Return the seed [2] uint32 of a stream.
+    """Return the seed [2] uint32 of a stream of random numbers, such as 'dropout'.
+
+    Args:
+      layer: for messages.
+      name: of the stream.
+      rngs: one key, or a key by name of the stream.
 
     Raises:
       TypeError: `rngs` has no key for it.
@@ -112,7 +117,7 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
 
 
 def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
-    """Return `ids` as integers [examples].
+    """Return `ids` as an array of integers [examples], checked.
 
     Raises:
       TypeError: they are no integers.
@@ -133,7 +138,7 @@ def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
 def with_keys(
     schedule: Schedule, draws: Draws | None, shards: Shards | None
 ) -> Schedule:
-    """Return the schedule of a shard with keys as constants, ready to run.
+    """Return the schedule of a shard, with random keys as constants, ready to run.
 
     Args:
       draws: `None` to return `schedule` as it is; if `draws.evaluates`, its program is
@@ -180,13 +185,13 @@ def _keys(
 
 @memoized
 def evaluating(spec: Spec) -> Spec:
-    """Return a spec of the same shapes, whose program draws nothing."""
+    """Return a spec of the same shapes, whose program draws no random numbers."""
     return spec.replaced(program=without_draws(spec.program))
 
 
 @memoized
 def without_draws(program: Operations) -> Operations:
-    """Return the same operations, with layers that draw nothing."""
+    """Return the same operations, with layers that draw no random numbers."""
     operations = tuple(
         replace(
             operation, layer=replace(operation.layer, call=operation.layer.evaluating)

@@ -47,7 +47,7 @@ from jfold.scheduling.slots import (
 
 @dataclass(frozen=True, eq=False)
 class Produced:
-    """The values of one type in successive rows.
+    """The computed values of one type in successive rows.
 
     Attributes:
       first: number of the first row, among all values of the type.
@@ -60,7 +60,7 @@ class Produced:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The values computed so far.
+    """The values that operations outside of loops have computed so far.
 
     Attributes:
       produced: by number of a result of an operation, its rows; all sums of one
@@ -81,7 +81,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """The numbers of rows and of real rows of an operation or a result.
+    """The numbers of rows, and of rows without padding, of an operation or a result.
 
     Attributes:
       rows: number of rows.
@@ -98,14 +98,14 @@ class Extent:
 
     @functools.cached_property
     def real(self) -> Array:
-        """The mask of the real rows, [rows] bool."""
+        """The mask [rows] bool, true for rows that are not padding."""
         return cast_varying(
             lax.lt(lax.iota('int32', self.rows), self.count), self.varying
         )
 
 
 def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
-    """Replace rows that are not real, and stop the gradient through them.
+    """Replace padding rows of `x`, and stop the gradient through them.
 
     Args:
       x: [rows, ...], or [*shape] if `real` is one bool.
@@ -124,10 +124,11 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """A read of a slot: which rows an operation's input or result's tensor takes.
+    """The rows that an input of an operation, or a tensor of a result, reads.
 
     Attributes:
-      slot: its place, type, and the part that it reads whole, where it reads in place.
+      slot: this input or tensor: its place, its type, and the part that it reads whole,
+        where it reads in place.
       mode: whether rows are read in place, gathered by an index, or summed.
       makers: the results of operations that it may read, as a bit set.
       section: the section of the index array with the rows that it reads.
@@ -142,7 +143,11 @@ class Read:
 
 
 def reads_of(execution: Execution, table: int) -> list[Read]:
-    """Return a `Read` for each input of an operation, or each tensor of a result."""
+    """Return what each input of an operation, or each tensor of a result, reads.
+
+    Args:
+      table: number of the operation, or of the result, counted behind all operations.
+    """
     program, sections = execution.program, execution.layout.sections
     producers = sources(program)
     columns = zip(
@@ -157,7 +162,11 @@ def reads_of(execution: Execution, table: int) -> list[Read]:
 
 
 def in_place_parts(reads: Iterable[Read]) -> list[int]:
-    """Return the numbers of the parts (constants or outputs) read in place."""
+    """Return the numbers of constants and outputs that are read whole, in order.
+
+    So no gather is needed: they are read in place. The constants of each type are
+    counted first, then all outputs of operations, as in `graph.value_parts`.
+    """
     parts = [x.slot.part for x in reads if x.mode is ReadMode.IN_PLACE]
     return [part for part in parts if part is not None]
 
@@ -190,7 +199,7 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether spare (padding) rows of a slot read in place repeat a real row.
+    """Return whether padding rows of an input, if read in place, repeat a real row.
 
     The spare rows of all outputs of an operation do, if those of its inputs do.
     """
@@ -204,7 +213,7 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
-    """Return the rows [rows, *shape] of a slot that is read in place."""
+    """Return constants or an output, [rows, *shape], that is read without a gather."""
     program = state.execution.program
     assert read.slot.part is not None
     t, table, k = value_parts(program)[read.slot.part]
@@ -224,9 +233,10 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
 def combined(
     state: State, summands: Array, section: Section, rows: int, combines: str
 ) -> Array:
-    """Return segment sums, or extrema without a gradient, [rows, *shape].
+    """Return segment sums of rows, or extrema without a gradient, [rows, *shape].
 
     Args:
+      summands: [n, *shape].
       section: of the index array, [n] numbers: the row of the sum that each summand
         adds to.
       rows: number of sums; those without summands are zero.
@@ -271,12 +281,12 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
 def read_values(
     state: State, t: int, makers: ProducerSet, section: Section, place: Place
 ) -> Array:
-    """Return values of type `t`, gathered from constants and results, [rows, *shape].
+    """Gather values of type `t`, constants or results of operations, [rows, *shape].
 
     Args:
       makers: the results of operations that may be read, as a bit set.
       section: of the index array, [rows] numbers of rows among all values of the type.
-      place: the place of what may be read from loops.
+      place: the reader, a key of `state.leaving` if it may read results from loops.
     """
     if place not in state.leaving:
         return _gathered(state, t, makers, section)
@@ -298,9 +308,11 @@ def _gathered(
     section: Section,
     constants: bool = True,
 ) -> Array:
-    """Return values of type `t` that are computed outside of loops, [rows, *shape].
+    """Gather values of type `t` that are computed outside of loops, [rows, *shape].
 
     Args:
+      makers: the results of operations that may be read, as a bit set.
+      section: of the index array, [rows] numbers of rows among all values of the type.
       constants: whether they may be constants. If not, rows that are none of `makers`
         are any of these.
     """
@@ -331,7 +343,11 @@ def _wide(x: Array) -> Array:
 def _parts(
     state: State, t: int, makers: ProducerSet, with_constants: bool
 ) -> Iterator[Produced]:
-    """Yield the constants of type `t` and results of `makers`, in the order of rows."""
+    """Yield the constants of type `t`, then results of operations, in order of rows.
+
+    Args:
+      makers: these results, as a bit set.
+    """
     constants = state.batch.constants[t]
     if len(constants) and with_constants:
         yield Produced(0, jnp.asarray(constants))
@@ -344,7 +360,7 @@ def _parts(
 
 
 def _among(parts: Iterable[Produced], rows: Array) -> Array:
-    """Map row numbers [n] of a type to row indices into the concatenated `parts`."""
+    """Map row numbers [n] among all values to rows in the concatenation of `parts`."""
     first, *others = parts
     shift, before = -first.first, len(first.rows)
     # Where a batch reads nothing at all, all rows are 0, and may be before `first`.

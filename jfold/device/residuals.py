@@ -28,7 +28,7 @@ Reverse: TypeAlias = SplitReverse | WholeReverse
 
 @memoized
 def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
-    """Return the split reverse where it is possible, else the whole one.
+    """Return the reverse of a kernel: in two halves where possible, else in one piece.
 
     It is called only when a gradient is taken: some functions have none, and raise.
 
@@ -42,7 +42,7 @@ def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The choice of an operation's products that the forward pass stores.
+    """The choice of the matrix products of an operation that the forward pass stores.
 
     Attributes:
       kernel: the kernel of the operation.
@@ -57,7 +57,7 @@ class Policy:
 
     @functools.cached_property
     def hoisted(self) -> tuple[int, ...]:
-        """The numbers of hoisted products that loop or reverse reads."""
+        """The numbers of products that are computed before the loop and read later."""
         if not self.hoists:
             return ()
         of_reverse = self.reverse.products_read if self.reverse else ()
@@ -65,21 +65,21 @@ class Policy:
         return tuple(k for k in external_products(self.kernel) if k in read)
 
     def rows(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each residual, except hoisted products.
+        """Return the specs of one row of each residual, except products in `known`.
 
         Args:
-          known: numbers of the hoisted products.
+          known: numbers of the products computed before the loop.
         """
         return self.reverse.residuals(known) if self.reverse else []
 
     def run(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run a tile; return outputs, and residuals except hoisted products.
+        """Run a tile; return its outputs, and its residuals except products in `known`.
 
         Args:
           inputs: list of arrays, each [rows, *shape].
-          known: by number, hoisted products [rows, ...].
+          known: by number, products [rows, ...] computed before the loop.
 
         Returns:
           Two lists of arrays, each [rows, ...].
@@ -89,10 +89,12 @@ class Policy:
         return self.kernel.with_products(weights, inputs, rows, (), known)
 
     def joined(self, known: Products, others: Arrays) -> Arrays:
-        """Return all residuals, each [rows, ...], in the order that the reverse reads.
+        """Join products computed before the loop with the other residuals.
+
+        Return all, each [rows, ...], in the order in which the reverse reads them.
 
         Args:
-          known: by number, hoisted products [rows, ...].
+          known: by number, products [rows, ...] computed before the loop.
           others: the other residuals, each [rows, ...].
         """
         if not self.reverse or not known:

@@ -29,7 +29,7 @@ from jfold.types import SequenceType, leaf_types, pack
 
 @dataclass(frozen=True)
 class ResultTensor:
-    """A tensor of a result, or an operand, that is read from value buffers.
+    """The rows of value buffers that make up a result's tensor, or an operand.
 
     Attributes:
       type: number of its type.
@@ -55,14 +55,22 @@ def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
 
 
 def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
-    """Return the tensors that are read from loops, in the order of `Phases.leaving`."""
+    """Return the tensors that the rest of the program reads from loops.
+
+    They are in the order of `Phases.leaving`.
+    """
     return _tensors(spec, phases(spec.program).leaving)
 
 
 def _tensors(
     spec: Spec, wanted: Mapping[Place, ProducerSet]
 ) -> tuple[ResultTensor, ...]:
-    """Return the tensor that is read at each place, given its possible producers."""
+    """Return the tensor that is read at each place of `wanted`.
+
+    Args:
+      wanted: by place, an operand or a tensor of a result, the results of operations
+        that it may read, as a bit set.
+    """
     program, places = spec.program, layout(spec)
     behind = phases(program).outputs_behind
     return tuple(
@@ -78,7 +86,7 @@ def _tensors(
 
 
 def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> Arrays:
-    """Return the tensors of all results, each [rows, *shape].
+    """Gather the rows of each of `tensors` from the value buffers, [rows, *shape].
 
     Spare (padding) rows repeat a real one.
     """
@@ -110,7 +118,7 @@ def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -
         return assemble_value(program.output, [leaves, *items])
 
     def metric_of(result: int, tensors: list[Array]) -> MetricValues:
-        """Return the rows of the metric of a result, with their examples."""
+        """Return the values of the metric that is result `result`, with examples."""
         values = pack(program.results[result].type, tensors)
         example = schedule.owners(result)
         return MetricValues(values, example, example < schedule.examples)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A jaxpr split into the equations that its early outputs need, and the rest.
+    """A jaxpr in two halves: the equations that its early outputs need, and the rest.
+
+    The first half runs in a loop, and leaves stashes for the second, which runs later.
 
     Attributes:
       closed: the jaxpr.
@@ -50,7 +52,7 @@ class Split:
     def run_early(
         self, arguments: Arrays, known: Environment, rules: Rules
     ) -> tuple[Arrays, Arrays]:
-        """Return the early outputs and the stashes, each [*shape].
+        """Run the first half; return its outputs and stashes for the second half.
 
         Args:
           arguments: of the jaxpr, each [*shape].
@@ -64,7 +66,13 @@ class Split:
         return values[:count], values[count:]
 
     def run_late(self, arguments: Arrays, crossing: Arrays, rules: Rules) -> Arrays:
-        """Return the late outputs, each [*shape], from arguments and stashes."""
+        """Run the second half; return its outputs, each [*shape].
+
+        Args:
+          arguments: of the jaxpr, each [*shape].
+          crossing: the stashes that the first half has returned, each [*shape].
+          rules: see `jaxprs.evaluate`.
+        """
         env = jaxprs.environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return jaxprs.run(self.late, env, self.late_outputs, rules)
@@ -76,15 +84,14 @@ class Split:
         return variable in early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
-        """Return whether the late half reads argument `index` of the jaxpr."""
+        """Return whether the second half reads argument `index` of the jaxpr."""
         variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         return variable in jaxprs.read_by(self.late, self.late_outputs)
 
     def is_read_before(self, index: int, variable: core.Var) -> bool:
-        """Return whether an argument's last reader runs before a variable is computed.
+        """Return whether `variable` is computed after all reads of argument `index`.
 
-        Then the variable, of the early half, may be stored in the place of argument
-        `index`.
+        Then the variable, of the early half, may take the argument's place.
         """
         argument = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         outputs = *self.early_outputs, *self.crossing
@@ -94,7 +101,7 @@ class Split:
 def split(
     closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
 ) -> Split:
-    """Split a jaxpr into an early and a late half, by dependence.
+    """Split a jaxpr into the equations that its early outputs need, and the rest.
 
     Args:
       late: numbers of the late outputs.
@@ -142,7 +149,7 @@ _CHEAP = xla.REPEATED | frozenset(
 
 
 def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
-    """Return equations that are better computed in both halves than stored.
+    """Return the equations that are cheaper to run in both halves than to store.
 
     They read nothing but arguments and each other. All that move data are taken, and
     cheap ones that depend on no cotangent.

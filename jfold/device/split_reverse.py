@@ -53,7 +53,7 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def is_possible(self) -> bool:
-        """Return whether each stash has an axis of rows."""
+        """Return whether the reverse can be split: each stash has an axis of rows."""
         return None not in self._crossing_axes
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
@@ -92,7 +92,7 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The outputs whose cotangents each input's cotangent depends on.
+        """The outputs, by input, on whose cotangents the input's cotangent depends.
 
         By number of the input; outputs are numbered among those that have a cotangent.
         """
@@ -130,17 +130,17 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def early_inputs(self) -> tuple[int, ...]:
-        """The numbers of the other inputs that have a cotangent."""
+        """The numbers of the inputs whose cotangents are computed in the loop."""
         return tuple(a for a in self.flow.places if a not in self.late_inputs)
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Return weights, each [*shape], with the transposes of both passes."""
+        """Bundle weights, each [*shape], with the transposes that both passes read."""
         return self.kernel.weights(arrays, self._reverse(2))
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Return outputs, and products that the reverse reads, each [rows, ...].
+        """Run the operation; return outputs, and products that the reverse reads.
 
         Products in `known`, which are hoisted from the loop, are left out.
         """
@@ -148,9 +148,10 @@ class SplitReverse(Memoized):
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Run the early half; return cotangents of early inputs, and stashes.
+        """Run the half in the loop; return cotangents of inputs, and stashes.
 
-        Each is [rows, ...]; stashes are values for the late half.
+        Each is [rows, ...]. The inputs are `early_inputs`; the other half reads the
+        stashes.
         """
         halves, arguments = self._split(rows.count), self._arguments(rows)
         known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
@@ -159,13 +160,13 @@ class SplitReverse(Memoized):
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Run the late half; return gradients of weights and cotangents of late inputs.
+        """Run the half after the loop; return gradients of weights, and cotangents.
 
         Args:
           crossing: the stashes, each [rows, ...].
 
         Returns:
-          Gradients, each [*shape]; cotangents, each [rows, *shape].
+          Gradients, each [*shape]; cotangents of `late_inputs`, each [rows, *shape].
         """
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
@@ -183,14 +184,14 @@ class SplitReverse(Memoized):
         return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
 
     def _place(self, product: int) -> int:
-        """Return the argument number of a product in the jaxpr of the reverse."""
+        """Return a product's place among the arguments of the reverse's jaxpr."""
         first = self.kernel.weight_count + len(self.kernel.types) + 1
         return first + list(self.kernel.row_axes).index(product)
 
     # ---- the two halves
 
     def _arguments(self, rows: Rows) -> Arrays:
-        """Return the arguments of the jaxpr of the reverse.
+        """Flatten the operands `rows` to the arguments of the jaxpr of the reverse.
 
         Products that it does not read are zeros.
         """
@@ -275,13 +276,13 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:
-        """The axis of rows of each stash (`Split.crossing`), or `None`."""
+        """The axis of rows of each stash; `None` for a stash that has none."""
         pairs = zip(self._split(2).crossing, self._split(3).crossing, strict=True)
         return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:
-    """Return a rule that gives stored products in place of computing them.
+    """Return a rule for `dot_general` that gives stored products, computing none.
 
     Their derivatives are those of the product.
 

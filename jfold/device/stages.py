@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Hoisted:
-    """A jaxpr in two stages: what its first arguments alone decide, then the rest.
+    """A jaxpr in two stages: equations on its first arguments alone, then the others.
 
     Attributes:
       closed: the jaxpr.
@@ -67,7 +67,7 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Run the early stage; return what the late stage reads of it, each [*shape].
+        """Run the first stage; return what the second reads of it, each [*shape].
 
         The reverse runs only for results that have a cotangent. JAX's own would run
         rules on zeros for the others, and refuse loops without a reverse.
@@ -86,7 +86,7 @@ class Hoisted:
             return jaxprs.run((), inputs, self.frontier)
 
         def values(operands: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
-            """Return the wanted variables, each [*shape], from operands."""
+            """Compute the wanted variables, each [*shape], from operands."""
             env = known | dict(zip(names, operands, strict=True))
             return jaxprs.run(jaxprs.slice_for(self.early, wanted), env, wanted)
 
@@ -116,7 +116,7 @@ class Hoisted:
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """Run the late stage; return the outputs, each [*shape].
+        """Run the second stage; return the outputs, each [*shape].
 
         Args:
           frontier: values of the variables of the frontier, each [*shape].
@@ -131,7 +131,9 @@ class Hoisted:
         return jaxprs.run(self.late, env, jaxpr.outvars, rules)
 
     def dropping(self, real: Array) -> Rules:
-        """Return rules for the late stage that drop gradients of spare rows.
+        """Return rewrite rules by which `custom_vjp`s drop gradients of padding rows.
+
+        They are rules for the late stage, by primitive.
 
         Args:
           real: [] bool, whether the one row is real; or [rows] bool for functions of
@@ -151,7 +153,7 @@ class Hoisted:
 
     @property
     def has_linear_rules(self) -> bool:
-        """Return whether reverse rules of the late stage are known to be linear.
+        """Return whether users' reverse rules are all known to be linear in cotangents.
 
         A rule that is linear in the cotangents may run on many rows at once.
         """
@@ -164,7 +166,7 @@ def stage(
     name: str,
     other: core.ClosedJaxpr | None = None,
 ) -> Hoisted:
-    """Split a jaxpr in two stages: what its first arguments decide, and the rest.
+    """Split a jaxpr in two stages: equations on its first arguments alone, then others.
 
     Args:
       fixed: number of those arguments, the parameters.
@@ -199,9 +201,9 @@ def stage(
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
-    """Return variables whose shape differs in the jaxpr for another number of rows.
+    """Return the variables whose shape differs between jaxprs for two numbers of rows.
 
-    They are all variables if that jaxpr has other equations.
+    They are all variables of `jaxpr` if `other` has other equations.
     """
     pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
     alike = len(jaxpr.eqns) == len(other.eqns)
@@ -216,7 +218,7 @@ def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
 
 
 def _is_traced(constant: Array) -> bool:
-    """Return whether an enclosing transformation traces a constant [*shape]."""
+    """Return whether a constant [*shape] is a tracer of an enclosing transformation."""
     return isinstance(constant, jax.core.Tracer)
 
 
@@ -270,7 +272,7 @@ def _is_linear(equation: core.JaxprEqn) -> bool:
 def _bind(
     equation: core.JaxprEqn, used: Iterable[int], operands: Sequence[Array]
 ) -> Arrays:
-    """Return the results numbered in `used` of an equation, from given operands."""
+    """Run an equation on operands; return its results with the numbers in `used`."""
     results = jaxprs.bind(equation, operands)
     return [results[i] for i in used]
 
@@ -278,7 +280,7 @@ def _bind(
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """Return the results of an equation; its reverse drops spare (padding) rows.
+    """Run an equation, with a reverse that drops the gradients of padding rows.
 
     Args:
       operands: list of arrays, each [*shape].

@@ -34,7 +34,7 @@ from jfold.scheduling.layout import running_components
 
 
 def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
-    """Return whether the capacity has sums over uses of the operations' results."""
+    """Return whether there is room to sum cotangents of the operations' results."""
     types = (t for o in operations for t in execution.operations[o].outputs)
     return any(execution.spec.capacity.sums[t] for t in types)
 
@@ -42,11 +42,14 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 def sum_uses(
     execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
 ) -> Buffers:
-    """Return edge buffers with the sums over uses of a level's values.
+    """Add up the cotangents that the many uses of a level's values have left.
+
+    Return the buffers with these sums, in rows of their own.
 
     Args:
       c: number of the component.
       level: [] int32, counted in the component.
+      edges: by type, a buffer with the cotangent of each use of a value.
     """
     operations = running_components(execution.spec)[c].operations
     types = {t for o in operations for t in execution.operations[o].outputs}
@@ -62,12 +65,13 @@ def sum_uses(
 def _sum_type(
     execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
 ) -> Array:
-    """Return an edge buffer [edge rows, *shape], with the sums of one level.
+    """Write the sums over uses of a level's values of type `t`; return the buffer.
 
     They are taken round after round; later rounds add up sums of earlier ones.
 
     Args:
       step: number of the level, counted through all components.
+      buffer: [edge rows, *shape], the cotangent of each use of a value, then sums.
     """
     batch, layout = loops.batch, execution.layout
     base, width = layout.edge_sums[t], layout.sum_width[t]
@@ -76,7 +80,7 @@ def _sum_type(
     # which are computed again in their turn; or sums of later levels, which are
     # complete and get the same numbers.
     def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Write the sums of tile `i` to edges; return the first sum [] and edges."""
+        """Write the sums of the `i`-th tile; return the first sum [] and the buffer."""
         first, buffer = carry
         row = first + i * width
         sums = batch.sections.sums[t].rows
@@ -86,7 +90,7 @@ def _sum_type(
         )
 
     def stage(s: Array, buffer: Array) -> Array:
-        """Return the edges with the sums of round `s`."""
+        """Write the sums of the `s`-th round; return the buffer."""
         first, count = batch.sums(t, step, s)
         return loops.sums(t, count, tile, (first, buffer))[1]
 

@@ -52,37 +52,40 @@ class WholeReverse:
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """An empty set for each input with a cotangent: no dependence is known here."""
+        """The outputs known to go into each input's cotangent: none, an empty set."""
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each stored leaf; no product is hoisted."""
+        """Return the specs of one row of each leaf of the reverse that is stored.
+
+        No product is computed before the loop, so `known` is empty.
+        """
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Return the weights, each [*shape], with transposes for `forward` only."""
+        """Bundle weights, each [*shape], with transposes that `forward` reads."""
         return self.kernel.weights(arrays)
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Return outputs, and the leaves to be stored, each [rows, ...]."""
+        """Run the operation; return outputs, and leaves of the reverse to be stored."""
         real = self.kernel.all_real(rows)
         outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Return cotangents of inputs, each [rows, *shape], and no stashes."""
+        """Return cotangents of inputs, each [rows, *shape], and no stashes: `[]`."""
         return self._pulled(rows)[1], []
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Return gradients of weights, each [*shape], and no cotangents."""
+        """Return gradients of weights, each [*shape], and no cotangents: `[]`."""
         return self._pulled(rows)[0], []
 
     def _pulled(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Return gradients of weights and cotangents of inputs."""
+        """Run the reverse; return gradients of weights and cotangents of inputs."""
         if not self.kernel.reproducible:
             return self._revived(rows)(rows.cotangents)
 
@@ -93,7 +96,7 @@ class WholeReverse:
         return results[:count], results[count:]
 
     def _revived(self, rows: Rows) -> Pullback:
-        """Return the reverse, with the stored leaves in place of new ones."""
+        """Rebuild the reverse, the pytree of `jax.vjp`, from its stored leaves."""
         _, pullback = self._linearized(
             rows.weights.arrays, rows.inputs, rows.real, rows.count
         )
@@ -109,7 +112,7 @@ class WholeReverse:
 
     @functools.cached_property
     def _axes(self) -> list[int | None]:
-        """The axis of rows of each leaf that is stored, else `None`."""
+        """The axis of rows of each leaf of the reverse; `None` if not stored."""
         pairs = zip(self._leaves(2), self._leaves(3), strict=True)
         return [None if a is None or b is None else row_axis(a, b) for a, b in pairs]
 
