@@ -102,7 +102,7 @@ class Graph:
 
     @cached_property
     def first(self) -> Array:
-        """The index of each example's first row, per table [tables, examples + 1]."""
+        """The first row of each example in each table, [tables, examples + 1]."""
         return np.array([table.first for table in self.tables])
 
     @property
@@ -148,7 +148,7 @@ class Graph:
 def labels_of(
     program: Operations, parts: Sequence[Sequence[Table]]
 ) -> dict[str, Array]:
-    """Return, by name of a metric with labels, the labels [rows] of several graphs.
+    """Return the labels [rows] of all rows of several graphs, by name of the metric.
 
     Args:
       parts: for each graph, its `labels`.
@@ -186,7 +186,7 @@ def _join(tables: Sequence[Table]) -> Table:
 
 
 def first_of(counts: Array) -> Array:
-    """Return the cumulative sums of counts [n], with a zero in front [n + 1].
+    """Return cumulative sums of counts [n] behind a zero: [2, 3] gives [0, 2, 5].
 
     For adjacent ranges of these lengths they are where each begins and the last ends.
     """
@@ -198,7 +198,7 @@ def first_of(counts: Array) -> Array:
 
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
-    """Return the ints of n ranges, one range after another, as one array.
+    """Concatenate ranges of ints: begin [5, 0], counts [2, 1] give [5, 6, 0].
 
     Range i is `begin[i], begin[i] + 1, ...`, with `counts[i]` ints.
 
@@ -219,10 +219,11 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return (type, table, output) of each producer of values: constants, then outputs.
+    """Return (type, table, output), three indices, for each part of a graph's values.
 
-    A run is a triple of indices: the type; the table, in `constants + operations` of a
-    graph; the output of the operation. They are in the order of the tables.
+    A part is the own constants of a type or an output of an operation, in this order.
+    The table is the index in `constants + operations` of a graph; the output is that of
+    the operation.
     """
     types = len(program.types)
     constants = [(t, t, 0) for t in range(types)]
@@ -236,12 +237,13 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[list[Array], list[Array]]:
-    """Return where each run of `value_parts` begins, and how many values there are.
+    """Number the values of each type in each example; return first numbers and counts.
 
-    Arrays [examples], of each example: the first number in each run, and the number of
-    values of each type.
+    Both are lists of arrays [examples]: the first number in each part of `value_parts`,
+    and the number of values of each type. The program's constants are numbered first.
 
     Args:
+      examples: the number of examples.
       tables: the tables of constants, then those of operations.
     """
     zero = np.zeros(examples, np.int64)
@@ -255,7 +257,7 @@ def number_values(
 
 @memoized
 def shared_counts(program: Operations) -> tuple[int, ...]:
-    """Return, for each type, the number of the program's constants of that type."""
+    """Return how many constants of each type the program has."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))
 

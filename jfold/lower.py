@@ -54,7 +54,7 @@ TALL = 10_000  # nested Python calls; each level of blocks takes four, and C sta
 
 
 def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
-    """Lower an expression to a `Program`: infer types, choose operations, write source.
+    """Lower an expression to a `Program`: infer types, choose operations, write code.
 
     Args:
       fuses: whether functions in a row are fused into one operation; see `fusion`.
@@ -73,7 +73,7 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
 
 @contextlib.contextmanager
 def _tall_stack() -> Iterator[None]:
-    """Raise the recursion limit to `TALL` inside; raise `TypeError` if that is hit."""
+    """Raise Python's recursion limit inside a `with`; hitting it raises TypeError."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, TALL))
     try:

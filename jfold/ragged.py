@@ -89,7 +89,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
     @api_boundary
     def map(self, fn: Callable[..., Any], *others: Ragged) -> Ragged:
-        """Apply a function to all items at once, as to losses; works under `jit` too.
+        """Apply a function to all items at once, such as a loss; works under `jit`.
 
         Args:
           fn: takes `values`, arrays [rows, *shape], in tuples if items are tuples, then
@@ -125,7 +125,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: Any
     ) -> Any:
-        """Return the `Ragged` of the `jax.numpy` function named as a NumPy ufunc.
+        """Apply the `jax.numpy` function named like a NumPy ufunc, item by item.
 
         Return NotImplemented for options, for other methods than a call, for functions
         with several results, and if JAX has no such function.
@@ -206,7 +206,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
 
 def pick_rows(value: object, rows: Array) -> Any:
-    """Return the value at some rows, for arrays, pytrees of them and `Ragged`s.
+    """Return some rows of an array, of a pytree of arrays, or of a `Ragged`.
 
     Arrays become NumPy's, unless they are traced: JAX would compile indexing for each
     new shape.
@@ -228,7 +228,7 @@ def pick_rows(value: object, rows: Array) -> Any:
 
 
 def _rows_of_key(key: object) -> Any:
-    """Return a key of `Ragged` as a slice, or an array of ints or bools.
+    """Convert the key in `ragged[key]` to a slice, or array of ints or bools.
 
     Raise TypeError for another.
     """
@@ -250,7 +250,7 @@ def _rows_of_key(key: object) -> Any:
 
 
 def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
-    """Return the `Ragged` of `fn(*inputs)`, applied item by item.
+    """Apply a function to the items of `Ragged`s one by one; return a `Ragged`.
 
     Inputs that are no `Ragged` go with every item; raise ValueError if one has more
     axes than an item.
@@ -308,7 +308,7 @@ def _check_alike(one: Ragged, other: object) -> None:
 
 
 def _is_known(x: object) -> bool:
-    """Return whether an array has values in this process: no tracer, no remote part."""
+    """Return whether this process has an array's values: no tracer, no remote part."""
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, jax.Array) or x.is_fully_addressable
@@ -405,7 +405,7 @@ def _repr(values: Any) -> str:
 
 
 def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
-    """Return the value of a batch: arrays with an axis of rows, and `Ragged`s.
+    """Build the value of a batch from its tensors: arrays of rows, and `Ragged`s.
 
     Args:
       type_: the type of one example's value.

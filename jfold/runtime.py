@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def make_execute() -> Execute:
-    """Return a new function equal to `run`: each model has its own cache of traces.
+    """Return a copy of `run`, so that each model has its own cache of traces.
 
     JAX caches traces by function, and with them a model's data, until the function is
     freed with its model.
@@ -65,10 +65,11 @@ def make_execute() -> Execute:
 
 
 def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Results:
-    """Return the tensors of each result, each [rows, ...], in the order of shards.
+    """Run a schedule on parameters; return the tensors [rows, ...] of each result.
 
-    Spare (padding) rows repeat a real one; in results with any number of rows they are
-    zero. Results are differentiable with respect to `params`; the schedule is data.
+    Rows are in the order of shards. Spare (padding) rows repeat a real one; in results
+    with any number of rows they are zero. Results are differentiable with respect to
+    `params`; the schedule is data.
 
     Args:
       params: parameters by layer name; layers that the program does not use are
@@ -90,7 +91,7 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 def _run_shard(
     shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
 ) -> Results:
-    """Return the tensors of each result of one shard, each [rows, ...].
+    """Run one shard of a schedule; return the tensors of each result, each [rows, ...].
 
     Args:
       shards: the devices that share the batch; `None` if it is not split.
@@ -145,7 +146,7 @@ def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
 
 
 def _packed(results: Results, schedule: Schedule) -> Results:
-    """Return the results of all shards, with the items of sequences joined.
+    """Join the items of sequences of all shards; return the results.
 
     Each shard has spare (padding) rows behind its items; `Ragged` has those of all
     shards at the end.
@@ -161,7 +162,7 @@ def _packed(results: Results, schedule: Schedule) -> Results:
 
 
 def _counts(schedule: Schedule) -> Array:
-    """Return the number of real rows of each result, [1, results] int32."""
+    """Return how many rows of each result are not padding, [1, results] int32."""
     return jnp.asarray(schedule.sections.header.rows.of(schedule.indices))[None]
 
 
@@ -202,7 +203,7 @@ def _forward(
 def _pull(
     execution: Execution, arguments: Arguments, stored: Carry, cotangents: MaybeZeros
 ) -> MaybeZeros:
-    """Return the cotangents of all arguments, as a flat list; `None` for zeros.
+    """Run the reverse pass; return cotangents of all arguments, `None` for zeros.
 
     Args:
       arguments: as of `_forward`; index array and constants have no cotangents.
