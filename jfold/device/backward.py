@@ -287,7 +287,7 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Buffers:
-    """Write the cotangents of a tile's inputs into the buffers `edges`; return these.
+    """Write cotangents of a tile's inputs to the buffers `edges`; return the new ones.
 
     Each goes to its edge row, the place where one use of a value leaves its cotangent.
 
@@ -461,7 +461,7 @@ def _gradients(
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
-    """Return new buffers: for cotangents, with those of results, and for stashes."""
+    """Return new buffers for cotangents, holding those of results, and for stashes."""
     execution, extra = reads.execution, xla.extra_rows(even=False)
     edges: Buffers = {}
     for t in sorted(_types(reads)):

@@ -61,7 +61,7 @@ class Batch:
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return the first sum and the number of tiles of a round, [] int32 each.
+        """Return where a round of sums begins, and its number of tiles, [] int32 each.
 
         Cotangents of values with many uses are added up a few at a time, round after
         round; a tile is some sums that are computed together.

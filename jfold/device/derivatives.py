@@ -110,7 +110,7 @@ class CustomDerivatives:
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Return the cotangents of the arguments, from those of the derivative."""
+            """Map cotangents of the tangents of outputs to those of the arguments."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 

@@ -111,7 +111,7 @@ class Execution:
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """Return by how many rows stashes of operation `o` are shifted in a buffer.
+        """Return the row offset of stashes of operation `o` that replace residuals.
 
         A stash may be written to the buffer of a residual that has been read. The shift
         is the width of the widest tile where tiles overlap, and zero elsewhere.
@@ -139,9 +139,9 @@ class Execution:
 
     @functools.cached_property
     def forward_alone(self) -> dict[int, Policy]:
-        """The policies of a pass without reverse: by operation, to store no residuals.
+        """The policy of each operation for a pass without reverse: store no residuals.
 
-        They hoist products out of loops where these fit in `hoisting.ROOM`; always if
+        Products are hoisted out of loops where they fit in `hoisting.ROOM`; always if
         sums are reproducible or the number of steps is fixed.
         """
         # A reproducible result must not depend on the capacity.
@@ -154,7 +154,7 @@ class Execution:
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
-        """The policies, by operation: what the forward pass stores for the reverse.
+        """The policy of each operation, which says what to store for the reverse.
 
         All results are taken to have a cotangent. A function without a gradient stores
         nothing: taking its gradient raises later.

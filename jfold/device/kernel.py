@@ -355,7 +355,7 @@ class Kernel(Memoized):
 
     @functools.cached_property
     def depends(self) -> list[set[int]]:
-        """The numbers of the jaxpr's arguments that each output depends on."""
+        """The numbers of the arguments of `forward` that each output depends on."""
         return jaxprs.depends(self.forward(2))
 
     @functools.cached_property

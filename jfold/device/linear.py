@@ -113,7 +113,7 @@ class Derivative:
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """A linear map of each item of a batch, within `jax.vmap`.
+    """A linear map of each of the `many` items of a batch, within `jax.vmap`.
 
     Attributes:
       linear: the map of one item.
@@ -136,7 +136,7 @@ class Batched:
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         """Map cotangents of outputs to those of arguments, each [many, *shape].
 
-        Those of tangents without a batch axis are summed: [*shape].
+        Those of arguments whose tangents have no batch axis are summed: [*shape].
         """
         # The transpose of a broadcast is a sum.
         pulled = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)

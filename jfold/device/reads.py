@@ -199,7 +199,7 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether padding rows of an input, if read in place, repeat a real row.
+    """Return whether padding rows of an input, if not gathered, repeat a real row.
 
     The spare rows of all outputs of an operation do, if those of its inputs do.
     """

@@ -65,7 +65,7 @@ def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
 def _tensors(
     spec: Spec, wanted: Mapping[Place, ProducerSet]
 ) -> tuple[ResultTensor, ...]:
-    """Return the tensor that is read at each place of `wanted`.
+    """Return the rows that each operand, or tensor of a result, in `wanted` reads.
 
     Args:
       wanted: by place, an operand or a tensor of a result, the results of operations

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class Split:
     """A jaxpr in two halves: the equations that its early outputs need, and the rest.
 
-    The first half runs in a loop, and leaves stashes for the second, which runs later.
+    The first (early) half runs in a loop, and leaves stashes for the second (late) one,
+    which runs after the loop.
 
     Attributes:
       closed: the jaxpr.

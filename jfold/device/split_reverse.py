@@ -160,7 +160,7 @@ class SplitReverse(Memoized):
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Run the half after the loop; return gradients of weights, and cotangents.
+        """Run the half after the loop; return weight gradients and input cotangents.
 
         Args:
           crossing: the stashes, each [rows, ...].

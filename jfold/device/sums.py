@@ -65,7 +65,7 @@ def sum_uses(
 def _sum_type(
     execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
 ) -> Array:
-    """Write the sums over uses of a level's values of type `t`; return the buffer.
+    """Write sums of cotangents over uses of values of type `t`; return the buffer.
 
     They are taken round after round; later rounds add up sums of earlier ones.
 
