@@ -32,7 +32,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table of rows, those of one example after those of another.
+    """A table with any number of rows for each example, one example after another.
 
     Attributes:
       first: [examples + 1] int64, the index of each example's first row, then the

@@ -203,7 +203,7 @@ def _forward(
 def _pull(
     execution: Execution, arguments: Arguments, stored: Carry, cotangents: MaybeZeros
 ) -> MaybeZeros:
-    """Run the reverse pass; return cotangents of all arguments, `None` for zeros.
+    """Run the reverse pass; return cotangents of the flat arguments, `None` for zeros.
 
     Args:
       arguments: as of `_forward`; index array and constants have no cotangents.
