@@ -174,7 +174,7 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Count the writes of one level to buffers of cotangents that it also reads.
+    """Count how often a level writes to buffers of cotangents that it also reads.
 
     These are edge buffers, in which each use of a value leaves its cotangent. One tile
     of each of the operations, all of one component, is counted.

@@ -47,7 +47,7 @@ class Residuals:
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
-    """Return all values of type `t` [size, *shape], from its buffer or constants."""
+    """Return all values of type `t` [size, *shape]: a buffer, or constants alone."""
     return values[t] if t in values else jnp.asarray(batch.constants[t])
 
 

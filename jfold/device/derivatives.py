@@ -110,7 +110,7 @@ class CustomDerivatives:
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Map cotangents of the tangents of outputs to those of the arguments."""
+            """Map cotangents of output tangents to cotangents of the arguments."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 

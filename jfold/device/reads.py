@@ -213,7 +213,7 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
-    """Return constants or an output, [rows, *shape], that is read without a gather."""
+    """Return the rows [rows, *shape] of constants or an output, without a gather."""
     program = state.execution.program
     assert read.slot.part is not None
     t, table, k = value_parts(program)[read.slot.part]

@@ -92,7 +92,7 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The outputs, by input, on whose cotangents the input's cotangent depends.
+        """The numbers of outputs whose cotangents an input's cotangent depends on.
 
         By number of the input; outputs are numbered among those that have a cotangent.
         """

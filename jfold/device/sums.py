@@ -34,7 +34,7 @@ from jfold.scheduling.layout import running_components
 
 
 def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
-    """Return whether there is room to sum cotangents of the operations' results."""
+    """Return whether buffers have rows for sums of the operations' cotangents."""
     types = (t for o in operations for t in execution.operations[o].outputs)
     return any(execution.spec.capacity.sums[t] for t in types)
 

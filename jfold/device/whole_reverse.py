@@ -52,11 +52,11 @@ class WholeReverse:
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The outputs known to go into each input's cotangent: none, an empty set."""
+        """An empty set for each input: no dependence on cotangents is known."""
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each leaf of the reverse that is stored.
+        """Return the specs of one row of each array in the `jax.vjp` that is stored.
 
         No product is computed before the loop, so `known` is empty.
         """
@@ -70,7 +70,7 @@ class WholeReverse:
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation; return outputs, and leaves of the reverse to be stored."""
+        """Run the operation by `jax.vjp`; return outputs, and arrays to be stored."""
         real = self.kernel.all_real(rows)
         outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
@@ -112,14 +112,14 @@ class WholeReverse:
 
     @functools.cached_property
     def _axes(self) -> list[int | None]:
-        """The axis of rows of each leaf of the reverse; `None` if not stored."""
+        """The axis of rows of each array in the `jax.vjp`; `None` if not stored."""
         pairs = zip(self._leaves(2), self._leaves(3), strict=True)
         return [None if a is None or b is None else row_axis(a, b) for a, b in pairs]
 
     def _leaves(self, rows: int) -> list[Spec | None]:
-        """Return the spec of each leaf of the reverse on `rows` rows.
+        """Return the spec of each array in the `jax.vjp` on `rows` rows.
 
-        It is `None` if the leaf is a weight, input or mask, which is at hand.
+        It is `None` if the array is a weight, input or mask, which is at hand.
         """
         specs: list[Spec | None] = []
 

@@ -305,7 +305,9 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Rewrite a jaxpr: products put the axis of rows first, table rows are gathered.
+    """Rewrite a jaxpr so that products have the axis of rows first.
+
+    Rows of tables are gathered in place of being sliced.
 
     Args:
       fixed: number of the first arguments, which have no rows.
@@ -317,9 +319,10 @@ def rows_first(
 
 
 def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
-    """Return rewrite rules that put rows first in products, and gather table rows.
+    """Return rewrite rules by which products have the axis of rows first.
 
-    A product is rewritten if one operand is a matrix without rows.
+    A product is rewritten if one operand is a matrix without rows. Rows of tables are
+    gathered in place of being sliced.
 
     Args:
       varying: the variables that may have rows.
