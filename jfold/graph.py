@@ -219,11 +219,11 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return (type, table, output), three indices, for each part of a graph's values.
+    """Return the type, table and output, as indices, of each source of values.
 
-    A part is the own constants of a type or an output of an operation, in this order.
-    The table is the index in `constants + operations` of a graph; the output is that of
-    the operation.
+    A source, or part, is the examples' own constants of a type or an output of an
+    operation, in this order. The table is the index in `constants + operations` of a
+    graph; the output is that of the operation.
     """
     types = len(program.types)
     constants = [(t, t, 0) for t in range(types)]
@@ -237,14 +237,17 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[list[Array], list[Array]]:
-    """Number the values of each type in each example; return first numbers and counts.
+    """Number the values of each type in each example, from 0 on.
 
-    Both are lists of arrays [examples]: the first number in each part of `value_parts`,
-    and the number of values of each type. The program's constants are numbered first.
+    The program's constants are numbered first.
 
     Args:
       examples: the number of examples.
       tables: the tables of constants, then those of operations.
+
+    Returns:
+      The first number in each part of `value_parts`, and the number of values of each
+      type: lists of arrays [examples].
     """
     zero = np.zeros(examples, np.int64)
     counts = [zero + count if count else zero for count in shared_counts(program)]
