@@ -36,7 +36,7 @@ from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
 from jfold.graph import Table, ranges
 from jfold.language.parameter_checks import check_params, with_external
-from jfold.language.reference import CONSTANTS, NODES, explain_row
+from jfold.language.slow_recorder import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
 from jfold.models.model import Model
 from jfold.program.operations import Layer, Program

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jfold.graph import Graph, Table, concatenate
-from jfold.language.reference import Row, Rows
+from jfold.language.slow_recorder import Row, Rows
 from jfold.language.walk import Walk
 from jfold.tracing.convert import to_array
 from jfold.tracing.record import trace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of generated source: a walk that records the same rows in order.
+"""A slow recorder: a walk that records the rows that generated source does, in order.
 
-It is slow, but every row has the path of the data that it was made of. Tests compare
+Every row has the path of the data that it was made of. Tests compare
 its rows with those of the source, and `find_nan` asks it where a row came from.
 """
 
