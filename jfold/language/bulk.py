@@ -26,10 +26,12 @@ IN_LISTS = (
 
 
 def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether a block's code for a list can be one `extend`, without a loop.
+    """Return whether generated code can run a block on a list of items without a loop.
+
+    If so, one `extend` of a tape records all items.
 
     Args:
-      node: the use of a block on an item.
+      node: the use of the block on an item.
       items: the expressions of the lists, one per leaf of an item.
       w: the generated function that the code would be written in.
     """
@@ -86,14 +88,17 @@ def _is_simple(node: TypedUse, w: Lines) -> bool:
 
 
 def _computing(node: TypedUse, w: Lines) -> int | None:
-    """Return the number of the operation that a block's use runs; `None` if none."""
+    """Return the number of the operation that computes a block's output, if any."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)
 
 
 def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
-    """Yield the key of each table to which a block adds rows, inner blocks aside."""
+    """Yield a key for each operation, constant type or call whose rows a block records.
+
+    Inner blocks are left out. Equal keys mean that rows go to the same table.
+    """
     block = node.block
     if isinstance(block, b.Reference):
         yield block
@@ -109,10 +114,11 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
 
 
 def map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
-    """Write code that runs a block on all items at once; return result lists.
+    """Write code that runs block `part` on whole lists of items; return result lists.
 
     Args:
       part: the use of the block on an item.
+      sequence: the expressions of the lists of items.
     """
     before = w.count, w.tail, dict(w.known)
     w.region, w.count, w.tail = Region(), sequence.n, False

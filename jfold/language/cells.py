@@ -21,10 +21,12 @@ from jfold.types import TupleType
 
 
 def check_end(node: TypedUse, cell: b.Block) -> None:
-    """Raise `TypeError` if an RNN's cell ends in a Flax cell, which gives state first.
+    """Raise `TypeError` if the last block of an RNN's cell is a Flax cell.
+
+    A Flax cell returns (state, output), while an `RNN` expects (output, state).
 
     Args:
-      node: the use of the RNN, whose cell has to give (output, state).
+      node: the use of the RNN.
     """
     for function in _result_blocks(cell):
         if isinstance(function, b.Function) and cell_library(function.fn):

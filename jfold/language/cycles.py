@@ -39,10 +39,10 @@ def objects_in(x: object) -> list[Located]:
 
 
 def refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
-    """Raise `Misfit` for the object `first`, whose value depends on itself.
+    """Raise `Misfit` for object `first`, whose shared result depends on itself.
 
     Args:
-      declaration: what computes the value once for each object.
+      declaration: what computes the result, once for each object and all its readers.
     """
     kind = type(first.value).__name__
     by = ''

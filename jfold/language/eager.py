@@ -49,8 +49,9 @@ def typed_expression(block: b.Block) -> TypedExpression:
 
 @memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
-    """Infer the types of an expression, memoized by it and by JAX's `widest` float.
+    """Infer the types of an expression, memoized by `block` and `widest`.
 
+    `widest` is the float dtype that JAX, as configured, makes of Python's `float`.
     Blocks are immutable, but for unresolved declarations, for which `infer` raises.
     """
     return infer(block)
@@ -63,10 +64,9 @@ def evaluate(
     external: Mapping[str, Any] | None = None,
     keys: Keys | None = None,
 ) -> Any:
-    """Evaluate an expression on one example; return its value or `(value, metrics)`.
+    """Evaluate an expression; return `(value, metrics)`, or the value if no metrics.
 
-    The pair is returned if the expression has metrics: a dict by name, of lists of the
-    collected values.
+    `metrics` is a dict by name, of lists of the collected values.
 
     Args:
       typing: the expression.
@@ -120,13 +120,14 @@ class Arrays:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Convert an object of the example to an array of `type_`, or raise `Misfit`.
+        """Convert `x` to a `type_` array of values in `[0, below)`, or raise `Misfit`.
 
         Floats may be rounded to floats; any other change, or an overflow, is refused.
 
         Args:
           node: the use of the block that reads the object, for the error.
-          below: if given, all numbers have to be in `[0, below)`.
+          x: an object of the example.
+          below: the bound of all values; `None` for no bounds.
         """
         if has_masked([x.value], len(type_.shape)):
             raise misfit(

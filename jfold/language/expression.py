@@ -132,7 +132,7 @@ class Paths:
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Return a placeholder of reduced items, with their common path prefix."""
+        """Reduce `items` to a placeholder that has the common prefix of their paths."""
         return in_tuples(item, itertools.repeat(PathOnly(path_of(items))))
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:

@@ -55,14 +55,18 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
 
 
 def names_of(type_: Type) -> Names:
-    """Return a set of names per item of a tuple type; () without names."""
+    """Return the names of each item of a tuple type; () if there are none.
+
+    An item has several names where the cases of a `OneOf` name it differently.
+    """
     return type_.names if isinstance(type_, RecordType) else ()
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return type `one` with the item names of both; `None` if their orders conflict.
+    """Return type `one`, each item named as in both types; `None` if these conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
+    Types conflict if they have the same names in different orders.
     """
     here, there = names_of(one), names_of(other)
     if not (here and there):
@@ -97,7 +101,7 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
-    """Return, for each parameter of a function, the index of the item so named.
+    """Match a function's parameters to input items by name; return the items' indices.
 
     Items go by name if the parameters of the function have the names of all items.
     `None` is returned if the items are in order already, or have no names.

@@ -124,7 +124,7 @@ def _is_instance(fn: object, library: str, name: str = 'Module') -> bool:
 
 
 def _evaluates(keys: Keys) -> bool:
-    """Return whether a key of `None` forbids random draws (evaluation mode)."""
+    """Return whether a call is in evaluation mode: some stream has the key `None`."""
     return any(key is None for key in keys.values())
 
 
@@ -292,13 +292,12 @@ def _from_nnx(module: Module, method: str) -> Called:
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """Return what an array of NNX's random state has to hold before a call.
-
-    That is a key, or 0 for a count of draws.
+    """Return what replaces array `x` of NNX's random state: a key, or a count of 0.
 
     Args:
-      x: the array in the module: a key, kept if `key` is `None`, or a count of draws.
-      number: folded into `key`, so that arrays with one name get different keys.
+      x: a key, which stays if `key` is `None`, or a count of draws.
+      key: the key of the stream that `x` belongs to.
+      number: folded into `key`, so that arrays of one stream get different keys.
     """
     if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jnp.zeros_like(x)

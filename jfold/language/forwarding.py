@@ -100,7 +100,7 @@ def forwarding_of(
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield the origin of each output: an input's index or a constant, else `None`.
+    """Yield each output's origin: an input's index, a constant, or `None` if computed.
 
     Args:
       weights: the number of arrays of parameters, the first arguments of a jaxpr.
@@ -120,9 +120,9 @@ def _outputs(
 
 
 def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
-    """Return, for each output, the indices of the arguments on which it depends.
+    """Return which arguments each output needs; if `pulled`, only those with gradients.
 
-    An argument counts if the output depends on it in any trace.
+    Arguments are given by index. One counts if the output depends on it in any trace.
 
     Args:
       pulled: whether to leave out arguments that get no gradient from the output.

@@ -131,10 +131,10 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
-    """Find the one operation that reads operation `o`, and the inputs that `o` makes.
+    """Find the sole reader of operation `o`, and which inputs of the reader `o` makes.
 
-    `None` unless each use of `o` is read by exactly one use of the reader, and each use
-    of the reader reads one of `o`.
+    `None` is returned unless each application of `o` is read by exactly one application
+    of the reader, and each application of the reader reads one of `o`.
 
     Args:
       o: the number of an operation.

@@ -40,13 +40,14 @@ class Generator(Round):
     """
 
     def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write a block's code into function `w`; return the expressions of its value.
+        """Write code into `w` that runs a block on `value`; return the result.
 
-        They are `RETURNED` if the code ends in a `return`.
+        The result consists of expressions; it is `RETURNED` if the code ends in a
+        `return`.
 
         Args:
           node: the use of the block.
-          value: the expressions of its input.
+          value: the expressions of the block's input.
           w: the generated function that the code goes into.
         """
         return write(node.block, node, value, w)
@@ -125,7 +126,10 @@ class Generator(Round):
         return w.columns(s.listed(self._result(key, node.output)), result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return what earlier passes know of the result of generated function `key`."""
+        """Return the structure of function `key`'s result, with its possible producers.
+
+        Earlier passes found these producers: outputs of operations.
+        """
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
@@ -163,7 +167,7 @@ class Generator(Round):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write code to look argument `x` up in a memo; return its entry's expression.
+        """Write code that looks up `x` in a memo; return the text of the memo's entry.
 
         Args:
           declaration: the function, with the `key` by which results are kept.
@@ -219,7 +223,7 @@ class Generator(Round):
         return '\n'.join([*constants, '', *lines, ''])
 
     def _constants(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs (name, line): a line of source, and the name that requires it."""
+        """Yield pairs (name, line): the source needs `line` where it uses `name`."""
         yield 'record', '# A value is a number: its level, who makes it, its row there.'
         yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
@@ -256,12 +260,12 @@ class Generator(Round):
         yield f'{INDENT}return ends, {tapes}'
 
     def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write code that records `value` in result `r`: a row, and a row per item.
+        """Write code that adds `value` to result table `r`, and its items to `inside`.
 
         Args:
           r: the number of the result, a table of rows that are returned.
-          inside: the results of items of its sequences, as `outputs.inside` returns
-            them.
+          inside: the result tables of the items of sequences in `value`, as
+            `outputs.inside` returns them.
         """
         texts: list[s.Tensor] = []
         inner = iter(inside)
@@ -374,16 +378,16 @@ def of(name: str, text: str) -> str:
 def generate_source(
     tables: Tables, chosen: OperationChoice, deep: bool = False
 ) -> tuple[Generator, str]:
-    """Generate the source that records examples, in passes until no fact changes.
+    """Generate the source that records examples, pass by pass up to a fixed point.
 
-    A fact, such as which operations may make a tensor, is found by one pass and used by
-    the next.
+    Each pass uses facts that the pass before found, such as which operations may make a
+    tensor.
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.
 
     Returns:
-      The last round, and the source.
+      The generator of the last pass, and the source.
 
     Raises:
       AssertionError: there is no fixed point after `MOST_ROUNDS`.

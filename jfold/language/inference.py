@@ -114,7 +114,7 @@ class Inference:
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
-        """Return a block, or a reference to it once the expression has very many uses.
+        """Return `block`, or a reference to it if too many block uses have been typed.
 
         A reference is typed and lowered once for all uses that follow. Without
         references
@@ -139,7 +139,7 @@ class Inference:
         return self.outlined_blocks[key]
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of a block's use, which no reference replaces; return it."""
+        """Infer a block's typed use without replacing the block by a reference."""
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
             input_ = self.types.alias(input_)
@@ -185,7 +185,7 @@ class Inference:
         verb: str,
         hint: str,
     ) -> Steps[TypedUse | None]:
-        """Infer the types of a block that gives a default of type `type_`.
+        """Infer the types of `block`, which computes a default value of type `type_`.
 
         The use of the block is returned; without a block `None`, and the default is
         zero. `TypeError` is raised if the block gives another type; without a block, if
@@ -248,7 +248,7 @@ class Inference:
     def when_head(
         self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with a type once its class, such as `TupleType`, is known.
+        """Call `then` with type `of` once its class, such as `TupleType`, is known.
 
         Args:
           of: the type; by default the input of `node`.
@@ -331,7 +331,7 @@ class Inference:
             node.output = self.types.plain(node.output)
 
     def _check_names(self, node: TypedUse) -> None:
-        """Raise `TypeError` if field names known only now would reorder arguments."""
+        """Raise `TypeError` if the final field names change the order of arguments."""
         input_ = self.types.resolve(node.input)
         if argument_order(node, node.block, input_) != node.order:
             expected = 'parameters in the order of the fields, for a declared type has'
@@ -367,7 +367,7 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
 
 @functools.singledispatch
 def output_type(block: b.Block, node: TypedUse, state: Inference) -> Type | Steps[Type]:
-    """Return a block's output type, and set `node.parts`, by the rule of its class.
+    """Return a block's output type by the rule for such blocks; set `node.parts`.
 
     A rule that types inner blocks is a generator: it yields their steps.
     """
@@ -440,7 +440,7 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
-    """Add the type of a metric to `metrics`; raise `TypeError` if it is refused.
+    """Raise `TypeError` unless a metric gets tensors of one type; add it to `metrics`.
 
     Args:
       metrics: by name, the type that is collected, and whether labels are beside it.

@@ -148,11 +148,11 @@ def _parameters(init: Init | None, specs: Sequence[Specs]) -> ArrayTree | None:
 def _layer_call(
     uniform: Called, none: ArrayTree | None, rngs: Streams, evaluates: bool = False
 ) -> Callable[..., Any]:
-    """Return the function (params, *keys, *inputs) -> outputs of a layer.
+    """Return a layer's call (params, *keys, *inputs) -> outputs; params may be `None`.
 
     Args:
       uniform: the callable of the layer.
-      none: stands for parameters of `None`: what `init` has made, without arrays.
+      none: replaces params of `None`: what `init` has made, without arrays.
       rngs: the names of the streams of the keys, each [2] uint32.
       evaluates: whether nothing is drawn, whatever the keys.
     """
@@ -174,7 +174,7 @@ def _draw(init: Any, specs: Sequence[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """Return `ShapeDtypeStruct`s, nested in tuples and structs as in the type.
+    """Convert a type to nested `ShapeDtypeStruct`s, with leading axis `rows` if given.
 
     Args:
       rows: the length of a leading axis that each shape gets; `None` for no such axis.
@@ -185,13 +185,15 @@ def to_spec(type_: Type, rows: int | None = None) -> Specs:
 
 
 def to_type(value: object, rows: int | None = None) -> Type:
-    """Return the type of nested arrays or specs; the inverse of `to_spec`.
+    """Convert nested arrays or specs to a type, without a leading axis `rows` if given.
+
+    This is the inverse of `to_spec`.
 
     Args:
       rows: the length of a leading axis, which is left out; `None` for no such axis.
 
     Raises:
-      TypeError: it holds something else, or a leading axis is not `rows` long.
+      TypeError: `value` holds something else, or a leading axis is not `rows` long.
     """
     if isinstance(value, tuple | list) and value:
         return TupleType(to_type(item, rows) for item in value)
@@ -253,10 +255,10 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class Ranking:
-    """A base class of host functions that say in which order equal names are numbered.
+    """A base class of callables that say which layer is `dense` and which is `dense_1`.
 
     Attributes:
-      ranks: by `layer_key` of a function, its place among those of its name.
+      ranks: by `layer_key` of a function, its place among functions of the same name.
     """
 
     ranks: Mapping[Hashable, int]

@@ -46,10 +46,10 @@ def lazy_functions(root: b.Block) -> list[Lazy]:
 
 @dataclass(eq=False)
 class Reader(Ranking):
-    """A callable that runs a lazy function and returns the block calls it made.
+    """A callable that returns the block calls that a lazy function makes on an example.
 
-    It takes an example. The calls are nested tuples, that of the result outermost; if
-    the program has metrics, it returns a pair: these, and the values of metrics.
+    The calls are nested tuples, that of the result outermost; if the program has
+    metrics, a pair is returned: these, and the values of metrics.
 
     Attributes:
       lazy: the lazy function.
@@ -83,7 +83,7 @@ def learned_reader(
     history: tuple[tuple[Lazy, Any], ...],
     signature: tuple[str, ...],
 ) -> Reader:
-    """Rebuild the `Reader` of a lazy function by running what is in `history` again.
+    """Rebuild a lazy function's `Reader` by rerunning functions on data in `history`.
 
     Args:
       history: lazy functions, each with data that it ran on.
@@ -129,7 +129,7 @@ class Recorded:
     history: list[tuple[Lazy, Any]] = field(default_factory=list)
 
     def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
-        """Run the lazy functions on examples; record which kinds of calls they make.
+        """Run lazy functions on examples; record which blocks they call on which types.
 
         Args:
           skip_errors: leaves out examples on which they raise an error.
@@ -203,9 +203,9 @@ class Recorded:
 
 
 def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
-    """Run the lazy functions of `root` on the examples `like`; return their calls.
+    """Record the block calls that lazy functions in `root` make on the examples `like`.
 
-    The result is `None` if there are no lazy functions.
+    The recording is returned; `None` if there are no lazy functions.
 
     Raises:
       TypeError: `like` is missing, or given where there is no lazy function.
@@ -226,7 +226,7 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
 
 
 class _Readers:
-    """A factory of blocks that evaluate recorded calls: one for each kind of call."""
+    """A factory of blocks that evaluate recorded calls, one per (block, types)."""
 
     def __init__(
         self,
@@ -275,9 +275,12 @@ class _Readers:
         return self.choices[key]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return which kind of call in `cases` has the type of kind `number`.
+        """Return the kind of call in `cases` that has the result type of kind `number`.
 
         An empty list has the type of any list.
+
+        Args:
+          number: that of a kind of call that is not in `cases`.
         """
         entries = self.registry.entries
         for other in cases:

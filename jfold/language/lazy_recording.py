@@ -95,7 +95,7 @@ class Recording:
         return Value((number, *nodes), self) if is_own else self._foreign(arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record a call of a new kind, or one with plain data as argument."""
+        """Record what `call` cannot: a call of a new kind, or one on plain data."""
         of_values = self.registry.of_values
         if not isinstance(block, b.Function) and block not in of_values:
             try:
@@ -198,15 +198,17 @@ class Recording:
     # ---- values and nodes
 
     def node(self, x: Any, takes_data: bool = False) -> Node:
-        """Return the recorded form of a call's argument: a tuple that says its origin.
+        """Convert argument `x` to `(number, *operands)` of the call that made it.
 
-        The argument is a value, a constant or a container of these.
+        `number` is that of the kind of call. For a constant or an object of the data
+        the operand is `x` itself.
 
         Args:
-          takes_data: whether what holds no values is an object of the data.
+          x: a value, a constant or a container of these.
+          takes_data: whether an `x` without a `Value` inside is an object of the data.
 
         Raises:
-          TypeError: it is something else, or a value of another example.
+          TypeError: `x` is something else, or a value of another example.
         """
         if type(x) is Value:
             if x.recording is not self:
@@ -231,7 +233,7 @@ class Recording:
         )
 
     def _opened(self, node: Node, entry: Entry) -> Any:
-        """Return a recorded call's result: a `Value`, or some in tuples and structs.
+        """Return a recorded call's result: a `Value`, or tuples and structs of these.
 
         Args:
           node: the call.
@@ -284,7 +286,7 @@ def _holds_values(x: object) -> bool:
 
 
 def _advice(x: object) -> str:
-    """Return what to do about an argument that is no value; '' if unknown."""
+    """Return the hint of the error that a block cannot take argument `x`, or ''."""
     if isinstance(x, b.Block):
         return ': call it, or write `return` before what it gives'
     if isinstance(x, str | bytes):

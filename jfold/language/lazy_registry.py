@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def is_row(self) -> bool:
-        """Return whether a result is recorded as one row, shared by all its readers.
+        """Return whether readers of a result share one row; else each records its own.
 
         Numbers have a row for each reader, which takes less time than to share one.
         """
@@ -131,7 +131,10 @@ class Registry:
             raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
-        """Register each part of a tuple or struct that calls of kind `entry` return."""
+        """Add an `Entry` for each item of a tuple or struct that `entry` returns.
+
+        An `Entry` is a kind of call; that of an item takes it out of the tuple.
+        """
         for k, part in enumerate(entry.type if isinstance(entry.type, Product) else ()):
             key = entry.type.form.keys[k] if isinstance(entry.type, StructType) else k
             item = self.entry(
@@ -153,10 +156,10 @@ class Registry:
         return self.entry(('data',), 'data', ObjectType(), lambda _: b.GetItem(1))
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
-        """Return the `Entry` of a tuple or struct of results of kinds `numbers`.
+        """Return the `Entry` of a tuple or struct with parts made by entries `numbers`.
 
         Args:
-          form: that of the tuple or struct.
+          form: tells a tuple from a struct, and structs by their class and keys.
           numbers: the numbers of the entries that made the parts.
         """
         known = self.known.get(('parts', form, *numbers))
@@ -179,9 +182,9 @@ class Registry:
         return entry
 
     def _joined(self, type_: Type) -> int:
-        """Return the entry number of a type that two types with empty lists merge into.
+        """Return the entry number of `type_`, merged from two types with empty lists.
 
-        Each of the two has some where the other may have items.
+        Each of the two has an empty list where the other may have items.
         """
         assert isinstance(type_, Nested)
         entry = self._of(type_)
@@ -278,7 +281,7 @@ class Registry:
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
     ) -> Entry:
-        """Record that calls of kinds `numbers` made arguments of calls of kind `entry`.
+        """Record that calls of `entry` take results of calls of kinds `numbers`.
 
         From now on `entry`, which is returned, is found by `key`.
         """
@@ -291,10 +294,10 @@ class Registry:
         return entry
 
     def _note(self, makers: dict[int, None], number: int, reader: str) -> None:
-        """Add kind `number` to `makers`, the kinds of calls that may make one argument.
+        """Add `number`, a kind of call, to `makers`, the kinds that make an argument.
 
         Args:
-          reader: the name of what reads it, for the error.
+          reader: the name of what reads the argument, for the error.
         """
         if number not in makers:
             with self.lock:
@@ -366,9 +369,9 @@ class Registry:
 
 
 def _merge_alike(entries: list[Entry]) -> None:
-    """Merge what kinds of calls read, if their types differ only in empty lists.
+    """Let each entry take also the inputs of entries that differ in empty lists alone.
 
-    These are read by one block, since an empty list is a list of any items.
+    One block evaluates the calls of both, since an empty list is a list of any items.
     """
     for entry in entries:
         if entry.is_row or is_known(entry.type):
@@ -444,7 +447,7 @@ def _product(type_: Product) -> Body:
 
 
 def _applied(block: b.Block, count: int) -> Body:
-    """Return a function that composes `count` argument blocks with `block`."""
+    """Return a function: `count` blocks -> `block` applied to the outputs of these."""
 
     def body(inputs: Sequence[b.Block]) -> b.Block:
         if count == 0:

@@ -85,7 +85,10 @@ class Lines:
         return True
 
     def variable(self, wanted: str, others: Set[str] = frozenset()) -> str:
-        """Return a new variable name, `wanted` or with a number, not in `others`."""
+        """Return a new variable name: `wanted`, or `wanted2` if it is taken.
+
+        Names in `others` are taken too.
+        """
         wanted = identifier(wanted)
         name, k = wanted, self.used.get(wanted, 1)
         taken = self.variables | others
@@ -111,7 +114,7 @@ class Lines:
 
     @contextlib.contextmanager
     def case(self) -> Iterator[None]:
-        """Indent lines written in a `with` block; free their variables after it."""
+        """Indent lines written in a `with` block; then free their variable names."""
         before = {*self.variables}, dict(self.used)
         with self.nested():
             yield
@@ -119,7 +122,7 @@ class Lines:
         self.variables, self.used = before
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
-        """Write assignments of a value to new variables; return the value in these."""
+        """Write code that assigns a value to new variables; return the variables."""
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
             if isinstance(x, s.Items):
@@ -144,10 +147,10 @@ class Lines:
             self.line(f'{left} = {right}')
 
     def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Put an object into a variable, unless it is in one; return the value.
+        """Write code that puts an object into a variable; return the variable.
 
         Args:
-          value: expressions; what is no object is returned as it is.
+          value: an expression; returned as it is if a variable, or no object.
           wanted: the name of a new variable.
         """
         if isinstance(value, s.Object) and not value.text.isidentifier():
@@ -157,9 +160,7 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code that unpacks an object, structured as `like`, into variables.
-
-        The value in these variables is returned.
+        """Write code that unpacks `text` into variables; return them, nested as `like`.
 
         Args:
           text: the expression of the object.
@@ -187,11 +188,11 @@ class Lines:
         return None if like is None else s.renamed(like, iter([text]))
 
     def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write code that turns a list of tuples into one list per leaf; return these.
+        """Write code that unzips `text` into a list per leaf of `like`; return these.
 
         Args:
-          like: the structure of an item.
-          text: the expression of the list.
+          like: the structure of an item: nested tuples.
+          text: the expression of a list of items.
         """
         if isinstance(like, tuple):
             names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
@@ -206,7 +207,7 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with all operations that may make it on code paths to `key`.
+        """Return `value` with the operations that make it on any code path to `key`.
 
         `key` is a point where code paths meet, such as the end of a loop.
         """
@@ -227,7 +228,7 @@ class Lines:
         return s.renamed(sequence.items, iter(names))  # sequences in it stay packed
 
     def opened(self, value: s.Symbol) -> s.Symbol:
-        """Write code that unpacks the sequences inside an item; return the item."""
+        """Write code that unpacks lists nested in an item; return the unpacked item."""
 
         def leaf(x: s.Leaf) -> s.Symbol:
             return self.unpacked(x.item, x.text) if isinstance(x, s.Nested) else x
@@ -254,10 +255,10 @@ class Lines:
         result: str = '',
         then: Callable[[], None] = lambda: None,
     ) -> s.Symbol:
-        """Write a loop over a sequence: `body` writes its lines, then `then` does.
+        """Write a loop over a sequence: `body(item)` writes its lines, then `then()`.
 
         Returns:
-          The values that `body` returns, in lists named `result`; `None` if that is ''.
+          The lists, named `result`, of values of `body`; `None` if `result` is ''.
         """
         at = len(self.lines)
         item = self._each(sequence)
@@ -276,9 +277,7 @@ class Lines:
     def part(
         self, node: TypedUse | None, value: s.Symbol, tail: bool = False
     ) -> s.Symbol:
-        """Write the code of an inner block, unless it is written for this input.
-
-        The result of the block is returned.
+        """Return an inner block's result on `value`; write its code if not yet written.
 
         `RETURNED` takes the place of the value if the lines end in a `return`, which
         they may if the outer block returns the value unchanged (`tail`).
@@ -335,11 +334,11 @@ class Lines:
         return name
 
     def add(self, tape: Tape, text: str) -> None:
-        """Write code that appends entry `text` to a tape, or extends it by a list."""
+        """Write `tape.append(text)`; in code for whole lists, `tape.extend(text)`."""
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return the expression `base + row`, or the range of `count` row numbers."""
+        """Return text `base + row`; in code for whole lists, a range from it."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
@@ -358,7 +357,7 @@ class Lines:
         below: int | None = None,
         site: object = None,
     ) -> s.Tensor:
-        """Write code that records an object as a constant; return its row number.
+        """Write code that records object `text` as a constant; return its row number.
 
         Ints must be in `[0, below)`, unless `below` is `None`; `site` is the use of a
         block that reads the object.
@@ -372,9 +371,10 @@ class Lines:
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
     ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return a row number as text: `base + row`, or a new variable for it.
+        """Return the text of row number `base + row`, and (region, maker) if in step.
 
-        With the sum comes (region, maker): in this region an operand needs no entry.
+        In step, an operand with this number needs no entry on a tape in the region.
+        Else the text is a new variable, and `None` comes with it.
         """
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:
@@ -430,9 +430,9 @@ class Lines:
         return outputs
 
     def is_in_step(self, rows: Rows) -> bool:
-        """Return whether a new row's index equals that of other rows made beside it.
+        """Return whether a new row of `rows` shares its index with rows elsewhere.
 
-        These are rows of other tables, made by the same code without loops or calls.
+        Those rows of other tables are added by the same code, without loops or calls.
         """
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
@@ -460,9 +460,9 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return, per output, the text of a row number without the row's index.
+        """Return, for each output, text `base` of its row number `base + index`.
 
-        It holds the level and the maker; an index is added to it.
+        It holds the level and the maker.
         """
         g = self.g
         if not g.is_recurrent(o):
