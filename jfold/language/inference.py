@@ -114,7 +114,7 @@ class Inference:
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
-        """Return `block`, or a reference to it if too many block uses have been typed.
+        """Return `block`, or a reference to it if there are too many uses of blocks.
 
         A reference is typed and lowered once for all uses that follow. Without
         references

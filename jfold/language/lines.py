@@ -338,7 +338,7 @@ class Lines:
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return text `base + row`; in code for whole lists, a range from it."""
+        """Return `base + row`; in code for whole lists, `range(base + row, ...)`."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
