@@ -65,7 +65,7 @@ class Names:
         return name
 
     def name_for(self, wanted: str, value: object) -> str:
-        """Return the name of an object in generated source, reserved on first use.
+        """Return the name of `value` in generated source; new names resemble `wanted`.
 
         An object of `builtins` keeps its own name there.
 

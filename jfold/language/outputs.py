@@ -32,9 +32,9 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def check_output(root: TypedUse, metrics: Collection[str]) -> None:
-    """Raise `TypeError` unless an expression's value can be returned as tables of rows.
+    """Raise TypeError unless a value consists of tensors or, beside `metrics`, is void.
 
-    It has to consist of tensors, at most `MOST_TENSORS`, in tuples and sequences.
+    It may have at most `MOST_TENSORS` of them, in tuples and sequences.
 
     Args:
       root: the use of the outermost block.
@@ -54,7 +54,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return a hint for users on a leaf type that cannot be returned; else ''.
+    """Return why a leaf, `inside` a sequence or not, cannot be returned; '' if it can.
 
     Args:
       inside: whether the leaf is in the items of a sequence.
@@ -72,7 +72,7 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return, for each sequence in a type, the number of the table of its items.
+    """Return, for each sequence in a type, which table of `numbers` has its items.
 
     In a list of pairs: the number of the result that has the items, and the same list
     for the sequences in an item.

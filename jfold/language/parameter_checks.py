@@ -94,7 +94,7 @@ def _check_rows(layer: Layer, array: Any) -> None:
 def with_external(
     layers: Sequence[Layer], params: object, external: Mapping[str, Any] | None
 ) -> Any:
-    """Return parameters by layer name, with the arrays of `External` blocks added.
+    """Return parameters by layer name: those in `params`, and the arrays in `external`.
 
     Parameters are put into the containers of the layers, as `as_asked` does.
 
@@ -119,9 +119,10 @@ def with_external(
 
 
 def as_asked(layers: Iterable[Layer], params: Any) -> Any:
-    """Convert parameters to the pytree containers that layers expect, if keys agree.
+    """Convert each layer's parameters to the pytree containers that the layer expects.
 
-    Those of an NNX module come in its own containers, those of a checkpoint in dicts.
+    Those with other keys stay as they are. Those of an NNX module come in its own
+    containers, those of a checkpoint in dicts.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     changed = {
@@ -147,7 +148,13 @@ def in_containers_of(like: Any, params: Any) -> object:
 
 
 def _missing_text(missing: list[str], present: list[str], known: Container[str]) -> str:
-    """Return the text of the error for layers whose parameters are missing."""
+    """Return an error text: `missing` layers, and those `present` but not `known`.
+
+    Args:
+      missing: the names of the layers whose parameters are missing.
+      present: the names of the layers whose parameters were passed.
+      known: the names of the model's layers.
+    """
     names = ', '.join(map(repr, missing))
     unknown = ', '.join(repr(name) for name in present if name not in known)
     of_unknown = f', of which the model has no {unknown}' if unknown else ''
@@ -178,7 +185,7 @@ def _check_layer(layer: Layer, params: object) -> None:
 
 
 def _advice(params: object) -> str:
-    """Return advice for an error message: how to get parameters of this kind."""
+    """Return advice on how to get the right parameters, after `params` was passed."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
     return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
@@ -193,7 +200,7 @@ def _by_path(params: object) -> dict[Path, Any]:
 
 
 def _fits(leaf: Any, spec: Struct) -> bool:
-    """Return whether an array has a spec's shape and, once in JAX, its dtype."""
+    """Return whether an array, once a JAX array, has the shape and dtype of `spec`."""
     is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
     return is_array and _has_dtype(leaf, spec)
 

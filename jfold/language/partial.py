@@ -49,7 +49,7 @@ class _Hurried(Inference):
         super().when(node, (lambda: False) if is_late else constraint)
 
     def apply_default(self) -> bool:
-        """Bind an input of unknown type to its default, unless time is up.
+        """Bind an input of unknown type to its default type, unless time is up.
 
         Return whether there was one.
         """
@@ -71,7 +71,7 @@ def all_types(typing: TypedExpression) -> Types:
 
 
 def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
-    """Return the types that can be inferred in an expression within `seconds`.
+    """Return the types inferred in an expression in `seconds`, and the first error.
 
     The rules of all blocks have to be registered (`jfold.lower`).
 
@@ -106,7 +106,7 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
 def _known_types(
     block: b.Block, input_: Type | None
 ) -> tuple[Type | None, Type | None]:
-    """Infer the input and output type of a block; `None` for each unknown one.
+    """Infer a block's input type, unless given, and output type; `None` if unknown.
 
     Args:
       input_: the input type, if it is given.

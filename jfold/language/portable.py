@@ -26,17 +26,18 @@ from jfold.program.operations import Layer, Program
 
 
 def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
-    """Return the arguments of `lower_typed` that rebuild a program in another process.
+    """Return a program's typed expression, and whether it is fused, and unrolled.
 
-    They are its typed expression, whether operations are fused, and whether they are
-    told apart to run outside of loops. The codecs here leave out what layers do.
+    From these arguments `lower_typed` rebuilds the program in another process. Fused
+    operations run as one; unrolled ones run outside of loops. The codecs here leave out
+    what layers do.
     """
     expression: Any = program.expression
     return expression.typing, bool(expression.chosen.feeds), expression.unrolled
 
 
 def missing(*inputs: object) -> NoReturn:
-    """Raise `AssertionError`, in place of the code of a layer, which is not stored."""
+    """Raise `AssertionError`, as the stand-in for a layer, whose code is not stored."""
     raise AssertionError('what records examples does not run layers')
 
 
@@ -92,7 +93,7 @@ def _fields(type_: type[Any]) -> Codec:
 
 
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
-    """Return a codec: store the arguments in `__reduce__`, rebuild by `make`.
+    """Return a codec: store the arguments in `__reduce__`; call `make` on these.
 
     Args:
       classes: those that the arguments may have; any if there are none.

@@ -85,7 +85,9 @@ class OperationChoice:
     levelled: frozenset[int] = frozenset()
 
     def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
-        """Return an operation's operands: those of its fused producers, then its own.
+        """Return what operation `o` and its fused producers read from elsewhere.
+
+        What the producers read comes first.
 
         Args:
           o: the last of the operations that run together.
@@ -197,7 +199,7 @@ class Round:
         return is_same and are_recurrent(program) == self.loops
 
     def program(self, operations: Sequence[Operation]) -> Operations:
-        """Return a program with these operations, and their producers known so far."""
+        """Return a program of `operations`, with each operand's known producers."""
         return Operations(
             types=tuple(self.tables.types),
             layers=self.typing.layers,
@@ -252,7 +254,7 @@ class Round:
         return o
 
     def reads_own_level(self, o: int) -> bool:
-        """Return whether the level of a row of operation `o` depends on its inputs."""
+        """Return whether rows of `o` read its own component; else their level is 1."""
         if self.chosen.split or self.chosen.kinds is not None:
             return self.chosen.number.get(o, o) in self.chosen.levelled
         return self.is_recurrent(self.chosen.number.get(o, o))
@@ -293,7 +295,7 @@ class Round:
     # ---- names
 
     def name_for(self, wanted: str, value: object) -> str:
-        """Return the name of an object in the source, new on first use.
+        """Return the name of `value` in the source; a new one is made of `wanted`.
 
         Args:
           wanted: the text that a new name is made of.
@@ -304,7 +306,7 @@ class Round:
         return name
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
-        """Add a tape with `width` entries for each row; return it.
+        """Add a tape named `wanted`, commented `about`, with `width` entries per row.
 
         Args:
           wanted: the name of its variable, numbered if it is taken.
@@ -330,7 +332,7 @@ class Round:
         output: int = 0,
         recurrent: bool = False,
     ) -> Maker:
-        """Add a `Maker`, a producer of tensors of type number `type_`; return it.
+        """Add and return a `Maker`: an origin of tensors of type number `type_`.
 
         Args:
           wanted: the name of its constant in the source, numbered if it is taken.
@@ -365,12 +367,12 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return the producer and the tape of constants that one block reads from data.
+        """Return maker and tape of constants (ints under `below`) that `site` reads.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
 
         Args:
-          below: the bound of ints, if any.
+          below: the bound of ints; `None` without any.
           site: the use of the block.
         """
         t = self.tables.type_number(type_)
@@ -400,7 +402,7 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the producers of all values that the source has at `key`.
+        """Return `value` with the producers of all values that meet at point `key`.
 
         Paths of the source meet there, as in a function's result. Its own producers are
         noted. Its tensors share a level if they do in every value that gets there.
@@ -419,7 +421,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return template `value` with producers and levels found at point `key`."""
+        """Return `value` with the producers and levels known at source point `key`."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -432,7 +434,7 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return a value with the producers known at point `key`, and with `makers`.
+        """Return `value` with `makers` beside those known at `key`, and new levels.
 
         Args:
           makers: more producers, per tensor.
@@ -445,7 +447,7 @@ class Round:
         return s.with_levels(value, (levels[k] for k in aliases))
 
     def template(self, type_: Type) -> s.Symbol:
-        """Return the template of a type: a symbol for any value, without text."""
+        """Return an abstract value of a type: its structure, without source text."""
         return s.template(type_, self.tables.type_number)
 
     # ---- new facts
@@ -473,7 +475,7 @@ class Round:
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return, per type, (bound, block) of each tape of constants read from data."""
+        """Return, per type number, (bound of ints, block) of each tape of constants."""
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))

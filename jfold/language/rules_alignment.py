@@ -73,7 +73,7 @@ def _(block: b.Zip, node: TypedUse, state: Inference) -> Type:
 def _link_zipped(
     node: TypedUse, head: TupleType, output: Type, state: Inference
 ) -> bool:
-    """Unify `output` with the type of a `Zip`; return False while parts are unknown."""
+    """Unify `output` with a `Zip` of types `head`; return False if one is unknown."""
     parts = [state.types.head(part) for part in head]
     if any(isinstance(part, TypeVariable) for part in parts):
         return False
@@ -221,7 +221,7 @@ def _item_of_parts(
     hint: str,
     count: int = 2,
 ) -> Type:
-    """Return a type variable for an item of the first sequence in the input tuple.
+    """Check the types in an input tuple; return a variable for the first's item type.
 
     The second part has to be an object, all others sequences.
 
@@ -334,7 +334,10 @@ def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
-    """Return the ints of a list as indices in `[0, most)`; -1 becomes the last.
+    """Return ints as indices of `most` items, called `what` in errors; -1 is the last.
+
+    Args:
+      what: a phrase, such as 'an item'.
 
     Raises:
       Misfit: `x` is no list of ints, or one of them is out of range.

@@ -121,7 +121,7 @@ def _(block: b.Padded, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _listed_like(zero: s.Symbol, items: Any) -> s.Symbol:
-    """Return `zero` with its sequences packed into Python lists, as in `items`."""
+    """Return `zero` with each sequence packed into one Python list, as in `items`."""
     if isinstance(zero, tuple):
         return tuple(map(_listed_like, zero, items))
     if isinstance(zero, s.Items):

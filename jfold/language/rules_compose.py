@@ -49,7 +49,7 @@ def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
 
 
 def _check_unread(part: TypedUse, state: Inference) -> bool:
-    """Raise TypeError for an unread result, unless it is void.
+    """Refuse an unread result unless it is void; return whether its type is known.
 
     Return whether its type is known yet.
     """

@@ -199,7 +199,7 @@ def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return the `if` or `elif` line of each case, and the expression of the key.
+    """Return, per case, the `if` line that tests its keys; and the tested key's text.
 
     Lines that compute the key are written to `w`. The expression is for an error; it is
     '' if the cases are exhaustive, so that none fails.

@@ -208,7 +208,7 @@ def _(block: b.Void, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return text for an error, such as 'one of the keys ...' of a table.
+    """Return what an error says was expected: a key of `table`, or a hashable value.
 
     Args:
       hashable: whether the key that was looked up can be hashed.

@@ -397,7 +397,7 @@ def _takes_no_input(part: Any) -> bool:
 
 
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
-    """Write `a, b = x` and the parts of `node` on these; return their values."""
+    """Write `a, b = x`, and each part of `node` on its variable; return the values."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:
@@ -420,7 +420,7 @@ def _ordinal(k: int) -> str:
 
 
 def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
-    """Write code that reads field `key` into a variable; return the variable.
+    """Write code that reads field `key` of `x`, or else `default`; return the variable.
 
     Args:
       x: an object, or a list of objects if `w.count` is set.

@@ -181,7 +181,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 def _group_function(
     node: TypedUse, items: list[Any], producers: list[ProducerSet], w: Lines
 ) -> tuple[str, tuple[s.Tensor, ...]]:
-    """Return the name of a generated function that reduces a list, and its result.
+    """Return the name of a function that reduces a list, and the tensors it returns.
 
     The function is written if no use before had the same operations.
 
@@ -225,7 +225,7 @@ def _group_function(
 def _write_function(
     name: str, operations: list[int], node: TypedUse, items: list[Any], w: Lines
 ) -> None:
-    """Write the function `name(items)`, which reduces items to one.
+    """Write a function `name(items)` that reduces a list to one item by `operations`.
 
     It records items that one operation can combine. If there are more, it reduces
     groups of them, and then the results of these.
@@ -255,9 +255,12 @@ def _write_function(
 def _group_lines(
     name: str, o: int, size: int, items: list[Any], fill: str, w: Lines
 ) -> list[str]:
-    """Return source lines that record a group of items and return its row numbers.
+    """Return source lines that record one reduction of a group, padded by `fill`.
+
+    The last of them returns the row numbers of the result.
 
     Args:
+      name: the name of the function that has the lines.
       o: the number of an operation, which combines `size` items.
       items: the leaves of one item.
       fill: the text of the item that pads a short group; '' if none is short.
@@ -293,7 +296,7 @@ def _group_lines(
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """Return source text for the highest level among row numbers, followed by ' + '.
+    """Return source text for the highest level of row numbers `entries`, plus ' + '.
 
     It is '' if no level counts.
 

@@ -58,7 +58,9 @@ def unify_items(
     broadcast: bool = False,
     of: Type | None = None,
 ) -> None:
-    """Unify `item` with the item type of the input, once that is known.
+    """Unify `item` with the item type of a sequence: `node`'s input or the type `of`.
+
+    This happens once the type is known.
 
     Args:
       broadcast: whether a broadcast, an endless sequence, is accepted.
@@ -90,7 +92,7 @@ def unify_items(
 
 
 def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
-    """Return a type variable for a sequence of `item`; endless if the input is so."""
+    """Return a type variable for a sequence of `item`, endless if `node`'s input is."""
     output = state.types.fresh()
 
     def link(head: Type) -> None:

@@ -93,7 +93,7 @@ def check_init(function: Function, count: int) -> None:
 
 
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
-    """Return advice on calling a function or its `init`; '' if a call fits.
+    """Return advice on passing `count` inputs to a function; '' if it takes so many.
 
     Args:
       error: what the call raised.
@@ -138,7 +138,7 @@ def _takes_shape(init: Callable[..., Any]) -> bool:
 def _binds(
     fn: Callable[..., Any], count: int, error: Exception, keys: Iterable[str] = ()
 ) -> bool:
-    """Return whether `fn` takes `count` inputs; if unclear, judge by an error.
+    """Return whether `fn` takes `count` inputs: by its signature, or else by `error`.
 
     If the signature tells, the error is ignored: it may come from a call inside.
 
@@ -163,6 +163,9 @@ def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> b
 
 
 def _lacks_init(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether `fn` seems to want parameters: it takes `count + 1` arguments."""
+    """Return whether `fn` takes one input, such as `params`, more than `count`.
+
+    Such a function probably lacks an `init` that makes them.
+    """
     plain = inspect.isfunction(inspect.unwrap(fn)) and not _takes_any_number(fn)
     return plain and _can_bind(fn, count + 1)

@@ -214,7 +214,7 @@ class Rows:
         self._rows(x, self.program.output, numbers[0], results)
 
     def _rows(self, x: Any, type_: Type, r: int, results: Any) -> None:
-        """Append a row for `x` to result table `r`, and rows for its sequences' items.
+        """Append `x` to result table `r`, and its sequences' items to tables `results`.
 
         Args:
           results: per sequence in `x`, the number of the result of its items, and the
@@ -238,7 +238,7 @@ class Rows:
 def explain_row(
     program: Any, example: Any, kind: str, number: int, row: int
 ) -> InputError | None:
-    """Return an error that says which block made a row, and from which data.
+    """Return an error that names block and data behind `row` of table (kind, number).
 
     The number of the example in the error is 0. Return `None` if there is no such row.
 

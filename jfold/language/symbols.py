@@ -43,7 +43,7 @@ class Object:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor in generated source: the expression of its row number, or of several.
+    """A tensor, or a list of tensors, in generated source: the text of the row numbers.
 
     Attributes:
       name: the text of the number, or of the list.
@@ -64,7 +64,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The tensor's expression in the source, for a reader that is no operation.
+        """The tensor's expression, for source code other than operands of operations.
 
         `use` notes that it has such a reader.
         """
@@ -107,7 +107,9 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """Return the template of a type: a symbol for any value, without source text.
+    """Return the abstract value of a type, with tensor types numbered by `number`.
+
+    It stands for any such value, without source text.
 
     Args:
       number: a function from a tensor type to its number.
@@ -208,7 +210,7 @@ def blank(value: Symbol) -> Any:
 
 
 def template_of(value: Symbol) -> Symbol:
-    """Return a value without expressions, but with classes of objects and levels."""
+    """Return a value without expressions; tensors keep levels, and objects classes."""
 
     def leaf(value: Leaf) -> Symbol:
         if isinstance(value, Tensor):
@@ -261,12 +263,12 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """Yield, for each tensor outside sequences, a token that equal levels share."""
+    """Yield a token per tensor outside sequences: the same token for the same level."""
     return (part.level for part in parts(value) if isinstance(part, Tensor))
 
 
 def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
-    """Return a value whose tensors have the tokens `others` for levels, in order."""
+    """Return a value whose tensors outside sequences have the level tokens `others`."""
 
     def leveled(part: Leaf | Items) -> Symbol:
         return replace(part, level=next(others)) if isinstance(part, Tensor) else part

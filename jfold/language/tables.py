@@ -60,7 +60,7 @@ class Tables:
         is_straight: bool = False,
         stops: frozenset[int] = frozenset(),
     ) -> int:
-        """Return the number of a layer's operation at these types, new on first use.
+        """Return the number of the `Operation` with these attributes, new on first use.
 
         Args:
           inputs: the type of the operand; the keys that the layer draws with come

@@ -78,7 +78,7 @@ class Rows:
 
 @dataclass(eq=False)
 class Region:
-    """A piece of straight-line source code, whose recorded rows may share one index.
+    """A piece of straight-line source: one index may serve for all rows it records.
 
     Attributes:
       row: the variable with the index of its rows; '' before there is one.

@@ -56,11 +56,11 @@ class TypedUse:
 
     @property
     def taken(self) -> Type:
-        """The type of the input, with its items in the order of the arguments."""
+        """The input's type, its items in the order in which the function takes them."""
         return TupleType(self.arranged(self.input)) if self.order else self.input
 
     def arranged(self, value: Any) -> Any:
-        """Return an input, or its type, with its items in the order of arguments."""
+        """Return `value`, its items in the order in which the function takes them."""
         return tuple(value[place] for place in self.order) if self.order else value
 
     @functools.cached_property

@@ -61,7 +61,7 @@ Unrolled: TypeAlias = tuple[Generator, str, OperationChoice, frozenset[int]]
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
 ) -> Unrolled | None:
-    """Return a program that runs as much as possible outside of loops, or `None`.
+    """Rewrite the program of `before` to run less in loops; `None` if impossible.
 
     `None` if nothing does: if there are more than `MOST` uses, or if no segment sum is
     before or behind all loops.
@@ -100,7 +100,7 @@ def unroll_rounds(
 def _split(
     tables: Tables, chosen: OperationChoice, levelled: Iterable[int]
 ) -> tuple[Generator, OperationChoice]:
-    """Generate source in which each use of an operation is a separate operation.
+    """Generate source with one operation per use; uses of `levelled` may be recurrent.
 
     Return its round, and `chosen` with `levelled`.
 
@@ -115,7 +115,7 @@ def _split(
 def _unrolled(
     g: Generator, parts: Parts, text: str, chosen: OperationChoice
 ) -> Unrolled | None:
-    """Return a program and its operations outside of loops; `None` if none are."""
+    """Return `g`, `text`, `chosen` and operations outside of loops; `None` if none."""
     applied = parts.applied
     return (g, text, chosen, applied) if applied or not g.operations else None
 
@@ -236,9 +236,9 @@ def _around(parts: Parts) -> tuple[set[int], set[int]]:
 def _staged_operations(
     split: Generator, parts: Parts, program: Operations
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
-    """Merge the uses of an operation at equal depth into one new operation.
+    """Merge those uses of an operation that have the same stage into one new operation.
 
-    The depth is the stage of a use (`_stages`). Return the operation number of each
+    The stage of a use is described with `_stages`. Return the operation number of each
     place, a statement that records a use; and the new operations, by component.
 
     Args:
@@ -285,7 +285,7 @@ def _staged_operations(
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
-    """Return the stage of each use: its depth among the uses of its component.
+    """Return each use's stage: how long a chain of its component's uses leads to it.
 
     Args:
       split: the program with an operation for each use.

@@ -198,7 +198,7 @@ class Walk:
             raise
 
     def part(self, node: TypedUse | None, x: object) -> Call:
-        """Return the request to evaluate a block on `x`, for a rule to yield.
+        """Return a request to evaluate `node` on `x`, for a generator to yield.
 
         Args:
           node: the use of the block.
@@ -207,9 +207,9 @@ class Walk:
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
     def anew(self, node: TypedUse | None, x: object) -> Call:
-        """Return the request to evaluate a block on `x` with an empty memo.
+        """Return a request to evaluate `node` on `x` with an empty memo.
 
-        A rule yields it, as for each item of `Map`.
+        The rule of a block yields it, as for each item of `Map`.
         """
         node, x, _ = self.part(node, x)
         return node, x, {}
@@ -231,7 +231,7 @@ class Walk:
     def apply(
         self, node: TypedUse, fn: Callable[[Any], Any], x: Located, what: str
     ) -> Any:
-        """Return `fn(x.value)`, or raise `Misfit` if `fn` raises.
+        """Return `fn(x.value)`; if `fn` raises, raise `Misfit('expected <what>...')`.
 
         A value that can be read only once, such as a generator, is a `Misfit` too.
 
@@ -258,7 +258,7 @@ class Walk:
         default: tuple[Any, ...] = (),
         hint: str = '',
     ) -> Any:
-        """Return the entry of a key in a table, or the default.
+        """Return `table[key]` or the default; raise a `Misfit` if there is neither.
 
         Args:
           expected: (table, whether the key can be hashed) -> a phrase for the error.
@@ -281,7 +281,7 @@ class Walk:
     def get(
         self, node: TypedUse, value: Any, key: Any, default: tuple[Any, ...] = ()
     ) -> Located:
-        """Return `value[key]`, or the attribute `key` of a value without subscripts.
+        """Return item or attribute `key` of `value`, or `default[0]` if it is missing.
 
         Args:
           default: `(value,)` for a missing field, or `()`.
@@ -302,7 +302,7 @@ class Walk:
             raise misfit(node, text, x, hint) from error
 
     def items(self, node: TypedUse, x: Any) -> list[Any]:
-        """Return the items of a sequence; those of an object with their paths.
+        """Return the items of a sequence `x`; if `x` is `Located`, each with its path.
 
         Raises:
           Misfit: an object has no items, has no order, or can be read only once.
@@ -338,9 +338,9 @@ def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return text for an error: 'one of the keys ...', of at most 20 keys.
+    """Return text for an error: 'one of the keys ...', the first 20 keys of `table`.
 
-    `hashable` is for other such functions.
+    `hashable` is not used; other functions in the place of this one need it.
     """
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
@@ -456,7 +456,7 @@ def _add_note(error: Exception, node: TypedUse, x: object) -> None:
 
 @functools.cache
 def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
-    """Return the `walk` rule of a block class, and whether it is a generator."""
+    """Return `walk`'s implementation for a class, and whether it is a generator."""
     # The result of a rule does not tell: it may be a generator in the user's data.
     rule = walk.dispatch(block_class)
     return rule, inspect.isgeneratorfunction(rule)

@@ -36,15 +36,14 @@ def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol
 
 
 def reads_no_items(fn: object) -> bool:
-    """Return whether `fn`, as `type` or `len`, leaves an iterator as it is."""
+    """Return whether `fn`, such as `type` or `len`, takes no items from an iterator."""
     return any(fn is x for x in READS_NO_ITEMS)
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return source text of an argument of `fn`, checked to be no iterator.
+    """Return the text of an argument of `fn`, wrapped to refuse iterators.
 
-    In the source it raises `TypeError` for an iterator, which a user's function could
-    use up.
+    The source raises `TypeError` for an iterator, which a user's function could use up.
     """
     if reads_no_items(fn):
         return text
@@ -78,7 +77,7 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 
 
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
-    """Write code that looks a key up in a dict; return the entry.
+    """Write the look-up of key `x` in dict `table`, else `default`; return the entry.
 
     Args:
       table: the name of a dict in the source.
@@ -116,7 +115,7 @@ def braced(text: str) -> str:
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """Write code that indexes a sequence; return the item, inner sequences as lists.
+    """Write code that indexes a sequence; return the item, its sequences as lists.
 
     Args:
       index: its text; the source raises `IndexError` if it is out of range.
@@ -145,7 +144,7 @@ def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write code that slices each list of a sequence by `[text]`; return the slice."""
+    """Write code that slices a sequence by `[text]` to length `n`; return the slice."""
     items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text
@@ -186,7 +185,7 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write, per leaf, a list of its texts in all `parts`, values of one structure.
+    """Write one list per leaf: the `text` of that leaf in each of the values `parts`.
 
     Args:
       wanted: the name of a list, numbered if it is taken.
@@ -262,12 +261,12 @@ class Branches:
         w.tail = before
 
     def result(self) -> s.Symbol:
-        """Return the value of the choice, or `RETURNED` if the cases return."""
+        """Return the value that the cases assign, or `RETURNED` if cases return."""
         return RETURNED if self.tail else self.like
 
 
 def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """Reserve variables for a value like `like`; return a symbol in these."""
+    """Return a copy of `like` that has a new variable for each leaf and length."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         if isinstance(x, s.Items):

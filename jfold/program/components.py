@@ -236,7 +236,10 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return the producers that each operand may have, by default all of its type."""
+    """Return which outputs each operand may be; without `sources`, all of its type.
+
+    Outputs are those of operations; `Operations.sources` is `None` if not stated.
+    """
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))

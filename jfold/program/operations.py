@@ -138,7 +138,7 @@ class Operation(Memoized):
 
 @dataclass(frozen=True)
 class Producers:
-    """The outputs of operations that each operand may be, as bit sets.
+    """The possible producers of each operand: a bit set of outputs of operations.
 
     Outputs are numbered through all operations, in order.
 
@@ -216,7 +216,7 @@ class Operations(Memoized, Displayed):
         value_of: Callable[[list[T]], Any],
         metric_of: Callable[[int, T], Any],
     ) -> Any:
-        """Return the expression's value, or `(value, {name: metric})` with metrics.
+        """Make the value from tables; with metrics, return `(value, {name: metric})`.
 
         Args:
           tables: one table per result.
@@ -236,7 +236,7 @@ class Operations(Memoized, Displayed):
         change_value: Callable[[Any], Any],
         change_metric: Callable[[Any], Any],
     ) -> Any:
-        """Apply functions to the value and to each metric in a result of `assemble`."""
+        """Return `output` of `assemble` with its value and each metric changed."""
         if not self.metric_results:
             return change_value(output)
         value, metrics = output
@@ -299,7 +299,7 @@ def check_operations(operations: Operations) -> None:
 
 
 def _check_levels(operations: Operations) -> None:
-    """Raise ValueError unless the items of each sequence in the value are a result."""
+    """Raise ValueError if a sequence in the value has no result table of its items."""
     results = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(nesting(operations.output)))
     if [(result.kind.level, result.type) for result in results] != expected:

@@ -108,7 +108,7 @@ class Result:
 
 
 def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
-    """Return the types of the tensors in a row; a sequence has its length there."""
+    """Return the types of tensors in a row of `type_`: of a sequence, its length."""
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
         for leaf in leaf_types(type_)
@@ -119,7 +119,7 @@ def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
 def rows_of(
     output: Type, metrics: Mapping[str, tuple[Type, bool]]
 ) -> tuple[tuple[Kind, Type], ...]:
-    """Return the results of an expression in order, as pairs of kind and row type.
+    """Return the results of an expression as (kind, row type): value, `metrics`, items.
 
     Args:
       output: the type of one example's value.

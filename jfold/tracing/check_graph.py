@@ -199,10 +199,10 @@ class _Values(Memoized):
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
-    """Return the values of a graph, with their producers and levels.
+    """Return values, producers and levels of `graph`, which begins at example `before`.
 
     Args:
-      before: the number of examples that precede it in the whole graph.
+      before: its first example's number in the whole graph.
     """
     tables, types = graph.constants + graph.operations, len(graph.constants)
     begins, counts = number_values(operations, graph.examples, tables)
@@ -234,7 +234,7 @@ def _check_values(values: _Values) -> None:
 def _check_nodes(
     values: _Values, o: int, table: Table, allowed: Sequence[ProducerSet]
 ) -> None:
-    """Raise ValueError if a node of operation `o` has a wrong input or level.
+    """Raise ValueError if nodes of `o` have wrong levels or read what is not `allowed`.
 
     Args:
       table: the nodes.
@@ -260,7 +260,7 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """Return the index [rows] of each value read, among all values of type `t`.
+    """Return, for each value that `column` reads, its index among all of type `t`.
 
     Args:
       table: the rows that read the values.

@@ -41,7 +41,7 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()
 def run(call: Generator[Any, Any, Any]) -> Any:
-    """Run a generator and, nested, each generator that is yielded; return its result.
+    """Run a generator, which calls others by yielding them; return its result.
 
     The result of a yielded generator is sent to the one that yielded it.
 

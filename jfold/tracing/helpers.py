@@ -22,7 +22,7 @@ from jfold.tracing.objects import (
 
 
 class Numbers(dict[Any, int]):
-    """A dict from items of the data to row numbers of constants of the program."""
+    """A dict from data, such as a label, to the row number of a program's constant."""
 
 
 def field(x: Any, key: Any) -> object:
@@ -159,9 +159,10 @@ def made_with_rest(results: list[Any], values: Sequence[Any]) -> list[Any]:
 
 
 def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
-    """Return a list of consecutive slices of `values`, each of at most `sizes` items.
+    """Cut `values` into slices of length `sizes`, or of lengths chosen from `sizes`.
 
-    With several sizes, each slice has the largest size that the rest still fills, or 1.
+    With one size, the last slice may be shorter. With several, each slice has the
+    largest size that the rest still fills, or 1.
     """
     if isinstance(sizes, int):
         return [values[k : k + sizes] for k in range(0, len(values), sizes)]

@@ -60,7 +60,7 @@ def listed(item: Any) -> list[Any]:
 
 
 def index_of(value: Any) -> int:
-    """Return `operator.index(value)`; raise TypeError if masked, or no integer."""
+    """Return `operator.index(value)`; raise TypeError for a masked NumPy value, too."""
     if has_masked([value]):
         raise TypeError(MASKED)
     return operator.index(value)

@@ -117,7 +117,7 @@ def _deep(program: Operations) -> Source:
 def _explained(
     program: Any, examples: Sequence[Any], error: Exception, call: Any
 ) -> Exception:
-    """Return an InputError on the example at fault, or a RuntimeError if none is.
+    """Return the InputError of the example that led to `error`; else a RuntimeError.
 
     The cause to raise it from is stored as `error.explained_cause`.
 
@@ -137,7 +137,7 @@ def _explained(
 
 
 def _example_of(error: Exception, call: Any) -> int | None:
-    """Return the number of the example that was being recorded; `None` if unknown.
+    """Return the number of the example that raised `error` when recorded, or `None`.
 
     Args:
       error: what recording raised.

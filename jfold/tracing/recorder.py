@@ -49,7 +49,7 @@ ENTRY = (1 << ROW) - 1  # their mask
 
 @dataclass(frozen=True)
 class Column:
-    """The tape, if any, on which rows record one of their operands.
+    """The column of an operand in a table: on which tape, if any, its entries are.
 
     There is none for an operand in step: row i always reads row i of one maker, an
     output of an operation or a tape of constants.
@@ -119,7 +119,7 @@ def graph_of(
     ends: list[tuple[int, ...]],
     tapes: Sequence[list[Any]],
 ) -> Graph:
-    """Return the graph of the examples that a recording function put on tapes.
+    """Return the graph of the examples on `tapes`, told apart by the lengths `ends`.
 
     Args:
       examples: their number.
@@ -173,9 +173,9 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return, for each producer, which group of a graph's values it makes.
+        """Return, per maker, (part, end): which part of a graph's values it makes.
 
-        As (group, end), described with the attribute `parts`.
+        Both are described with the attribute `parts`.
         """
         p, r = self.program, self.recording
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
@@ -212,7 +212,7 @@ class Reader:
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """Return the graph of the examples recorded on the tapes.
+        """Return the graph of examples on `tapes`, told apart by the lengths `ends`.
 
         Args:
           examples: their number.
@@ -246,7 +246,7 @@ class Reader:
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Return a table of constants per type, and where each tape begins in it.
+        """Return a table of constants per type, and each tape's offset in each example.
 
         Where several tapes hold constants of a type, an example's constants stand tape
         by tape in the table. The offsets [examples] of the end of such a tape count the
@@ -288,7 +288,7 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return what to add to row indices to get value numbers [makers, examples].
+        """Return, per maker and example, how much value numbers exceed row indices.
 
         A row index counts on a tape, from the start of the batch; a value number counts
         from the start of its example.
@@ -316,7 +316,7 @@ class Reader:
     def _entries(
         self, tapes: Sequence[list[Any]], firsts: Array, shifts: Array
     ) -> _Entries:
-        """Decode the row numbers on all tapes, at once.
+        """Decode the row numbers on all tapes to value numbers, by adding `shifts`.
 
         Args:
           firsts: [ends, examples + 1] lengths of tapes before each example.
@@ -417,7 +417,7 @@ class _Entries:
     def columns(
         self, place: Place, entries: Array, rows: int, steps: bool = True
     ) -> list[Any]:
-        """Return the entries [rows] of each operand of an operation or result.
+        """Return the entries [rows] of each operand; without `steps`, only from tapes.
 
         Args:
           entries: `self.numbers` or `self.raw`.
@@ -436,7 +436,7 @@ class _Entries:
         return result
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """Return value numbers [rows] of an operand whose row i is `maker`'s row i."""
+        """Return the value numbers [rows] of all rows of `maker`, in order."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
@@ -457,7 +457,7 @@ def _first(place: Place | None, firsts: Array, none: Array) -> Array:
 def _converted(
     items: list[Any], type_: TensorType, below: int | None, first: Array
 ) -> Array:
-    """Return the objects on a tape of constants as an array [items, *shape].
+    """Return a tape's objects as an array [items, *shape]; an error names the example.
 
     Args:
       first: [examples + 1], the index of each example's first item.
