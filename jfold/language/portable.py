@@ -93,7 +93,7 @@ def _fields(type_: type[Any]) -> Codec:
 
 
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
-    """Return a codec: store the arguments in `__reduce__`; call `make` on these.
+    """Return a codec: `__reduce__` gives arguments to store, `make` rebuilds from them.
 
     Args:
       classes: those that the arguments may have; any if there are none.

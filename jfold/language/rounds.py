@@ -434,7 +434,7 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return `value` with `makers` beside those known at `key`, and new levels.
+        """Return `value` with `makers`, producers at `key`, and levels by `aliases`.
 
         Args:
           makers: more producers, per tensor.

@@ -210,7 +210,7 @@ def blank(value: Symbol) -> Any:
 
 
 def template_of(value: Symbol) -> Symbol:
-    """Return a value without expressions; tensors keep levels, and objects classes."""
+    """Return a value without expressions; levels of tensors and object classes stay."""
 
     def leaf(value: Leaf) -> Symbol:
         if isinstance(value, Tensor):

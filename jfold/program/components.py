@@ -236,9 +236,9 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return which outputs each operand may be; without `sources`, all of its type.
+    """Return which outputs each operand may be: all of its type if `sources` is None.
 
-    Outputs are those of operations; `Operations.sources` is `None` if not stated.
+    Outputs are those of operations. A program with `Operations.sources` states them.
     """
     if operations.sources is not None:
         return operations.sources

@@ -216,7 +216,7 @@ class Operations(Memoized, Displayed):
         value_of: Callable[[list[T]], Any],
         metric_of: Callable[[int, T], Any],
     ) -> Any:
-        """Make the value from tables; with metrics, return `(value, {name: metric})`.
+        """Return the value of `tables` or, with metrics, `(value, {name: metric})`.
 
         Args:
           tables: one table per result.
@@ -236,7 +236,7 @@ class Operations(Memoized, Displayed):
         change_value: Callable[[Any], Any],
         change_metric: Callable[[Any], Any],
     ) -> Any:
-        """Return `output` of `assemble` with its value and each metric changed."""
+        """Return `output`, from `assemble`, with its value and metrics changed."""
         if not self.metric_results:
             return change_value(output)
         value, metrics = output

@@ -108,7 +108,7 @@ class Result:
 
 
 def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
-    """Return the types of tensors in a row of `type_`: of a sequence, its length."""
+    """Return the types of tensors in a row of `type_`; sequences become lengths."""
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
         for leaf in leaf_types(type_)

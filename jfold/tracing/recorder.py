@@ -173,7 +173,7 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return, per maker, (part, end): which part of a graph's values it makes.
+        """Return, per producer, (part, end): which part of a graph's values it makes.
 
         Both are described with the attribute `parts`.
         """
@@ -288,7 +288,7 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return, per maker and example, how much value numbers exceed row indices.
+        """Return, per producer and example, how much value numbers exceed row indices.
 
         A row index counts on a tape, from the start of the batch; a value number counts
         from the start of its example.
@@ -436,7 +436,7 @@ class _Entries:
         return result
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """Return the value numbers [rows] of all rows of `maker`, in order."""
+        """Return the value numbers [rows] of all rows of producer `maker`, in order."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
