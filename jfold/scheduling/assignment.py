@@ -32,14 +32,14 @@ class ShardAssignment:
     examples: tuple[Array, ...]
 
     def parts(self, selection: Selection) -> list[Selection]:
-        """Split a selection of the batch into one for each shard in `examples`."""
+        """Split a batch's selection into one per shard listed in `self.examples`."""
         if self.shards is None:
             return [selection]
         return [selection.pick(examples) for examples in self.examples]
 
     @property
     def own(self) -> tuple[int, ...]:
-        """The indices, in `examples`, of the shards on devices of this process."""
+        """The indices in `self.examples` of the shards that run in this process."""
         if self.shards is None or len(self.examples) < self.shards.count:
             return tuple(range(len(self.examples)))
         return self.shards.own
@@ -86,7 +86,7 @@ def default_assignment(
 def assign_in_order(
     shards: Shards, rows: int, examples: int, count: int | None = None
 ) -> ShardAssignment:
-    """Assign the first `rows` examples to the first shard, the next to the next.
+    """Assign examples to the first `count` shards, in order, `rows` to each.
 
     The last shards may get fewer or none.
 
@@ -132,7 +132,7 @@ def rows_of_shard(
     rows: int | None = None,
     count: int | None = None,
 ) -> int:
-    """Divide `rows`, by default `examples`, evenly among shards; return rows per shard.
+    """Divide `rows`, the rows of results, by `count` shards; return the quotient.
 
     Args:
       name: the argument of the user's call that `rows` was, for errors.

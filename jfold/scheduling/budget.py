@@ -62,7 +62,7 @@ class Chain:
 
     @property
     def largest(self) -> Capacity | None:
-        """The capacity of the largest spec, which holds all others; or `None`."""
+        """The capacity of the largest spec; `None` if the chain has no specs."""
         return self.specs[-1].capacity if self.specs else None
 
 
@@ -114,11 +114,11 @@ class Budget:
         return self if self.limit is None else replace(self, is_hard=False)
 
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return a spec that holds a batch: the smallest in use, else a new one.
+        """Return the smallest spec that holds `need`; if there is none, add one.
 
         Args:
           need: the least capacity that holds the batch.
-          headroom: returns the spare room of a new spec; called only for one.
+          headroom: called only to add a spec; returns the spare room that it gets.
 
         Raises:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
@@ -132,7 +132,9 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
     ) -> Spec:
-        """Add a spec to a chain, with room for `need` and recent batches; return it.
+        """Append to `chain` a spec that holds `need` and recent batches; return it.
+
+        The spec gets the spare room that `headroom` returns.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -155,11 +157,11 @@ class Budget:
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Reserve a spec for several batches, before the first of them is scheduled.
+        """Reserve a spec that holds `need`; a new one has spare room unless `is_known`.
 
         Args:
-          need: a capacity that holds each of the batches at hand.
-          is_known: whether no later batch needs more; else there is spare room.
+          need: a capacity that holds several batches, none of which is scheduled yet.
+          is_known: whether no later batch needs more than `need`.
           whose: the name of the batches in log messages.
 
         Raises:
@@ -228,10 +230,11 @@ class Budget:
             )
 
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
-        """Add a spec to a chain, with room for `new` and older specs; return it.
+        """Append to `chain` a spec that holds `new` and all that its older specs hold.
 
         Args:
-          need: the capacity of the batch that asks, for its size and for errors.
+          need: the least capacity for the batch that asks for the spec; it tells the
+            chain, and is named in errors.
 
         Raises:
           ProgramBudgetError: the spec is new, and would exceed the limit.
@@ -251,7 +254,10 @@ class Budget:
         return spec
 
     def _latest(self, need: Capacity) -> str:
-        """Return a phrase for logs, such as 'program 2, for batches of 32 examples'."""
+        """Return a phrase that names the newest program and the batch size of `need`.
+
+        It is part of log lines: 'program 2, for batches of 32 examples'.
+        """
         return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
 
     def named(self, number: int) -> str:

@@ -29,7 +29,9 @@ from jfold.scheduling.sum_trees import (
 
 
 def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
-    """Write which cotangent rows the reverse pass sums for each value of type `t`.
+    """Write, for each value of type `t`, which rows hold the cotangents of its uses.
+
+    The reverse pass sums these rows.
 
     These rows of the edge buffer, the *consumers* of a value, go to the section
     `consumers[t]` [fan, rows]; sums that values with many uses need go to the sections
@@ -51,10 +53,10 @@ def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
 
 
 def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
-    """Replace many uses of a value of type `t` by sums; return the uses left.
+    """Replace uses by sums, for values of type `t` with too many uses for one gather.
 
-    The sums are written into the index array. In what is returned, a sum counts as one
-    use in place of those that it adds up.
+    Return the uses left, in which a sum counts as one use in place of those that it
+    adds up. The sums are written into the index array.
     """
     most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
     if batch.spec.capacity.sums[t]:
@@ -79,7 +81,9 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
 
 
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
-    """List the cotangent rows of each value's uses in a table [fan, rows].
+    """Write, per value, the row numbers of its uses' cotangents into a table.
+
+    The table is filled up with `zero`.
 
     One column of the table takes a use of each value, whichever is written last; the
     next column takes from the uses that are left, and so on. Free places get `zero`:
@@ -90,7 +94,7 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
           2     6 13               13   6   -   -
 
     Args:
-      table: the array to write into; each `table[f]` [rows] is one column of the above.
+      table: [fan, rows] to write into; each `table[f]` [rows] is one column above.
       zero: the edge row that stays zero.
       unique: whether no two uses have the same edge row.
     """
@@ -113,9 +117,9 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
 
 
 def _most_uses(batch: Batch, t: int) -> Array:
-    """Return the most uses that each value of type `t` keeps after sums [rows] int8.
+    """Return the limit on uses of each value of type `t`, beyond which uses are summed.
 
-    1 for outputs of sum operations, `SUM_ARITY` for others.
+    [rows] int8: 1 for outputs of sum operations, `SUM_ARITY` for others.
     """
     places, computed = batch.places, batch.spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
@@ -126,7 +130,9 @@ def _most_uses(batch: Batch, t: int) -> Array:
 
 
 def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
-    """Write sums of cotangents of type `t` into the sections `sums` and `steps`.
+    """Write which cotangents of type `t` each sum adds up, and the sums of each round.
+
+    They go into the sections `sums[t]` and `steps[t]` of the index array.
 
     Args:
       tree: the sums, sorted by round.
@@ -145,9 +151,9 @@ def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
 
 
 def _row_steps(batch: Batch, t: int) -> Array:
-    """Return, for each value of type `t`, the last step of its level [rows].
+    """Return the loop step at which the level of each value of type `t` ends [rows].
 
-    Steps are counted through all components.
+    Steps are counted through all components. Constants are left out.
     """
     places, computed = batch.places, batch.spec.capacity.constants[t]
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
@@ -166,9 +172,9 @@ def _row_steps(batch: Batch, t: int) -> Array:
 
 
 def _last_steps(batch: Batch, c: int, o: int) -> Array:
-    """Return the last step of each row's level, of operation `o` in component `c`.
+    """Return the step at which the level of each node of operation `o` ends [nodes].
 
-    The result is [nodes]: a node has one row.
+    Steps are counted in component `c` alone, which has the operation.
     """
     if c in batch.last_steps:
         counts = batch.counts[o]

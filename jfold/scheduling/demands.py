@@ -38,7 +38,7 @@ FEW = 16  # examples; the spread of fewer examples tells nothing about later one
 def capacity(
     program: Operations, demanded: Demands, size: int, shards: Shards | None = None
 ) -> Capacity:
-    """Return the least capacity for a batch of all examples whose demands are given.
+    """Return the least capacity for all given examples, with `size` rows of results.
 
     Args:
       demanded: the demands of the examples, all of one shard if there are shards.
@@ -71,7 +71,7 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Estimate how much more room other batches may need by chance, per capacity field.
+    """Estimate how much the needs of batches of `count` examples differ by chance.
 
     For each field of `ADDED` a tuple of ints: six standard deviations of a sum over
     `count` examples. Empty if fewer than `FEW` examples are given.
@@ -107,7 +107,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return where each field's columns in `Demands.added` begin [fields + 1].
+    """Return the first column of each capacity field in `Demands.added` [fields + 1].
 
     Fields are those of `ADDED`; the last number is the number of all columns.
     """
@@ -117,7 +117,10 @@ def _ends(program: Operations) -> tuple[int, ...]:
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Split a row of `Demands.added` into one tuple of numbers per field of `ADDED`."""
+    """Split a row of `Demands.added` into one tuple of numbers per capacity field.
+
+    Fields are those of `ADDED`.
+    """
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 
@@ -179,7 +182,7 @@ def _by_example(numbers: list[Array]) -> Array:
 
 
 def _depth(selection: Selection) -> Array:
-    """Return the highest level of a node in loops, per example [1, examples]."""
+    """Return how many levels the nodes of each example take in loops [1, examples]."""
     program, types = selection.program, len(selection.program.types)
     depth = np.zeros((1, len(selection)), np.int64)
     for o, recurrent in enumerate(are_recurrent(program)):
@@ -194,7 +197,7 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return the largest of each example's values [examples]; 0 without values.
+    """Return the largest of each example's values, 0 if it has none [examples].
 
     Args:
       values: [n], those of one example after those of another.

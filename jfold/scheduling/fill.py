@@ -102,10 +102,10 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """List operations that run in one step: component, number, place of tiles.
+    """Return three arrays [n] about operations whose component takes a single step.
 
-    Each is an array [n]. The place is that of the tiles' first row in the index array;
-    their end comes next.
+    They are the number of the component, the number of the operation, and the index at
+    which the index array has the operation's first row; the end of its rows comes next.
     """
     places = layout(spec)
     triples = [
@@ -158,10 +158,10 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return the first buffer row of each part, a producer of values [parts, 1].
+    """Return the first row in value buffers of each producer's values [producers, 1].
 
-    A part is the program's constants of a type, the examples' constants of a type, or
-    an output of an operation.
+    A producer is the program's constants of a type, the examples' constants of a type,
+    or an output of an operation.
     """
     program, bases = spec.program, layout(spec).value_base
     types, shared = len(program.types), shared_counts(program)
@@ -227,7 +227,7 @@ class _Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """The inputs and results that schedules have indices for, and where these are.
+    """The inputs and results that are read by row indices, and the indices' places.
 
     Attributes:
       columns: columns of the graph, its tables of summands included.
@@ -246,7 +246,7 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return the inputs and results that schedules have indices for, with places."""
+    """Return the inputs and results read by row indices, and the indices' places."""
     pairs = itertools.chain(_in_graph(spec), _of_slots(spec))
     ordered = sorted(pairs, key=lambda pair: pair[0].space)
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
@@ -259,7 +259,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield (column, target) of inputs in loops; and of results, if all is in loops."""
+    """Yield (column, target) of inputs in loops; of results too, if all is in loops."""
     program, places = spec.program, layout(spec)
     inputs, results = places.sections.inputs, places.sections.results
     types, last = len(program.types), -1
@@ -320,7 +320,10 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write which rows all inputs read and, with loops, which cotangents are summed."""
+    """Write the indices of rows that inputs and results read, and of cotangents to sum.
+
+    Without loops no cotangents are summed: JAX itself differentiates the program.
+    """
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection
@@ -358,7 +361,7 @@ def _write_rows(batch: Batch) -> None:
 
 
 def _edges(reads: _Reads, merged: Merged) -> Array:
-    """Return the row in which each use of a value leaves its cotangent [uses] int32."""
+    """Return the buffer row of the cotangent of each use of a value [uses] int32."""
     # Row i of a column has the edge row `edge + step * i`.
     begin = np.array(merged.ends[:-1], np.int32)
     places = np.arange(merged.ends[-1], dtype=np.int32)

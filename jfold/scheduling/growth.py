@@ -46,7 +46,7 @@ def grow(
     sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
-    """Return a capacity with spare room, which holds `need` and, if any, `old`.
+    """Return a capacity that holds `need` and `old`, if not `None`, and has spare room.
 
     Spare room costs memory and its clearing but no arithmetic. All dimensions step up
     together, by half of what is needed, or by all of it if the stream of batches has
@@ -95,7 +95,7 @@ def grow(
 
 
 def no_headroom(need: Capacity) -> Headroom:
-    """Return zeros for the argument `more` of `grow`: no later batch needs room."""
+    """Return zeros to pass as `more` to `grow`: no batch will need more than `need`."""
     profiles = tuple(
         tuple((count, (0,) * len(rows)) for count, rows in profile)
         for profile in need.profiles
@@ -105,7 +105,7 @@ def no_headroom(need: Capacity) -> Headroom:
 
 
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
-    """Return a profile with spare rows on each level, and spare levels at the end.
+    """Widen each level of a profile by `margin` or more, and append spare levels.
 
     A level of a batch that is wider than its step, or behind the last, takes a spare
     one, more often so where examples differ much. With `Stage.GROWING` each level comes
@@ -133,11 +133,14 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Grow one number of a capacity, to at least `had` and `wanted`; return it.
+    """Return the new number for a capacity that had `had` and now needs `wanted`.
+
+    It is at least as large as both, with spare room.
 
     Args:
-      had: the room of the old capacity.
-      wanted: what is needed now; `chance` more may be needed by chance.
+      had: the number in the old capacity.
+      wanted: what is needed now.
+      chance: how much more may be needed by chance.
       sizes: the number of sizes per octave.
     """
     # An operation that no batch has used so far costs nothing.

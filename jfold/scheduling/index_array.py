@@ -59,7 +59,7 @@ class Section:
         return self.start + math.prod(self.shape)
 
     def __getitem__(self, row: int) -> Section:
-        """Return the part of this section with index `row` on the first axis."""
+        """Return item `row` of the first axis, as a section without that axis."""
         _, *shape = self.shape
         return Section(self.start + row * math.prod(shape), tuple(shape))
 
@@ -69,7 +69,10 @@ class Section:
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
-        """Return this section's numbers [*shape] in an index array; in NumPy a view."""
+        """Return the numbers of this section, [*shape], from an index array.
+
+        From a NumPy array they are a view, which can be written into.
+        """
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
@@ -159,7 +162,11 @@ class Sections:
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the index section of a place (table, column) that reads from loops."""
+    """Return the section of row indices for `place`, which reads values from loops.
+
+    `place` is (table, column): the number of an operation, results behind them, and of
+    its input or tensor; the column is `SUMMANDS` for segment sums.
+    """
     table, column = place
     if column == SUMMANDS:
         return sections.summands[component_of(program)[table]]
@@ -193,7 +200,7 @@ def allocate_sections(
     computed: Sequence[int],
     sum_width: Sequence[int],
 ) -> Sections:
-    """Return the sections of an index array, one behind another without gaps.
+    """Lay out the sections of an index array one behind another, given numbers of rows.
 
     Args:
       tables: per component, rows and columns of its table of tiles.
@@ -255,9 +262,9 @@ def summed_at_once(spec: Spec, c: int) -> bool:
 
 
 def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
-    """Return the most summands of component `c`, if it is a segment sum.
+    """Return how many values component `c` adds up at most; 0 if it is no segment sum.
 
-    0 for other components, and if results of sums have no rows.
+    0, too, if results of sums have no rows.
 
     Args:
       regions: [operations] rows of each operation in a buffer.
@@ -272,7 +279,7 @@ def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
 def _slots(
     allocator: Allocator, spec: Spec, table: int, count: int, rows: int
 ) -> tuple[Slots, Slots]:
-    """Allocate two sections per input: rows that it reads, rows they are added to.
+    """Allocate, per input, a section for rows to read and one for rows to add them to.
 
     Args:
       table: the number of the operation, or behind all operations that of the result.

@@ -75,7 +75,7 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running_components(spec: Spec) -> tuple[Component, ...]:
-    """Return the components, reduced to operations with rows in the capacity."""
+    """Return components with those operations alone that have rows in the capacity."""
     # So an operation that no batch has used so far costs nothing.
     rows = spec.capacity.rows
     return tuple(
@@ -164,10 +164,10 @@ def layout(spec: Spec) -> Layout:
 def _of_operations(
     spec: Spec,
 ) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[tuple[Numbers, ...], ...]]:
-    """Return the buffer rows, chunk, tile widths and input groups of each operation.
+    """Return operations' buffer rows, gradient pass rows, tile widths and input groups.
 
-    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`. A
-    chunk is the rows that share one pass for parameter gradients.
+    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`. The
+    inputs of a group are read at once.
     """
     program, parts = spec.program, components(spec.program)
     region, chunks, widths, together = [], [], [], []
@@ -187,7 +187,7 @@ def _of_operations(
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
-    """Return the first buffer row of each output, and the rows of each value buffer.
+    """Return where operations' outputs begin in value buffers, and the buffers' rows.
 
     They are `Layout.value_base` and `Layout.value_rows`.
 
@@ -233,7 +233,7 @@ def _edges(
     sum_width: Numbers,
     sections: Sections,
 ) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Allocate rows for the cotangents of inputs, of reads from loops, and of sums.
+    """Allocate cotangent rows for inputs in loops, readers of loops' outputs, and sums.
 
     They are edge rows, in which uses leave cotangents. Return `Layout.edges`,
     `edges_leaving`, `edge_sums` and `edge_rows`.
@@ -286,9 +286,10 @@ def _edges(
 def _tables(
     spec: Spec,
 ) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
-    """Return each operation's column in its table of tiles; table shapes; trip counts.
+    """Return operations' columns in tables of tiles, tables' shapes, and trip counts.
 
-    They are `Layout.column`, `Layout.tables` and `Layout.trips`.
+    They are `Layout.column`, `Layout.tables` and `Layout.trips`. Each component has a
+    table, with a row per step, and two columns per operation: first row and end.
     """
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []

@@ -61,10 +61,11 @@ def largest_profiles(selection: Selection, examples: int) -> Profiles:
 
 
 def margins(selection: Selection, examples: int) -> Profiles:
-    """Estimate, per component, how many more rows each level may have by chance.
+    """Estimate how far levels' row counts exceed their means in batches of `examples`.
 
-    Three standard deviations of a sum over `examples` examples, estimated from those of
-    the selection. A level that has even more rows takes one of the spare steps.
+    Per component and level, three standard deviations of a sum over `examples`
+    examples, estimated from those of the selection. A level that has even more rows
+    takes one of the spare steps.
     """
 
     def counted(levels: Array, owner: Array) -> Array:
@@ -80,9 +81,9 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _by_example(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Count the rows of each example on each level; return levels and counts, both [n].
+    """Count nodes per level and example; return levels and counts of these pairs [n].
 
-    Sorted by level, then by example; only of levels on which an example has rows.
+    Sorted by level, then by example; pairs without nodes are left out.
 
     Args:
       levels: [nodes] the level of each node.

@@ -28,7 +28,7 @@ Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of 
 
 
 def level_of(part: Schedule, node: Node) -> int:
-    """Return a node's level plus those of earlier components; 0 for constants.
+    """Return a node's level plus all levels of components before; 0 for constants.
 
     Args:
       part: a schedule without shards, as in `Schedule.parts`.
@@ -70,13 +70,13 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
 
 
 def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
-    """Return the buffer rows that input `a` of one row of a table reads.
+    """Return the buffer rows that a node's input `a`, or a result's tensor `a`, reads.
 
     Args:
       table: the number of the operation; or of the result, behind all operations.
       a: the number of the input, or of the tensor of the result.
       t: the number of its type.
-      row: the row of the table.
+      row: the row of the node, or of the result.
     """
     program, sections, indices = part.spec.program, part.sections, _indices(part)
     mode = column_modes(part.spec, table, a + 1)[a]
@@ -95,7 +95,10 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
 
 def _maker(part: Schedule, t: int, row: int) -> Node:
-    """Return the node or constant whose value is in row `row` of type `t`."""
+    """Return the node or constant whose value is in row `row` of the buffer of `t`.
+
+    `t` is the number of a type.
+    """
     places, operations = layout(part.spec), part.spec.program.operations
     if row >= part.spec.capacity.constants[t]:
         for o, bases in enumerate(places.value_base):

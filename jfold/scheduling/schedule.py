@@ -167,7 +167,7 @@ class Schedule(Displayed):
     def ragged(
         self, lists: Iterable[Iterable[Any]], type: TypeLike | None = None
     ) -> Ragged:
-        """Arrange targets for the items of a sequence in rows like the result's.
+        """Arrange targets, one per sequence item, in the rows of the result's items.
 
         Targets are no part of examples, so a model that learns to label sequences can
         be applied to sequences without labels.
@@ -383,7 +383,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
-    """Call `fn`; if the current mesh has explicit axes, replicated over these."""
+    """Call `fn`, replicated by `shard_map` over explicit axes of the mesh, if any."""
     # JAX refuses to write rows into a buffer whose type has explicit axes of a mesh.
     mesh = jax.sharding.get_abstract_mesh()
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
@@ -412,7 +412,7 @@ def abstract(spec: Spec) -> Schedule:
 
 
 def _diff(specs: list[Spec]) -> str:
-    """Return a phrase for errors on how the first two specs differ; 'none' if empty."""
+    """Return, for errors, how the first two specs differ; 'none' if there are none."""
     if not specs:
         return 'none'
     first, other = specs[:2]

@@ -46,7 +46,7 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """A reference to a column of a graph's table, whose entries are numbers.
+    """A reference to a column of numbers (of values or of rows) in a table of a graph.
 
     Attributes:
       space: the meaning of the entries. Below the number of types they number values of
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """A list of columns to renumber together, sorted by what their entries number.
+    """Columns with numbers of values or rows, sorted by type of value or table of rows.
 
     Attributes:
       every: the columns.
@@ -78,7 +78,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Index a sorted list of columns by what their entries number, their `space`.
+    """Make `Columns` from columns sorted by `space`; `count` is the number of spaces.
 
     Args:
       count: the number of spaces: types, and tables whose rows are numbered.
@@ -90,7 +90,7 @@ def make_columns(columns: Sequence[Column], count: int) -> Columns:
 
 @memoized
 def value_columns(program: Operations) -> Columns:
-    """Return the columns of what is read: operations' inputs and results' tensors."""
+    """Return the columns that say which values operations and results read."""
     types, columns = len(program.types), []
     for o, operation in enumerate(program.operations, types):
         # Column 0 of an operation has levels.
@@ -102,7 +102,7 @@ def value_columns(program: Operations) -> Columns:
 
 @memoized
 def loop_columns(program: Operations) -> Columns:
-    """Return the columns of reads in loops, and of reads from loops elsewhere."""
+    """Return columns of inputs in loops, and of all else that reads loops' values."""
     types, operations = len(program.types), len(program.operations)
     leaving, parts = {*phases(program).leaving}, components(program)
     summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
@@ -119,7 +119,7 @@ def loop_columns(program: Operations) -> Columns:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The entries of columns, with values numbered through all examples of a selection.
+    """The entries of columns, in one numbering of values for all examples together.
 
     Attributes:
       columns: the columns, sorted by space.
@@ -170,10 +170,10 @@ class Parts:
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
-        """Reorder numbers [parts, examples] by type, then example, then part [cells].
+        """Flatten numbers [parts, examples]: sort by type, then example, then part.
 
-        This is the order of values that are numbered through all examples. A cell is a
-        part in one example.
+        This is the order of values that are numbered through all examples. The result
+        is [cells]; a cell is a part in one example.
         """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
@@ -226,14 +226,15 @@ class Numbers:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The number of each type's first value, then the total number [types + 1]."""
+        """The number of each type's first value; last, the total count [types + 1]."""
         ends: list[int] = self.places[self.parts.bounds * self.examples].tolist()
         return ends
 
     def begin(self, table: int, output: int) -> Array:
-        """Return the number of a producer's first value in each example [examples].
+        """Return the number of one producer's first value in each example [examples].
 
-        The producer is an output of an operation, or constants with `output` 0.
+        The producer is output `output` of the operation with table `table`; or, with
+        `output` 0, the constants of a table.
 
         Raises ValueError if no part is output `output` of the table.
         """
@@ -243,9 +244,10 @@ class Numbers:
         return self._of_cells(a, b, p - a)
 
     def _of_cells(self, a: int, b: int, part: int = 0) -> Array:
-        """Return the number of a part's first value in each example [examples].
+        """Return the number of one part's first value in each example [examples].
 
-        The parts of its type are `a` to `b - 1`; `part` counts from `a`.
+        A part is a producer. It is part `a + part`; those of its type are `a` to
+        `b - 1`.
         """
         return self.places[a * self.examples + part : b * self.examples : b - a]
 
@@ -377,7 +379,7 @@ class Selection(Memoized):
 
     @property
     def behind(self) -> int:
-        """The number of tables of constants, operations and results together."""
+        """The number of tables for types, operations and results; others follow."""
         program = self.program
         return len(program.types) + len(program.operations) + len(program.results)
 
@@ -390,7 +392,7 @@ class Selection(Memoized):
         return result
 
     def merge(self, columns: Columns) -> Merged:
-        """Return the entries of columns, with values numbered through all examples."""
+        """Return columns' entries, in one numbering of values for all examples."""
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])
@@ -444,7 +446,7 @@ def use_counts(selection: Selection) -> Array:
 
 @memoized
 def loop_use_counts(selection: Selection) -> Array:
-    """Return how often each value is read in loops, or from them [values] int.
+    """Return how often loops, and readers of loops' values, read each value [values].
 
     Otherwise as `use_counts`.
     """

@@ -146,7 +146,7 @@ class Shards:
 
 
 def _start(where: Any) -> int:
-    """Return the first row of a part of an array, which is given as slices."""
+    """Return the first row of a part of an array; `where` is the part, as slices."""
     rows: slice = where[0]
     return rows.start or 0
 

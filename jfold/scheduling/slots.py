@@ -63,7 +63,7 @@ class Slot:
 
 @memoized
 def sums_need_rows(program: Operations) -> bool:
-    """Return whether segment sums need buffer rows of their own, whatever the data are.
+    """Return whether segment sums need buffer rows of their own in every batch.
 
     They do where loops read them, where a slot may read sums and extrema, and where one
     of these reads others.
@@ -121,7 +121,7 @@ def _slots(program: Operations) -> Iterator[Slot]:
 def _only_part(
     program: Operations, t: int, producers: ProducerSet, elsewhere: ProducerSet
 ) -> int | None:
-    """Return the single producer that an input may read in place, or `None`.
+    """Return the one producer an input reads; `None` if several, or in `elsewhere`.
 
     Args:
       t: the number of the type of the slot's values.
@@ -140,7 +140,7 @@ def _only_part(
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Complete a capacity's `indexed` and `summands`: a number for each slot.
+    """Complete a capacity's `indexed` and `summands`: numbers per reader outside loops.
 
     A slot is an input of an operation outside of loops, or a tensor of a result. If
     the capacity has numbers for another count of slots, all slots are indexed. Slots

@@ -81,9 +81,9 @@ def larger(one: Profile, two: Profile) -> Profile:
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """Return the step at which each level ends [levels]; `None` if steps are too few.
+    """Fit levels into a profile's steps; return the last step of each level, or `None`.
 
-    Steps are counted from 0.
+    The result is [levels], with steps counted from 0; `None` if steps are too few.
 
     Args:
       levels: [levels, operations] the rows of each level.
@@ -128,16 +128,16 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Return whether a profile's rows are tile widths already, in few segments."""
+    """Return whether a profile needs no `cut`: few segments of allowed tile widths."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """Return the cheapest steps that hold levels' rows, of at most `SEGMENTS` kinds.
+    """Return the cheapest steps that hold `levels`, by the costs of a step and a row.
 
-    The kinds are segments, one after another, each with its own tile widths; together
-    they are a staircase.
+    They are of at most `SEGMENTS` kinds: segments, one after another, each with its own
+    tile widths; together they are a staircase.
 
     Args:
       levels: [levels, operations] the rows of each level.
@@ -172,7 +172,9 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
 
 
 def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Join neighbouring levels into at most `BLOCKS` blocks.
+    """Join neighbouring levels into blocks; return level counts and maximum rows.
+
+    There are at most `BLOCKS` blocks.
 
     Returns:
       The number of levels in each block [blocks], and the most rows of a level in it
@@ -187,9 +189,9 @@ def _blocks(levels: Array) -> tuple[Array, Array]:
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
-    """Price equal steps from each block to each other; return price, steps, widths.
+    """Find the cheapest equal steps per range of blocks; return price, count, widths.
 
-    The steps are the cheapest that hold all levels of the blocks. All are
+    The steps hold all levels of the blocks in the range. All results are
     [blocks, blocks], by the first and the last block; widths, those of tiles, have a
     further axis, [operations]. If the last is before the first, the price is infinite.
 

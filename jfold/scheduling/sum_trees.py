@@ -48,7 +48,7 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Return how many sums of uses, and rounds of these, each example needs [examples].
+    """Return how many sums, and rounds of sums, each example's uses need [examples].
 
     Two arrays, of as many sums and rounds as `sum_tree` makes.
 
@@ -139,7 +139,7 @@ class SumTree:
 
 
 def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
-    """Sum uses in groups of `SUM_ARITY`, repeatedly, until each value has `most` left.
+    """Sum each value's uses in groups, then the sums, until `most` or fewer remain.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
 
@@ -184,7 +184,7 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Split uses into groups of up to `SUM_ARITY` uses, all of the same value.
+    """Group uses of one value, up to `SUM_ARITY` each; return groups, values, counts.
 
     Returns:
       The edge rows of each group [groups, SUM_ARITY], filled up with `zero`; the row of
@@ -205,7 +205,7 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 
 
 def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
-    """Sort a tree's sums by round, and renumber the rows that they are written to.
+    """Sort a tree's sums by their `rounds`, and renumber their result rows from `base`.
 
     Args:
       rounds: [sums] the round of the reverse pass in which each sum is taken.

@@ -33,9 +33,10 @@ Modes: TypeAlias = tuple[ReadMode, ...]
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Count each slot's summands per example, and tell which slots need indices.
+    """Count summands of each reader outside of loops, and tell if it needs indices.
 
-    A slot is an input of an operation outside of loops, or a tensor of a result.
+    A reader, or slot, is an input of an operation outside of loops, or a tensor of a
+    result.
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
@@ -55,9 +56,10 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
 
 
 def _is_indexed(selection: Selection, slot: Slot) -> Array:
-    """Return whether a slot needs indices to be read, per example [examples] bool.
+    """Return in which examples a slot, a reader outside of loops, needs row indices.
 
-    Otherwise it is read in place: row i reads value i of one producer.
+    The result is [examples] bool. Without indices the slot reads in place: row i
+    reads value i of one producer.
     """
     if slot.part is None:
         return np.ones(len(selection), bool)
@@ -73,7 +75,10 @@ def _is_indexed(selection: Selection, slot: Slot) -> Array:
 
 @memoized
 def _have_rows(selection: Selection) -> Array:
-    """Return, per example, whether a segment sum is read more than once [examples]."""
+    """Return in which examples segment sums need rows in a buffer [examples] bool.
+
+    They do if one is read more than once, or if `sums_need_rows`.
+    """
     result, types = np.zeros(len(selection), bool), len(selection.program.types)
     if sums_need_rows(selection.program):
         return ~result
@@ -104,10 +109,10 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per slot, pairs of a value and the row that it is added to.
+    """Return, per reader outside of loops, pairs of summand and row to add it to.
 
-    A slot is an input outside of loops, or a tensor of a result; it has no pairs if it
-    reads no sums. Pairs of examples in which sums need rows are of no use.
+    Readers are the `slots`, in order; one that reads no sums has no pairs. Pairs of
+    examples in which sums need rows are of no use.
     """
     places = slots(selection.program)
     if not any(slot.combines for slot in places):
@@ -124,7 +129,7 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
 
 
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
-    """Return pairs of leaf and root, for all trees of sums.
+    """Return pairs (leaf, root) of all trees that the sum operations `sums` form.
 
     A root is a sum that no other sum reads. Constants that are neutral in sums are left
     out, such as zeros that fill up groups.
@@ -142,7 +147,7 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return pairs of leaf and root, for trees of sums in the `chosen` examples.
+    """Return pairs (leaf, root) of the trees that `sums` form in the `chosen` examples.
 
     A root is a sum that no other sum reads.
 
@@ -179,7 +184,7 @@ def _is_identity(value: Array) -> bool:
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Pair the rows of a slot with the values they read, sums replaced by leaves.
+    """Pair each row with the value it reads or, if this is a sum, with its leaves.
 
     Args:
       read: [rows] the merged number of the value that each row reads.
@@ -198,7 +203,7 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
 
 
 def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
-    """Return the leaves of trees of sums, and the root of each, two arrays [leaves].
+    """Return the leaves of trees of sums and each leaf's root: two arrays [leaves].
 
         parent   read
              8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5
@@ -227,7 +232,7 @@ def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
 
 @memoized
 def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
-    """Return the graph with tables of summands: values, and the rows to add them to.
+    """Return the graph with further tables: of summands and the rows to add them to.
 
     There is one for each slot that reads sums without rows, with columns of values and
     rows; or, if sums have rows, one for each component of sums, with columns of leaves
@@ -252,7 +257,7 @@ def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
 
 
 def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Make a table of a slot's pairs: value, and row to add it to.
+    """Make a table of one reader's `pairs`: a value, and the row to add it to.
 
     Both are numbered within each example.
     """
@@ -264,7 +269,7 @@ def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
 
 
 def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
-    """Make a table of the leaves and roots of a segment sum.
+    """Make a table of pairs (leaf, root) of the segment sum that `operations` form.
 
     Values are numbered within each example.
 
@@ -282,7 +287,7 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
 
 
 def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Make a table of the given columns [rows], converted to int32.
+    """Make a table of `columns` [rows], as int32; `owner` has the example of each row.
 
     Args:
       owner: [rows] the example index of each row, ascending.
@@ -292,12 +297,12 @@ def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
 
 
 def _table(selection: Selection, slot: Slot) -> int:
-    """Return the number of the graph's table of which a slot is a column."""
+    """Return the number of the graph's table for a slot's operation or result."""
     return len(selection.program.types) + slot.table
 
 
 def _read(selection: Selection, slot: Slot) -> Array:
-    """Return the number of the value that each row of a slot reads [rows].
+    """Return the numbers of the values that one reader, a slot, reads [rows].
 
     Values are numbered through all examples.
     """

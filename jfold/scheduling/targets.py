@@ -36,7 +36,9 @@ def lay_out_targets(
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
-    """Arrange targets in rows like those of a result's items, for `Schedule.ragged`.
+    """Arrange targets, one per sequence item, in the rows of the result's items.
+
+    This is `Schedule.ragged`.
 
     Args:
       spec: the spec of each shard's schedule.
@@ -72,7 +74,7 @@ def _as_list(items: Any) -> list[Any]:
 def _ragged(
     lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
 ) -> Ragged:
-    """Make a `Ragged` of items, filled up with spare rows, as the results are.
+    """Make a `Ragged` from lists of items, padded to `rows[k]` rows on nesting level k.
 
     Args:
       lists: the items of each example; if items are sequences, lists of lists.
@@ -139,7 +141,9 @@ def _lists_by_row(
 def _rows_of_levels(
     spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[int]:
-    """Return how many rows of items fit, per level of nesting, the outermost first.
+    """Return how many rows for items the result has, per level at which `lists` nest.
+
+    The outermost level is first.
 
     Counted are those of the first sequence in the result with as many items as `lists`,
     then those of its items, as long as these are sequences and `lists` nest.

@@ -37,12 +37,13 @@ def reverse_widths(widths: Widths) -> Widths:
 
 
 def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
-    """Return, per width, the most rows that may be left over for narrower tiles.
+    """Return, per tile width, how many rows at most are left to narrower tiles.
 
     The last width leaves 0.
 
     Args:
-      empty: the divisor of `empty_fraction`; an array [] on the device.
+      empty: the `n`, where up to 1/n of a wide tile may be empty; an array [] on the
+        device.
     """
     left: list[Part | int] = [width - width // empty for width in widths]
     left[-1] = 0
@@ -50,12 +51,12 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 
 
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Divide numbers of rows into tiles; return how many per width [n, widths] int32.
+    """Divide each number of rows into tiles; return tile counts [n, widths] int32.
 
     Args:
       rows: [n] numbers of rows, each divided into tiles by itself.
       widths: rows per tile, widest first.
-      empty: the divisor of `empty_fraction`.
+      empty: the `n`, where up to 1/n of a wide tile may be empty.
     """
     counts = np.empty((len(rows), len(widths)), np.int32)
     pairs = zip(widths, max_left_over(widths, empty), strict=True)

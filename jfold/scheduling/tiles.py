@@ -102,11 +102,11 @@ class Strategy:
         return rows
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return how many sums of cotangents one tile computes.
+        """Return how many of `rows` sums of cotangents one tile computes.
 
         Args:
-          rows: the number of rows of sums.
-          size: the bytes of each.
+          rows: the number of sums, each a row.
+          size: the bytes of a row.
         """
         return SUM_WIDTH
 
@@ -159,7 +159,7 @@ class Strategy:
         part[len(ends) :] = ends[-1] if len(ends) else 0
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return the number of tiles of each width in each step [steps, widths] int.
+        """Return how many tiles of each width each step takes [steps, widths] int.
 
         Args:
           table: [steps, 2] first rows and ends.
@@ -264,7 +264,7 @@ class Fixed(Strategy):
         return -(-rows // widths[0]) * widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return how many sums of cotangents one tile computes, as memory allows."""
+        """Return how many of `rows` sums, of `size` bytes each, one tile can hold."""
         # Every round runs the tiles of all sums, so few tiles are best. Sums of other
         # rounds keep their values, or are computed again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
@@ -275,7 +275,7 @@ class Fixed(Strategy):
         return tuple(tuple(a for a, t in enumerate(types) if t == d) for d in different)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return the trip count of each loop; its steps have the same tile widths."""
+        """Return a trip count per loop; a loop's steps have the same tile widths."""
         return tuple(count for count, _ in _stairs(spec, component))
 
     def last_steps(
@@ -317,15 +317,15 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return each step's tiles: 1 in its own loop, 0 in others [steps, loops].
+        """Return 1 for each step and the loop that runs it, else 0 [steps, loops].
 
-        The tile has the width of the loop.
+        A step takes one tile, of its loop's width.
         """
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Divide rows evenly; return the number of parts and the rows of each.
+    """Divide rows into even parts of up to `memory` bytes; return their count and rows.
 
     Args:
       rows: the number of all rows.
@@ -395,7 +395,7 @@ SAME_STEP_CHUNK = 4096  # the same, in fixed steps
 
 
 def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Return how many rows share a pass for gradients: `chunk`, all for a look-up."""
+    """Return how many rows share a gradient pass: all for a look-up, else `chunk`."""
     # The reverse of a look-up adds up in one order, however many rows there are.
     is_table = looks_up(program, operation) or operation.layer.external
     return max(rows, 1) if is_table else chunk
@@ -409,7 +409,7 @@ class CountedAlike(Counted):
         return (SAME,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a gradient pass: `SAME_CHUNK`, all for a look-up."""
+        """Return rows per gradient pass: all for a look-up, else `SAME_CHUNK`."""
         return same_chunk(program, operation, rows, SAME_CHUNK)
 
 
@@ -427,7 +427,7 @@ class FixedAlike(Fixed):
         return (SAME_STEP,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return the rows of a gradient pass: `SAME_STEP_CHUNK`, all for a look-up."""
+        """Return rows per gradient pass: all for a look-up, else `SAME_STEP_CHUNK`."""
         return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
@@ -486,5 +486,5 @@ def strategy_at(spec: Spec, o: int) -> Strategy:
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
-    """Return a capacity, with zeros for what loops need if the program has none."""
+    """Return `need`, with zeros for what loops use if the program has no loops."""
     return need if program.has_loops else _NO_LOOPS.fitted(program, need)
