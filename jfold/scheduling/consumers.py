@@ -31,11 +31,9 @@ from jfold.scheduling.sum_trees import (
 def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
     """Write, for each value of type `t`, which rows hold the cotangents of its uses.
 
-    The reverse pass sums these rows.
-
-    These rows of the edge buffer, the *consumers* of a value, go to the section
-    `consumers[t]` [fan, rows]; sums that values with many uses need go to the sections
-    `sums[t]` and `steps[t]`.
+    These rows of the edge buffer, which the reverse pass sums, are the *consumers* of a
+    value. They go to the section `consumers[t]` [fan, rows]; sums that values with many
+    uses need go to the sections `sums[t]` and `steps[t]`.
 
     Args:
       uses: all uses of values of the type, by rows of the whole value buffer.
@@ -53,7 +51,7 @@ def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
 
 
 def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
-    """Replace uses by sums, for values of type `t` with too many uses for one gather.
+    """Replace uses by sums where values of type `t` have too many for one gather.
 
     Return the uses left, in which a sum counts as one use in place of those that it
     adds up. The sums are written into the index array.
@@ -82,8 +80,6 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
 
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
     """Write, per value, the row numbers of its uses' cotangents into a table.
-
-    The table is filled up with `zero`.
 
     One column of the table takes a use of each value, whichever is written last; the
     next column takes from the uses that are left, and so on. Free places get `zero`:
@@ -117,7 +113,7 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
 
 
 def _most_uses(batch: Batch, t: int) -> Array:
-    """Return the limit on uses of each value of type `t`, beyond which uses are summed.
+    """Return the limit on uses per value of type `t`, beyond which uses are summed.
 
     [rows] int8: 1 for outputs of sum operations, `SUM_ARITY` for others.
     """
@@ -130,7 +126,7 @@ def _most_uses(batch: Batch, t: int) -> Array:
 
 
 def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
-    """Write which cotangents of type `t` each sum adds up, and the sums of each round.
+    """Write which cotangents of type `t` each sum adds up, and each round's sums.
 
     They go into the sections `sums[t]` and `steps[t]` of the index array.
 
@@ -151,7 +147,7 @@ def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
 
 
 def _row_steps(batch: Batch, t: int) -> Array:
-    """Return the loop step at which the level of each value of type `t` ends [rows].
+    """Return, for type `t`, the loop step at which each value's level ends [rows].
 
     Steps are counted through all components. Constants are left out.
     """

@@ -38,7 +38,7 @@ FEW = 16  # examples; the spread of fewer examples tells nothing about later one
 def capacity(
     program: Operations, demanded: Demands, size: int, shards: Shards | None = None
 ) -> Capacity:
-    """Return the least capacity for all given examples, with `size` rows of results.
+    """Return the least capacity for a batch with these demands, in `size` result rows.
 
     Args:
       demanded: the demands of the examples, all of one shard if there are shards.

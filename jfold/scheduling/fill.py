@@ -102,10 +102,10 @@ def _write_counts(batch: Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return three arrays [n] about operations whose component takes a single step.
+    """Return component, number and place of each operation that takes a single step.
 
-    They are the number of the component, the number of the operation, and the index at
-    which the index array has the operation's first row; the end of its rows comes next.
+    Each is an array [n]. At the place, the index array has the operation's first row;
+    the end of its rows comes next.
     """
     places = layout(spec)
     triples = [
@@ -158,7 +158,7 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return the first row in value buffers of each producer's values [producers, 1].
+    """Return where in its value buffer each producer's rows begin [producers, 1].
 
     A producer is the program's constants of a type, the examples' constants of a type,
     or an output of an operation.

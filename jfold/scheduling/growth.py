@@ -133,7 +133,7 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return the new number for a capacity that had `had` and now needs `wanted`.
+    """Return a larger number for a capacity: it was `had`, and `wanted` is needed.
 
     It is at least as large as both, with spare room.
 

@@ -262,9 +262,9 @@ def summed_at_once(spec: Spec, c: int) -> bool:
 
 
 def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
-    """Return how many values component `c` adds up at most; 0 if it is no segment sum.
+    """Return how many values component `c` may add up; 0 unless a segment sum.
 
-    0, too, if results of sums have no rows.
+    0, too, if results of segment sums have no rows.
 
     Args:
       regions: [operations] rows of each operation in a buffer.
@@ -279,7 +279,7 @@ def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
 def _slots(
     allocator: Allocator, spec: Spec, table: int, count: int, rows: int
 ) -> tuple[Slots, Slots]:
-    """Allocate, per input, a section for rows to read and one for rows to add them to.
+    """Allocate, per input, sections for rows to read and rows to add them to.
 
     Args:
       table: the number of the operation, or behind all operations that of the result.

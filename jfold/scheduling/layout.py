@@ -75,7 +75,7 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running_components(spec: Spec) -> tuple[Component, ...]:
-    """Return components with those operations alone that have rows in the capacity."""
+    """Return components with only the operations that have rows in the capacity."""
     # So an operation that no batch has used so far costs nothing.
     rows = spec.capacity.rows
     return tuple(
@@ -164,10 +164,10 @@ def layout(spec: Spec) -> Layout:
 def _of_operations(
     spec: Spec,
 ) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[tuple[Numbers, ...], ...]]:
-    """Return operations' buffer rows, gradient pass rows, tile widths and input groups.
+    """Return operations' rows in buffers, rows per gradient pass, tiles, input groups.
 
-    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`. The
-    inputs of a group are read at once.
+    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`.
+    Tiles are given by their widths; the inputs of a group are read at once.
     """
     program, parts = spec.program, components(spec.program)
     region, chunks, widths, together = [], [], [], []

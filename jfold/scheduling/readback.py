@@ -28,7 +28,7 @@ Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of 
 
 
 def level_of(part: Schedule, node: Node) -> int:
-    """Return a node's level plus all levels of components before; 0 for constants.
+    """Return a node's level plus the depths of earlier components; 0 for constants.
 
     Args:
       part: a schedule without shards, as in `Schedule.parts`.
@@ -95,10 +95,7 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
 
 def _maker(part: Schedule, t: int, row: int) -> Node:
-    """Return the node or constant whose value is in row `row` of the buffer of `t`.
-
-    `t` is the number of a type.
-    """
+    """Return the node or constant whose value is row `row` of type `t`'s buffer."""
     places, operations = layout(part.spec), part.spec.program.operations
     if row >= part.spec.capacity.constants[t]:
         for o, bases in enumerate(places.value_base):

@@ -46,7 +46,7 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """A reference to a column of numbers (of values or of rows) in a table of a graph.
+    """A reference to a column of value or row numbers in a graph's table.
 
     Attributes:
       space: the meaning of the entries. Below the number of types they number values of
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns with numbers of values or rows, sorted by type of value or table of rows.
+    """Columns of value or row numbers, sorted by type of value or table of rows.
 
     Attributes:
       every: the columns.

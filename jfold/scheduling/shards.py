@@ -146,7 +146,7 @@ class Shards:
 
 
 def _start(where: Any) -> int:
-    """Return the first row of a part of an array; `where` is the part, as slices."""
+    """Return the first row of an array's part `where`, a tuple of slices."""
     rows: slice = where[0]
     return rows.start or 0
 

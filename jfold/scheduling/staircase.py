@@ -81,7 +81,7 @@ def larger(one: Profile, two: Profile) -> Profile:
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """Fit levels into a profile's steps; return the last step of each level, or `None`.
+    """Fit levels into a profile's steps; return the last of each level, or `None`.
 
     The result is [levels], with steps counted from 0; `None` if steps are too few.
 
@@ -134,7 +134,7 @@ def is_cut(profile: Profile) -> bool:
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """Return the cheapest steps that hold `levels`, by the costs of a step and a row.
+    """Return the cheapest steps that hold `levels`, by costs per step and row.
 
     They are of at most `SEGMENTS` kinds: segments, one after another, each with its own
     tile widths; together they are a staircase.
@@ -172,7 +172,7 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
 
 
 def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Join neighbouring levels into blocks; return level counts and maximum rows.
+    """Join neighbouring levels into blocks; return each one's levels and maximum rows.
 
     There are at most `BLOCKS` blocks.
 

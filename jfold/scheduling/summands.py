@@ -184,7 +184,7 @@ def _is_identity(value: Array) -> bool:
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Pair each row with the value it reads or, if this is a sum, with its leaves.
+    """Pair each row with the value it reads or, for sums, with their leaves.
 
     Args:
       read: [rows] the merged number of the value that each row reads.
@@ -257,7 +257,7 @@ def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
 
 
 def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Make a table of one reader's `pairs`: a value, and the row to add it to.
+    """Make a table of one reader's `pairs`: value, and row to add it to.
 
     Both are numbered within each example.
     """

@@ -317,9 +317,9 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return 1 for each step and the loop that runs it, else 0 [steps, loops].
+        """Return tiles per step and loop: 1 in the step's own loop, else 0.
 
-        A step takes one tile, of its loop's width.
+        The result is [steps, loops]. A tile has the width of its loop.
         """
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
