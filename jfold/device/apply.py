@@ -114,7 +114,7 @@ def _apply_component(state: State, c: int, weights: ByOperation) -> None:
 
 
 def _entering(state: State, number: int) -> Array:
-    """Return all rows [rows, *shape] of an output that operations in loops read.
+    """Return all rows [rows, *shape] of output `number`, for operations in loops.
 
     Args:
       number: number of the output, counted through the outputs of all operations.
@@ -130,7 +130,7 @@ def _entering(state: State, number: int) -> Array:
 
 
 def _checked(execution: Execution, tensors: Arrays) -> Arrays:
-    """Return tensors unchanged; their reverse raises if a function has no gradient.
+    """Return `tensors` unchanged; their reverse raises if some layer has no gradient.
 
     The error has a note with the name of the layer.
     """
@@ -141,9 +141,9 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 
 
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
-    """Return a tensor unchanged; its reverse raises if a function has no gradient.
+    """Return tensor `number` unchanged; its reverse raises if it has no gradient.
 
-    Checked are the operations that tensor `number` of the results depends on.
+    It has none if an operation that it depends on has none.
     """
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
@@ -186,9 +186,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return the numbers of rows, and of real rows, of an operation or a result.
-
-    Real rows are those that are not padding.
+    """Return how many rows an operation or a result has, with and without padding.
 
     Args:
       table: number of an operation, or of a result, counted behind all operations.
@@ -201,7 +199,7 @@ def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
 
 
 def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
-    """Return the number [] of rows of an operation or result that are not padding.
+    """Return how many rows of an operation or a result are not padding, [] int32.
 
     Values read in place and their readers share one scalar, since XLA would compile
     equal code again for each.
@@ -222,10 +220,11 @@ def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
 
 
 def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
-    """Return whether spare (padding) rows of an operation may hold any finite numbers.
+    """Return whether padding rows of an operation may hold arbitrary finite numbers.
 
-    It must be defined everywhere, and outputs that it reads in place must have such
-    spare rows themselves. False for results, and where no mask would be saved.
+    They may if the operation is finite on all finite inputs, and if padding rows of
+    outputs that it reads in place may, too. Else they repeat a real row. False for
+    results, and where no mask would be saved.
 
     Args:
       table: number of an operation, or of a result, counted behind all operations.

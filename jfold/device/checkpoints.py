@@ -26,7 +26,7 @@ NAMES = 'checkpoint', 'remat', 'remat2'  # of the primitive, by versions of JAX
 def hoist_from_checkpoints(
     closed: core.ClosedJaxpr, of_rows: Sequence[bool]
 ) -> core.ClosedJaxpr:
-    """Move equations that read parameters alone out of the checkpoints of a jaxpr.
+    """Move equations on parameters alone out of the `jax.checkpoint`s of a jaxpr.
 
     Args:
       closed: the jaxpr; returned as it is if it has no `jax.checkpoint`.
@@ -47,7 +47,7 @@ def hoist_from_checkpoints(
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """Run a `jax.checkpoint`, after those of its equations that read parameters alone.
+    """Run a `jax.checkpoint`, but run its equations on parameters alone outside of it.
 
     Args:
       operands: list of arrays, each [*shape].

@@ -38,8 +38,10 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
     """Return whether an equation has surely finite results for finite operands.
 
+    The same must hold of a derivative that a user gives by `custom_jvp`.
+
     Args:
-      own_rules: see `is_defined`.
+      own_rules: whether such derivatives are checked, too.
     """
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.

@@ -151,7 +151,9 @@ class CustomDerivatives:
     def _second(
         self, arguments: Arrays, along: MaybeZeros, cotangents: MaybeZeros
     ) -> tuple[MaybeZeros, MaybeZeros]:
-        """Return the derivatives, along argument tangents, of outputs and gradients.
+        """Return tangents of outputs and of gradients, for argument tangents `along`.
+
+        Gradients are what `pull` returns for `cotangents`.
 
         Args:
           along: by argument, the tangent that derivatives are taken along, or `None`.
@@ -192,11 +194,11 @@ Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 def differentiable(
     function: Callable[[Arrays], Any], derived: Callable[[Arrays, MaybeZeros], Derived]
 ) -> Callable[[Arrays], Any]:
-    """Give a function a derivative of its own, for both forward and reverse mode.
+    """Return `function` with the derivative `derived`, for forward and reverse mode.
 
     Args:
-      derived: maps arguments and their tangents to results, reverse and operands of the
-        reverse.
+      derived: maps arguments and their tangents to the results, the reverse, and the
+        operands of the reverse.
     """
     # A rule for forward mode serves both modes: it computes tangents by a primitive of
     # which JAX knows the transpose.

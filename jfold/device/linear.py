@@ -69,11 +69,11 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Map tangents of arguments to tangents of outputs, each [*shape].
+        """Map `tangents` of arguments to tangents of outputs, each [*shape].
 
         Args:
-          known: all arguments.
-          tangents: of those arguments that have one.
+          known: all arguments, the point at which the derivative is taken.
+          tangents: of the arguments that have one.
         """
 
         # Only arguments with tangents are differentiated: for the others JAX would
@@ -87,10 +87,12 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Map cotangents of outputs to those of arguments with tangents, each [*shape].
+        """Map `cotangents` of outputs to cotangents of arguments, each [*shape].
+
+        Only arguments with a tangent get a cotangent.
 
         Args:
-          known: all arguments.
+          known: all arguments, the point at which the derivative is taken.
           cotangents: of the outputs that have one.
         """
         # Integers among the outputs have no cotangents. The reverse returns cotangents
@@ -102,9 +104,14 @@ class Derivative:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Map cotangents of the result of `push` to those of arguments, each [*shape].
+        """Differentiate `push`: map cotangents of its results to cotangents of `known`.
 
-        They are second derivatives of the function.
+        They are second derivatives of the function, each [*shape].
+
+        Args:
+          known: all arguments, the point at which the derivative is taken.
+          tangents: the operands of `push`.
+          cotangents: of the results of `push`.
         """
         along = scatter_list(tangents, self.moving)
         padded = scatter_list(cotangents, self.live)
@@ -113,10 +120,10 @@ class Derivative:
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """A linear map of each of the `many` items of a batch, within `jax.vmap`.
+    """A linear map that `jax.vmap` applies to a batch of `many` items.
 
     Attributes:
-      linear: the map of one item.
+      linear: the map of one item, a derivative at the arguments `known`.
       axis: JAX's data of the batch axis.
       known_in, moving_in: by argument and by tangent, the batch axis, 0 or `None`.
     """
@@ -127,14 +134,14 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Map tangents of arguments to those of outputs, each [many, *shape]."""
+        """Map `tangents` of arguments to tangents of outputs, each [many, *shape]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Map cotangents of outputs to those of arguments, each [many, *shape].
+        """Map `cotangents` of outputs to cotangents of arguments, each [many, *shape].
 
         Those of arguments whose tangents have no batch axis are summed: [*shape].
         """
@@ -145,10 +152,10 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Map cotangents of the result of `push` to those of `known`, [many, *shape].
+        """Differentiate `push`: map cotangents of its results to cotangents of `known`.
 
-        They are second derivatives. Those of arguments without a batch axis are summed:
-        [*shape].
+        They are second derivatives, each [many, *shape]; those of arguments without a
+        batch axis are summed: [*shape].
         """
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
@@ -177,7 +184,9 @@ def tangents_of(
     tangents: MaybeZeros,
     outputs: Arrays,
 ) -> MaybeZeros:
-    """Return the tangents of a function's outputs, differentiable in both modes.
+    """Return the tangents of outputs of `function`, for `tangents` of its arguments.
+
+    JAX can differentiate them in both modes.
 
     Args:
       known: the arguments, each [*shape].

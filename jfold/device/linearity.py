@@ -52,10 +52,10 @@ _CALLS = frozenset(
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
-    """Return whether a jaxpr is known to be linear in its last arguments.
+    """Return whether a jaxpr is surely linear in all but its first `fixed` arguments.
 
     Args:
-      fixed: number of the first arguments, which are held fixed.
+      fixed: how many arguments, the first ones, are held fixed.
     """
     count = len(jaxprs.open_jaxpr(closed)[0].invars)
     forms = [Form.FIXED] * fixed + [Form.LINEAR] * (count - fixed)
@@ -63,7 +63,10 @@ def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
 
 
 def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
-    """Derive the `Form` of a jaxpr's results, such as linear, from its arguments."""
+    """Return the forms of a jaxpr's results, given the forms of its arguments.
+
+    A form says how a value depends on the varying arguments, such as `LINEAR`.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     forms = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -79,7 +82,10 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 
 
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
-    """Derive the `Form` of an equation's results, such as linear, from its operands."""
+    """Return the forms of an equation's results, given the forms of its operands.
+
+    A form says how a value depends on the varying arguments, such as `LINEAR`.
+    """
     name = equation.primitive.name
     if name in _CALLS:
         (called,) = jaxprs.subjaxprs(equation)
@@ -96,12 +102,12 @@ def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
 
 
 def _sum(operands: Forms, places: Sequence[int]) -> Form:
-    """Return the `Form` of a result that is linear in operands jointly, like `add`.
+    """Return the `Form` of a result jointly linear in operands `places`, like `add`.
 
     Args:
       operands: the forms of all operands.
-      places: numbers of those operands; if others depend on the arguments it is
-        `OTHER`.
+      places: numbers of the operands that the result is linear in; if another operand
+        varies, the form is `OTHER`.
     """
     others = {form for place, form in enumerate(operands) if place not in places}
     forms = {operands[place] for place in places}

@@ -47,10 +47,10 @@ from jfold.scheduling.slots import (
 
 @dataclass(frozen=True, eq=False)
 class Produced:
-    """The computed values of one type in successive rows.
+    """An array of values of one type, which have successive numbers from `first` on.
 
     Attributes:
-      first: number of the first row, among all values of the type.
+      first: number of the first value, among all values of the type.
       rows: [count, *shape], the values.
     """
 
@@ -105,7 +105,7 @@ class Extent:
 
 
 def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
-    """Replace padding rows of `x`, and stop the gradient through them.
+    """Replace padding rows of `x` by `spare`, and stop the gradient through them.
 
     Args:
       x: [rows, ...], or [*shape] if `real` is one bool.
@@ -162,10 +162,12 @@ def reads_of(execution: Execution, table: int) -> list[Read]:
 
 
 def in_place_parts(reads: Iterable[Read]) -> list[int]:
-    """Return the numbers of constants and outputs that are read whole, in order.
+    """Return the numbers of the constants and outputs that are read in place.
 
-    So no gather is needed: they are read in place. The constants of each type are
-    counted first, then all outputs of operations, as in `graph.value_parts`.
+    To read in place is to read all rows in their order, so that no gather is needed.
+
+    The constants of each type are counted first, then all outputs of operations, as in
+    `graph.value_parts`.
     """
     parts = [x.slot.part for x in reads if x.mode is ReadMode.IN_PLACE]
     return [part for part in parts if part is not None]
@@ -199,7 +201,9 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether padding rows of an input, if not gathered, repeat a real row.
+    """Return whether padding rows of an input that is read in place repeat real rows.
+
+    To read in place is to read all rows in their order. False for gathered inputs.
 
     The spare rows of all outputs of an operation do, if those of its inputs do.
     """
@@ -233,7 +237,9 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
 def combined(
     state: State, summands: Array, section: Section, rows: int, combines: str
 ) -> Array:
-    """Return segment sums of rows, or extrema without a gradient, [rows, *shape].
+    """Return segment sums [rows, *shape] of `summands`, or extrema without a gradient.
+
+    `combines` says which.
 
     Args:
       summands: [n, *shape].
@@ -281,7 +287,9 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
 def read_values(
     state: State, t: int, makers: ProducerSet, section: Section, place: Place
 ) -> Array:
-    """Gather values of type `t`, constants or results of operations, [rows, *shape].
+    """Gather values [rows, *shape] of type `t`, by the row numbers in a section.
+
+    They are constants, or results of operations, computed in loops or outside of them.
 
     Args:
       makers: the results of operations that may be read, as a bit set.
@@ -308,13 +316,15 @@ def _gathered(
     section: Section,
     constants: bool = True,
 ) -> Array:
-    """Gather values of type `t` that are computed outside of loops, [rows, *shape].
+    """Gather values [rows, *shape] of type `t`, by the row numbers in a section.
+
+    They are constants, or results of operations that are computed outside of loops.
 
     Args:
       makers: the results of operations that may be read, as a bit set.
       section: of the index array, [rows] numbers of rows among all values of the type.
-      constants: whether they may be constants. If not, rows that are none of `makers`
-        are any of these.
+      constants: whether they may be constants. If not, the numbers of rows that
+        are none of `makers` give arbitrary rows.
     """
     parts = list(_parts(state, t, makers, constants))
     rows = state.batch.read(section, 0, *section.shape)
@@ -343,10 +353,10 @@ def _wide(x: Array) -> Array:
 def _parts(
     state: State, t: int, makers: ProducerSet, with_constants: bool
 ) -> Iterator[Produced]:
-    """Yield the constants of type `t`, then results of operations, in order of rows.
+    """Yield the constants of type `t`, then the results `makers`, by row number.
 
     Args:
-      makers: these results, as a bit set.
+      makers: results of operations outside of loops, as a bit set.
     """
     constants = state.batch.constants[t]
     if len(constants) and with_constants:

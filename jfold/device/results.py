@@ -29,7 +29,9 @@ from jfold.types import SequenceType, leaf_types, pack
 
 @dataclass(frozen=True)
 class ResultTensor:
-    """The rows of value buffers that make up a result's tensor, or an operand.
+    """The rows of a value buffer that a reader outside of loops reads.
+
+    The reader is a tensor of a result, or an input of an operation.
 
     Attributes:
       type: number of its type.
@@ -65,11 +67,11 @@ def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
 def _tensors(
     spec: Spec, wanted: Mapping[Place, ProducerSet]
 ) -> tuple[ResultTensor, ...]:
-    """Return the rows that each operand, or tensor of a result, in `wanted` reads.
+    """Return which rows of value buffers each place in `wanted` reads.
 
     Args:
-      wanted: by place, an operand or a tensor of a result, the results of operations
-        that it may read, as a bit set.
+      wanted: by place (an input of an operation, or a tensor of a result), the results
+        of operations that it may read, as a bit set.
     """
     program, places = spec.program, layout(spec)
     behind = phases(program).outputs_behind

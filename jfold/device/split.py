@@ -102,7 +102,7 @@ class Split:
 def split(
     closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
 ) -> Split:
-    """Split a jaxpr into the equations that its early outputs need, and the rest.
+    """Split a jaxpr in two halves: for its early outputs, and for its outputs `late`.
 
     Args:
       late: numbers of the late outputs.

@@ -92,9 +92,9 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The numbers of outputs whose cotangents an input's cotangent depends on.
+        """For each input, the outputs whose cotangents its own cotangent needs.
 
-        By number of the input; outputs are numbered among those that have a cotangent.
+        Inputs are given by number; outputs are numbered among those with a cotangent.
         """
         closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
@@ -256,9 +256,9 @@ class SplitReverse(Memoized):
         return jaxprs.without_repeats(closed)
 
     def _argument_specs(self, rows: int) -> list[Specs]:
-        """Return the specs of the arguments of the reverse, in groups.
+        """Return specs for all arguments of the jaxpr of the reverse, in six groups.
 
-        They are trained weights, other weights, inputs, the mask of real rows,
+        The groups are trained weights, other weights, inputs, the mask of real rows,
         products, and cotangents.
         """
         kernel = self.kernel
@@ -282,9 +282,9 @@ class SplitReverse(Memoized):
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:
-    """Return a rule for `dot_general` that gives stored products, computing none.
+    """Return a rule that replaces `dot_general`s by their stored results in `known`.
 
-    Their derivatives are those of the product.
+    The derivatives are still those of the product.
 
     Args:
       known: by number, products [rows, ...].

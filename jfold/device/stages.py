@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Hoisted:
-    """A jaxpr in two stages: equations on its first arguments alone, then the others.
+    """A jaxpr split in two: equations on its first arguments alone, and all others.
 
     Attributes:
       closed: the jaxpr.
@@ -67,7 +67,7 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Run the first stage; return what the second reads of it, each [*shape].
+        """Run the first stage; return the values that the second reads, each [*shape].
 
         The reverse runs only for results that have a cotangent. JAX's own would run
         rules on zeros for the others, and refuse loops without a reverse.
@@ -166,10 +166,10 @@ def stage(
     name: str,
     other: core.ClosedJaxpr | None = None,
 ) -> Hoisted:
-    """Split a jaxpr in two stages: equations on its first arguments alone, then others.
+    """Split a jaxpr: equations on its first `fixed` arguments alone, and all others.
 
     Args:
-      fixed: number of those arguments, the parameters.
+      fixed: how many arguments, the first ones, are parameters.
       name: of the layer, for messages.
       other: the jaxpr for another number of rows, if the function is of whole tiles;
         equations that differ between the two depend on rows.
@@ -225,12 +225,12 @@ def _is_traced(constant: Array) -> bool:
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """Return the reverse of a function, as `jax.vjp` does, for some of its arguments.
+    """Return the reverse of a function, by `jax.vjp`, for the arguments `moving`.
 
-    It returns cotangents by number of the argument.
+    The reverse returns cotangents by number of the argument.
 
     Args:
-      moving: numbers of the arguments that have a cotangent.
+      moving: numbers of the arguments that get a cotangent.
     """
 
     def of_moving(moving: dict[int, Array]) -> Arrays:
@@ -280,7 +280,7 @@ def _bind(
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """Run an equation, with a reverse that drops the gradients of padding rows.
+    """Run an equation; its reverse drops gradients of padding rows (`real` is false).
 
     Args:
       operands: list of arrays, each [*shape].

@@ -52,11 +52,16 @@ class WholeReverse:
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """An empty set for each input: no dependence on cotangents is known."""
+        """For each input, the outputs whose cotangents its own needs: unknown, so none.
+
+        `SplitReverse.cotangents_read` knows them.
+        """
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each array in the `jax.vjp` that is stored.
+        """Return the specs of one row of each stored leaf of the reverse.
+
+        The reverse is the pytree that `jax.vjp` returns.
 
         No product is computed before the loop, so `known` is empty.
         """
@@ -112,14 +117,19 @@ class WholeReverse:
 
     @functools.cached_property
     def _axes(self) -> list[int | None]:
-        """The axis of rows of each array in the `jax.vjp`; `None` if not stored."""
+        """The axis of rows of each leaf of the reverse; `None` if not stored.
+
+        The reverse is the pytree that `jax.vjp` returns.
+        """
         pairs = zip(self._leaves(2), self._leaves(3), strict=True)
         return [None if a is None or b is None else row_axis(a, b) for a, b in pairs]
 
     def _leaves(self, rows: int) -> list[Spec | None]:
-        """Return the spec of each array in the `jax.vjp` on `rows` rows.
+        """Return the spec of each leaf of the reverse; `None` if not stored.
 
-        It is `None` if the array is a weight, input or mask, which is at hand.
+        The reverse is the pytree that `jax.vjp` returns, here on `rows` rows.
+
+        A weight, input or mask is not stored, since it is at hand.
         """
         specs: list[Spec | None] = []
 

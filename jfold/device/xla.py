@@ -61,7 +61,7 @@ def loop_after(
     row: Array,
     carry: Carry,
 ) -> tuple[Array, Carry]:
-    """Run `row, carry = step(row, carry)` while `more(row)`; return both.
+    """Loop over rows: `row, carry = step(row, carry)` while `more(row)`; return both.
 
     The loop counts rows, not rounds, so that no further counter is computed before it
     or carried in it: each such number is a kernel to compile.
@@ -81,7 +81,7 @@ def loop_after(
 
 
 def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
-    """Return `x` unchanged, tied to `read` so that XLA computes `x` after these arrays.
+    """Return `x` unchanged, but so that XLA writes `x` after reading the arrays `read`.
 
     Where a result does not depend on an input of its own type, XLA may write the result
     before it reads the input, and then copies the whole buffer for each tile: a cell of
@@ -92,7 +92,7 @@ def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
       read: list of arrays, each [rows, *shape], read from the buffer that `x` will be
         written to; not those that `x` is computed from, as XLA sees that order.
       x: [rows, *shape].
-      first: a row index; XLA does not know that it is never negative.
+      first: a row index, never negative; XLA does not know that, and keeps the order.
     """
     for rows in read:
         x = jnp.where(first >= 0, x.astype(rows.dtype), rows)
@@ -172,7 +172,7 @@ def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
 
 
 def extra_rows(even: bool) -> Iterator[int]:
-    """Yield numbers of rows by which to lengthen new buffers, all different.
+    """Yield different numbers of rows, all even or all odd, to lengthen new buffers by.
 
     XLA makes one buffer of two that have one shape and are filled with zeros, and
     copies it; buffers that differ by a row are each made in place. This took 2 % off
@@ -244,11 +244,13 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """Return the outputs of `transpose` equations that read only the first arguments.
+    """Return variables of a jaxpr: transposes of values of its first `fixed` arguments.
+
+    They depend on no other argument.
 
     Args:
       closed: a jaxpr.
-      fixed: number of the first arguments.
+      fixed: how many arguments, the first ones, are meant.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
@@ -260,7 +262,7 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """Compute the transposes [n, m] in a jaxpr that read the first arguments alone.
+    """Compute those transposes [n, m] in a jaxpr that depend on `fixed` alone.
 
     Args:
       fixed: the first arguments, each [*shape].
@@ -272,10 +274,10 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Map the variables of transposes in a jaxpr to their values, computed before.
+    """Map variables of a jaxpr to `values`: transposes of its first `fixed` arguments.
 
     Args:
-      fixed: number of the first arguments, on which alone they depend.
+      fixed: how many arguments, the first ones; the transposes depend on these alone.
       values: what `transposes` returns, each [n, m].
     """
     pairs = zip(transposed(closed, fixed), values, strict=True)
@@ -305,13 +307,13 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Rewrite a jaxpr so that products have the axis of rows first.
+    """Rewrite a jaxpr to compute its matrix products with the axis of rows first.
 
     Rows of tables are gathered in place of being sliced.
 
     Args:
-      fixed: number of the first arguments, which have no rows.
-      transpose: see `row_rules`.
+      fixed: how many arguments, the first ones, have no axis of rows.
+      transpose: whether matrices are transposed before products, see `row_rules`.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     _, varying = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
@@ -319,7 +321,7 @@ def rows_first(
 
 
 def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
-    """Return rewrite rules by which products have the axis of rows first.
+    """Return rewrite rules that compute matrix products with the axis of rows first.
 
     A product is rewritten if one operand is a matrix without rows. Rows of tables are
     gathered in place of being sliced.
