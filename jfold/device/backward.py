@@ -174,10 +174,10 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Count how often a level writes to buffers of cotangents that it also reads.
+    """Count a level's writes to those edge buffers (of cotangents) that it also reads.
 
-    These are edge buffers, in which each use of a value leaves its cotangent. One tile
-    of each of the operations, all of one component, is counted.
+    An edge buffer has one row for each use of a value. One tile of each of the
+    `operations`, all of one component, is counted.
     """
     execution = reads.execution
     running = [o for o in operations if reads.pullbacks[o].to_inputs]
@@ -215,7 +215,7 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
-    """Add up the cotangents of all uses of each much-used value; return the state."""
+    """Add up the cotangents of a level's values with many uses; return the state."""
     edges, residuals = state.carry
     edges = sum_uses(reads.execution, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))
@@ -265,7 +265,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
 
 
 def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -> Array:
-    """Return the cotangents [rows, *shape] of `rows` values, each summed over its uses.
+    """Return the cotangents [rows, *shape] of `rows` values, each a sum over all uses.
 
     Args:
       edges: by type, the buffer with the cotangents of all uses of values.
@@ -287,7 +287,7 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Buffers:
-    """Write cotangents of a tile's inputs to the buffers `edges`; return the new ones.
+    """Write `moving`, cotangents of a tile's inputs, to `edges`; return new `edges`.
 
     Each goes to its edge row, the place where one use of a value leaves its cotangent.
 
@@ -342,7 +342,7 @@ def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, S
 def _write_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
 ) -> Residuals:
-    """Write the stashes of a tile into buffers; return all residuals and stashes.
+    """Write `crossing`, a tile's stashes, to buffers; return all residuals and stashes.
 
     A stash is a value of `crossing`, each [rows, ...], that gradients of weights read.
     It may take the place of products. Then it lies one widest tile further on, where
@@ -440,7 +440,7 @@ def _no_grads(reads: Reads, o: int) -> Arrays:
 def _gradients(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
-    """Return the gradient of each weight of operation `o`, `None` for zeros.
+    """Return gradients of all weights of operation `o`: `grads`, but `None` for zeros.
 
     A weight that no output with a cotangent reads has a gradient of zero, whatever the
     values.
@@ -461,7 +461,11 @@ def _gradients(
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
-    """Return new buffers for cotangents, holding those of results, and for stashes."""
+    """Return the carry that the reverse loops start from: all buffers that they change.
+
+    Buffers of cotangents and of stashes are new: zeros, but for the cotangents of
+    results. Those of residuals are `saved`.
+    """
     execution, extra = reads.execution, xla.extra_rows(even=False)
     edges: Buffers = {}
     for t in sorted(_types(reads)):

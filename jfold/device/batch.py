@@ -50,7 +50,7 @@ class Batch:
 
     @property
     def empty(self) -> Array:
-        """The number n [] int32: up to 1/n of a wide tile may be padding."""
+        """The divisor n [] int32: a wide tile may be up to 1/n empty (padding)."""
         return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
@@ -61,7 +61,9 @@ class Batch:
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return where a round of sums begins, and its number of tiles, [] int32 each.
+        """Return where round `stage` of cotangent sums begins, and its number of tiles.
+
+        Both are [] int32; the first is the number of a sum.
 
         Cotangents of values with many uses are added up a few at a time, round after
         round; a tile is some sums that are computed together.

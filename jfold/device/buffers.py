@@ -47,7 +47,10 @@ class Residuals:
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
-    """Return all values of type `t` [size, *shape]: a buffer, or constants alone."""
+    """Return all values [size, *shape] of type `t`: its buffer, or else its constants.
+
+    A type of which loops use constants alone has no buffer.
+    """
     return values[t] if t in values else jnp.asarray(batch.constants[t])
 
 

@@ -111,7 +111,7 @@ class Execution:
         return self.program.operations
 
     def shift(self, o: int) -> int:
-        """Return the row offset of stashes of operation `o` that replace residuals.
+        """Return by how many rows operation `o` shifts stashes in residual buffers.
 
         A stash may be written to the buffer of a residual that has been read. The shift
         is the width of the widest tile where tiles overlap, and zero elsewhere.
@@ -129,7 +129,10 @@ class Execution:
         return result
 
     def is_trained(self, o: int) -> bool:
-        """Return whether weights of operation `o` get gradients if its outputs do."""
+        """Return whether operation `o` has weights that can get gradients.
+
+        They get them if an output of the operation has a cotangent.
+        """
         if o not in self.kernels or not self.kernels[o].trained_count:
             return False
         # A value that a function closes over, traced outside, is also a weight.
@@ -165,12 +168,12 @@ class Execution:
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Activity | None) -> Policy:
-        """Return what operation `o` stores for the reverse: its products, or nothing.
+        """Return the policy of operation `o`: which residuals it stores, if any.
 
-        It stores nothing if the function has no gradient.
+        It stores none if no cotangent reaches the operation, or if that has no gradient.
 
         Args:
-          flow: the inputs and outputs that cotangents reach; `None` to store nothing.
+          flow: the inputs and outputs that cotangents reach; `None` without any.
         """
         try:
             reverse = None if flow is None else self._reverse(o, flow)
@@ -183,12 +186,14 @@ class Execution:
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """Return the inputs and outputs that cotangents reach, by operation.
+        """Map operations to those of their inputs and outputs that cotangents reach.
 
-        Operations without any are left out.
+        The cotangents come from the `used` results.
+
+        Operations that they do not reach are left out.
 
         Args:
-          used: which of the returned tensors have a cotangent.
+          used: by result tensor, whether it has a cotangent.
         """
         pairs = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
@@ -212,7 +217,7 @@ class Execution:
 
     @functools.cached_property
     def trainable(self) -> ProducerSet:
-        """The outputs of operations that depend on trained weights, as a bit set."""
+        """The bit set of all outputs that depend on a trained weight."""
         if self.program_execution is not None:
             return self.program_execution.trainable
         inputs, outputs = sources(self.program).inputs, outputs_of(self.program)
@@ -224,12 +229,12 @@ class Execution:
         return result
 
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:
-        """Return the inputs and outputs of operation `o` that cotangents reach.
+        """Return the inputs and outputs of `o` that cotangents of outputs `live` reach.
 
         It is `None` if they reach no output, or if no input and no weight needs one.
 
         Args:
-          live: all results of operations that have a cotangent, as a bit set.
+          live: bit set of all outputs, of any operation, that have a cotangent.
         """
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
@@ -253,10 +258,10 @@ class Execution:
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """Return the reverse of each operation that cotangents reach, by its number.
+        """Map operations that cotangents reach, by number, to their reverse.
 
         Args:
-          used: which of the returned tensors have a cotangent.
+          used: by result tensor, whether it has a cotangent.
 
         Raises:
           Exception: whatever a function without a gradient raises, with a note of its
@@ -306,7 +311,11 @@ class Pullback:
 
     @property
     def runs_at_once(self) -> bool:
-        """Return whether weights and inputs are reversed together, in large chunks."""
+        """Return whether one pass computes gradients of both weights and inputs.
+
+        It runs over large chunks of rows. In a recurrence, the loop computes those of
+        inputs first.
+        """
         return self.to_weights and not self.is_recurrent
 
     @property

@@ -151,10 +151,12 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Buffers:
-    """Write the outputs of a tile to the buffers `values`; return the new buffers.
+    """Write a tile's `outputs` to the buffers `values`; return the new buffers.
+
+    XLA writes them after it has read the inputs.
 
     Args:
-      gathered: numbers of the inputs that were read.
+      gathered: numbers of the inputs that were read from `values`.
       inputs: of the tile, each [rows, *shape].
       outputs: of the tile, each [rows, *shape].
     """
@@ -185,13 +187,12 @@ def _hoist(
     state: Chained[Carry],
     new: dict[int, Array],
 ) -> tuple[Chained[Carry], dict[int, Array]]:
-    """Compute the matrix products of an operation that do not depend on its loop.
+    """Compute those matrix products of operation `o` that need no result of its loop.
 
-    They are products of inputs from outside of its recurrence, computed before the loop
-    for many rows at once.
+    They are computed before the loop, for many rows at once.
 
     Args:
-      new: by number of the product, a buffer [rows, ...] for it; maybe none.
+      new: by number of the product, a buffer [rows, ...] for it, if any.
 
     Returns:
       The new state, and the buffers with the products, in the order of the operation's
@@ -225,12 +226,13 @@ def _new_values(
     entering: Mapping[int, Array],
     extra: Iterator[int],
 ) -> Buffers:
-    """Return value buffers, by type, with constants and outputs computed before.
+    """Return new value buffers, by type, that hold constants and outputs `entering`.
 
     All other rows are zeros.
 
     Args:
-      entering: by number of an output, its rows [rows, *shape], computed before.
+      entering: by number of an output, its rows [rows, *shape], computed before
+        the loops.
       extra: yields the number of further rows of each buffer, see `xla.extra_rows`.
     """
     program, inside = execution.program, in_buffers(execution.program)

@@ -84,11 +84,13 @@ def hoisted_bytes(kernel: Kernel) -> int:
 def inputs_read(
     kernel: Kernel, known: tuple[int, ...], wanted: tuple[int, ...] = ()
 ) -> frozenset[int]:
-    """Return the numbers of inputs needed for outputs, or for the `wanted` products.
+    """Return the numbers of the inputs that `wanted` products, or else outputs, need.
+
+    Inputs of `known` products alone are not needed.
 
     Args:
-      known: numbers of products that are computed before.
-      wanted: numbers of products; if empty, outputs are meant.
+      known: numbers of products that have been computed.
+      wanted: numbers of products; if empty, the outputs are computed instead.
     """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     read = _variables_read(kernel, known, wanted)
@@ -106,11 +108,11 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
 def _variables_read(
     kernel: Kernel, known: Sequence[int], wanted: Sequence[int]
 ) -> set[core.Var]:
-    """Return the variables that outputs, or `wanted` products, are computed from.
+    """Return the variables that `wanted` products, or else outputs, are computed from.
 
     Args:
-      known: numbers of products that are computed before.
-      wanted: numbers of products; if empty, outputs are meant.
+      known: numbers of products that have been computed.
+      wanted: numbers of products; if empty, the outputs are computed instead.
     """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     products = kernel.products(2)

@@ -113,7 +113,9 @@ class Kernel(Memoized):
         known: Products,
         outputs: bool = True,
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation on real rows alone; return outputs and matrix products.
+        """Run the operation on `rows` rows; return outputs and the `wanted` products.
+
+        All rows are real: none is padding.
 
         Args:
           inputs: list of arrays, each [rows, *shape]; inputs that nothing wanted is
@@ -297,11 +299,11 @@ class Kernel(Memoized):
     def weights(
         self, arrays: Arrays, reverse: core.ClosedJaxpr | None = None
     ) -> Weights:
-        """Bundle weights, each [*shape], with the transposes that narrow tiles read.
+        """Bundle the weights `arrays` with transposes of them that narrow tiles read.
 
         Args:
           arrays: the weights.
-          reverse: the jaxpr of the reverse of a narrow tile, if it reads any.
+          reverse: the jaxpr of the reverse of a narrow tile, if it reads any, too.
         """
         # Each pass has transposes of its own: a matrix that one of them reads
         # transposed, the other mostly reads as it is.
@@ -321,7 +323,9 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Map each variable of a jaxpr that is a weight's transpose to its known value.
+        """Map those variables of a jaxpr that are transposed weights to `transposes`.
+
+        None are mapped where a tile transposes weights itself, as a wide one does.
 
         Args:
           closed: the jaxpr of a tile of `rows` rows, forward or reverse.
@@ -380,7 +384,10 @@ def make_kernel(
 
     Args:
       params: a pytree of arrays or specs.
-      types: of the inputs; this and the other arguments are attributes of the kernel.
+      types: of the inputs.
+      varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
+      reproducible: whether sums are taken in a fixed order.
+      external: by input, whether it only comes from outside of the recurrence.
     """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))

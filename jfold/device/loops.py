@@ -89,10 +89,11 @@ class _Pass:
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
     ) -> Summed[Carry]:
-        """Run `step` on many rows of operation `o`; add their gradients to the sums.
+        """Run `step` on a chunk of operation `o`; add the new gradients to the sums.
+
+        A chunk is many rows, from row `first` on, which run at once.
 
         Args:
-          first: index of the chunk's first row.
           carry: what `step` changes, and the sums of gradients, each [*shape].
 
         Returns:
@@ -181,7 +182,9 @@ class CountedLoops(_Pass):
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on `count` [] tiles of sums over uses of values; return the carry.
+        """Run `step` on `count` [] tiles; return the carry.
+
+        A tile is some sums, computed together; each adds up cotangents of one value.
 
         Args:
           t: number of the type of the values.
@@ -264,9 +267,11 @@ class FixedLoops(_Pass):
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on all tiles of sums that there is room for; return the carry.
+        """Run `step` on as many tiles as there is room for; return the carry.
 
-        Sums of other rounds are computed, too, and keep their values or get them again.
+        A tile is some sums, computed together; each adds up cotangents of one value.
+        `count` is not needed: sums of other rounds are computed, too, and keep their
+        values or get them again.
         """
         room, rows = self.spec.capacity.sums[t], self.batch.layout.sum_width[t]
         return _repeated(-(-room // rows), step, carry)
@@ -304,9 +309,10 @@ Loops: TypeAlias = CountedLoops | FixedLoops
 
 
 def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
-    """Return the loops of a pass, with trip counts from the batch or the capacity.
+    """Return the loops of a forward pass, or of a reverse pass if `down`.
 
-    The strategy of the spec decides which.
+    Their trip counts come from the capacity if the spec's strategy is fixed, else from
+    the batch.
 
     Args:
       down: whether it is the reverse pass.

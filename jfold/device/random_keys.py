@@ -163,7 +163,7 @@ def with_keys(
 def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
-    """Derive keys [n, 2] uint32 from a seed, example identities, and numbers of keys.
+    """Derive random keys [n, 2] uint32, one for each of `places`, from a seed.
 
     Args:
       places: [n, 2], row of the example, and number of the key in it.

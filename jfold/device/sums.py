@@ -42,9 +42,9 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 def sum_uses(
     execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
 ) -> Buffers:
-    """Add up the cotangents that the many uses of a level's values have left.
+    """Add up the cotangents of values that have many uses; return the buffers.
 
-    Return the buffers with these sums, in rows of their own.
+    They are values that `level` has computed; their sums get rows of their own.
 
     Args:
       c: number of the component.
@@ -65,9 +65,9 @@ def sum_uses(
 def _sum_type(
     execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
 ) -> Array:
-    """Write sums of cotangents over uses of values of type `t`; return the buffer.
+    """Add up cotangents of type `t`, of values with many uses; return the buffer.
 
-    They are taken round after round; later rounds add up sums of earlier ones.
+    Each round adds up some cotangents at a time; the next one adds up these sums.
 
     Args:
       step: number of the level, counted through all components.
