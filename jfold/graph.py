@@ -219,10 +219,10 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return the type, table and output, as indices, of each source of values.
+    """Return the indices (type, table, output) of each source of values.
 
-    A source, or part, is the examples' own constants of a type or an output of an
-    operation, in this order. The table is the index in `constants + operations` of a
+    The sources, or parts, are first the examples' own constants of each type, then the
+    outputs of all operations. The table is the index in `constants + operations` of a
     graph; the output is that of the operation.
     """
     types = len(program.types)
@@ -237,7 +237,7 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[list[Array], list[Array]]:
-    """Number the values of each type in each example, from 0 on.
+    """Number each example's values of a type from 0; return first numbers and counts.
 
     The program's constants are numbered first.
 
@@ -246,8 +246,8 @@ def number_values(
       tables: the tables of constants, then those of operations.
 
     Returns:
-      The first number in each part of `value_parts`, and the number of values of each
-      type: lists of arrays [examples].
+      The first number in each part of `value_parts` (the constants of a type, or an
+      output), and the number of values of each type: lists of arrays [examples].
     """
     zero = np.zeros(examples, np.int64)
     counts = [zero + count if count else zero for count in shared_counts(program)]
@@ -260,7 +260,7 @@ def number_values(
 
 @memoized
 def shared_counts(program: Operations) -> tuple[int, ...]:
-    """Return how many constants of each type the program has."""
+    """Return by type how many constants all examples of a program share."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))
 

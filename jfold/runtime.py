@@ -146,10 +146,9 @@ def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
 
 
 def _packed(results: Results, schedule: Schedule) -> Results:
-    """Join the items of sequences of all shards; return the results.
+    """Join the sequences of all shards: all items first, all padding last.
 
-    Each shard has spare (padding) rows behind its items; `Ragged` has those of all
-    shards at the end.
+    Each shard has padding rows behind its items. Return the results, changed in place.
     """
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
@@ -167,7 +166,7 @@ def _counts(schedule: Schedule) -> Array:
 
 
 def _one_after_another(x: Array, counts: Array) -> Array:
-    """Move the real rows of all parts of `x` to the front, with zeros behind.
+    """Concatenate the first `counts[i]` rows of each part i of `x`, with zeros behind.
 
     Args:
       x: [parts * rows, ...], the parts one after another.
