@@ -170,7 +170,7 @@ class Execution:
     def _policy(self, o: int, flow: Activity | None) -> Policy:
         """Return the policy of operation `o`: which residuals it stores, if any.
 
-        It stores none if no cotangent reaches the operation, or if that has no gradient.
+        It stores none if no cotangent reaches the operation, or if it has no gradient.
 
         Args:
           flow: the inputs and outputs that cotangents reach; `None` without any.
@@ -231,7 +231,7 @@ class Execution:
     def _flow(self, o: int, live: ProducerSet) -> Activity | None:
         """Return the inputs and outputs of `o` that cotangents of outputs `live` reach.
 
-        It is `None` if they reach no output, or if no input and no weight needs one.
+        `None` if they reach no output, or if no input and no weight needs a gradient.
 
         Args:
           live: bit set of all outputs, of any operation, that have a cotangent.

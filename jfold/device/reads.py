@@ -205,7 +205,7 @@ def _repeats(state: State, read: Read, rows: int) -> bool:
 
     To read in place is to read all rows in their order. False for gathered inputs.
 
-    The spare rows of all outputs of an operation do, if those of its inputs do.
+    Padding rows of an output do if padding rows of its operation's inputs do.
     """
     program = state.execution.program
     if read.slot.part is None or read.mode is not ReadMode.IN_PLACE:
@@ -353,7 +353,7 @@ def _wide(x: Array) -> Array:
 def _parts(
     state: State, t: int, makers: ProducerSet, with_constants: bool
 ) -> Iterator[Produced]:
-    """Yield the constants of type `t`, then the results `makers`, by row number.
+    """Yield the constants of type `t`, then the results in `makers`, by row number.
 
     Args:
       makers: results of operations outside of loops, as a bit set.

@@ -52,7 +52,7 @@ class WholeReverse:
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """For each input, the outputs whose cotangents its own needs: unknown, so none.
+        """For each input, outputs whose cotangents its cotangent needs: none are known.
 
         `SplitReverse.cotangents_read` knows them.
         """
