@@ -36,7 +36,7 @@ class Varying:
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
-    """Return the mesh axes of the one of `arrays` that varies over the most axes.
+    """Return the largest set of mesh axes that one array in a pytree varies over.
 
     `None` means that no array in the pytree varies over any axis, as outside of
     `jax.shard_map`.
@@ -105,7 +105,10 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the axis of length 2 in `two` and 3 in `three`, or `None`.
+    """Return the axis of an array along which its rows lie, found from two specs.
+
+    The axis has length 2 in `two` and 3 in `three`; `None` if any other axis differs,
+    or none does.
 
     Args:
       two, three: the specs of one array, traced at two and at three rows.

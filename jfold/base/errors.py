@@ -46,12 +46,15 @@ class InputError(ValueError, Displayed):
             self.add_note(f'What to do: {hint}')
 
     def renumbered(self, example: int) -> InputError:
-        """Return a copy of this error with another index of the example."""
+        """Return a copy of this error whose attribute `example` is the given index."""
         arguments = self.message, example, self.path, self.block, self.hint
         return InputError(*arguments).on(*self.data)
 
     def on(self, *data: object) -> Self:
-        """Store an example in `data`, for the display, and return this error."""
+        """Set the attribute `data` to the arguments, and return this error.
+
+        The arguments are the example at fault, which the display shows, or nothing.
+        """
         self.data = data
         return self
 
@@ -76,7 +79,7 @@ class ProgramBudgetError(RuntimeError):
 
 
 class BadItem(Exception):
-    """An error for one value of a list that cannot be converted to an array.
+    """An error that says which value of a list cannot be converted to an array.
 
     Tracing turns it into an `InputError`.
 
@@ -131,12 +134,12 @@ def _int_hint(name: str, value: object) -> str:
 
 
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
-    """Raise TypeError about an argument unless `fits` is true.
+    """Raise TypeError 'expected `name` as <kind>, got <value>' unless `fits` is true.
 
     Args:
-      name, value: the argument, for the message.
-      kind: the text after "expected `name` as", for what would fit.
-      hint: what to write instead.
+      name, value: the name and the value of the argument to check.
+      kind: text that says what would fit, such as 'a function'.
+      hint: text that says what to write instead.
     """
     if not fits:
         more = f': {hint}' if hint else ''
@@ -153,7 +156,7 @@ MAX_SPARE_ROWS = 1 << 20
 
 
 def result_rows(size: object, examples: int) -> int:
-    """Return the number of rows of a batch's results: `size`, or else `examples`.
+    """Return how many rows results have: `examples` if `size` is `None`, else `size`.
 
     Args:
       size: the number of rows wanted, or `None` for one row per example.
@@ -245,9 +248,10 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 @contextlib.contextmanager
 def naming_layer(layer: str) -> Iterator[None]:
-    """Add a note to errors raised in this context: the layer being differentiated.
+    """Add a note to errors raised in this context, which differentiates a layer.
 
-    Where JAX has no reverse of a loop, the note also says what to write.
+    The note names the layer. Where JAX cannot differentiate a loop in reverse, the note
+    also says what to write.
     """
     try:
         yield

@@ -27,9 +27,9 @@ Rules: TypeAlias = Mapping[str, Rule]
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """Return an open jaxpr and the values of its constants, arrays [*shape].
+    """Split a closed jaxpr into its open jaxpr and its constants, arrays [*shape].
 
-    A jaxpr that is open already comes back without constants.
+    An open jaxpr is returned itself, with no constants.
     """
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
@@ -40,7 +40,9 @@ def evaluate(
     rules: Rules | None = None,
     known: Environment | None = None,
 ) -> Arrays:
-    """Run a jaxpr with nested `jit`s inlined, and return the values of its outputs.
+    """Run a jaxpr equation by equation, and return the values of its outputs.
+
+    The equations in nested `jit`s are run one by one as well.
 
     Args:
       arguments: arrays, each [*shape].
@@ -57,9 +59,10 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return the values of a jaxpr's constants and arguments, by variable, to run it.
+    """Return a dict from a jaxpr's constant and argument variables to their values.
 
-    Raise ValueError if `strict` and the number of arguments differs.
+    `run` takes such a dict. If `strict` is true, raise ValueError unless there is one
+    argument per variable; if it is false, leave out variables without an argument.
     """
     jaxpr, constants = open_jaxpr(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
@@ -143,11 +146,14 @@ def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.Clos
 
 
 def check_rules(closed: core.ClosedJaxpr) -> None:
-    """Raise TypeError if the jaxpr of a reverse pass has a tracer as a constant.
+    """Raise TypeError if a rule of `custom_vjp` or `custom_jvp` closes over a tracer.
 
     Values that a layer's function closes over have become arguments of its jaxpr. Those
     that its `custom_vjp` or `custom_jvp` rule closes over appear only in the reverse,
     as constants, and JAX compiles no loop that closes over tracers.
+
+    Args:
+      closed: the jaxpr of a reverse pass.
     """
     for constant in open_jaxpr(closed)[1]:
         if isinstance(constant, jax.core.Tracer):
@@ -167,9 +173,10 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr in which equal equations of some primitives run only once.
+    """Return a jaxpr in which equations with equal results run only once.
 
-    These primitives, `_SIZELESS`, have no length of an axis among their parameters.
+    Only equations of the primitives in `_SIZELESS`, such as `add`, are compared: these
+    primitives have no length of an axis among their parameters.
     """
     jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
@@ -204,7 +211,7 @@ def depends(closed: core.ClosedJaxpr, pulled: bool = False) -> list[set[int]]:
     Nested `jit`s are looked into; any other equation depends on all its operands.
 
     Args:
-      pulled: whether nothing is taken to depend on what is behind `stop_gradient`.
+      pulled: whether the result of a `stop_gradient` counts as depending on nothing.
     """
     jaxpr, _ = open_jaxpr(closed)
     sources = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
@@ -270,9 +277,9 @@ def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:
-    """Return whether a jaxpr is straight-line code with JAX's own derivatives.
+    """Return whether a jaxpr has no control flow, `custom_vjp` rules or effects.
 
-    It is false with loops, branches, checkpoints, `custom_vjp` rules or effects.
+    Checkpoints count as control flow, nested `jit`s do not.
     """
     return all(
         not equation.effects
@@ -286,7 +293,7 @@ _INLINED = 'jit', 'custom_jvp_call'
 
 
 def subjaxprs(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
-    """Return the jaxprs among the parameters of an equation, as of `scan` or `jit`."""
+    """Return the jaxprs that an equation, such as a `scan`, has as parameters."""
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
     return list(filter(_is_jaxpr, leaves))
 
@@ -298,9 +305,10 @@ def _is_jaxpr(value: object) -> bool:
 def reachable(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """Return the equations that compute or depend on `sources`, and their variables.
+    """Follow variables `sources` forwards; return the equations and variables reached.
 
-    The variables are `sources` and all results of these equations.
+    The equations are those that depend on a variable in `sources` or have one as their
+    result. The variables are `sources` and all results of these equations.
     """
     reached, equations = set(sources), set()
     for equation in jaxpr.eqns:
@@ -333,11 +341,11 @@ def slice_for(
     known: Container[core.Var] = (),
     keep: Container[core.JaxprEqn] = (),
 ) -> list[core.JaxprEqn]:
-    """Return in order the equations needed for `outputs` and for those in `keep`.
+    """Return, in order, the equations that must run to compute `outputs`.
 
     Args:
       known: variables that need not be computed.
-      keep: equations that are returned whether anything needs them or not.
+      keep: equations that are returned in any case, with the equations that these need.
     """
     live, kept = {v for v in variables(outputs) if v not in known}, []
     # Backwards: readers come after what they read.
@@ -351,7 +359,7 @@ def slice_for(
 def read_by(
     equations: Iterable[core.JaxprEqn], outputs: Iterable[Atom]
 ) -> list[core.Var]:
-    """Return the variables that equations read, then those among `outputs`."""
+    """Return the variables that equations read, then the variables among `outputs`."""
     return variables([*(v for e in equations for v in e.invars), *outputs])
 
 

@@ -49,10 +49,10 @@ def _right(fn: Operator) -> Operator:
 
 
 class Operand:
-    """A base class of wires: an operator on wires gives the wire of a `Function`.
+    """A base class of wires, whose operators, as in `x + y`, return new wires.
 
-    Operations that need a value, such as `bool(x)` or `np.exp(x)`, raise an error that
-    says what to write instead.
+    A new wire is the result of a `Function` block. Operations that need a value, such
+    as `bool(x)` or `np.exp(x)`, raise an error that says what to write instead.
     """
 
     __slots__ = ()
@@ -100,7 +100,7 @@ class Operand:
 
     @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
-        """Return the wire of `array + x` and the like, or raise TypeError.
+        """Return the wire of `array + x`; raise TypeError for functions, as `np.exp`.
 
         NumPy calls this method for operators with an array or a NumPy scalar on their
         left, which go to `applied`, and for its functions, which are refused.
@@ -156,13 +156,14 @@ class Operand:
 
 @functools.cache
 def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
-    """Return `fn(number, x)` or `fn(x, number)` as a function of `x` alone.
+    """Return `fn`, a function of two, as a function of `x` alone: `fn(x, number)`.
 
-    The function is cached, so that its uses are one layer; `type_` tells `True`, 1 and
-    1.0 apart in the cache. The number takes the dtype of `x`.
+    The function is cached, so that its uses are one layer. The number takes the dtype
+    of `x`.
 
     Args:
-      is_left: whether the number is the first argument.
+      type_: the class of the number, which tells `True`, 1 and 1.0 apart in the cache.
+      is_left: whether the number comes first: `fn(number, x)`.
     """
 
     def bound(x: object) -> Any:
@@ -202,7 +203,7 @@ RECORDER: ContextVar[Any] = ContextVar('recorder', default=None)
 
 
 def open_scope(block: object, sources: tuple[object, ...]) -> Any:
-    """Return the scope of the composition being wired; raise TypeError outside of any.
+    """Return the scope of the composition being wired; raise TypeError if none is.
 
     Args:
       block, sources: the block and its operands, for the message.
@@ -260,13 +261,13 @@ def pack_sources(sources: tuple[Any, ...]) -> Any:
 
 
 def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Raise TypeError if the bytecode of a function asks for the class of a wire.
+    """Raise TypeError if a function checks the class of a wire, as in `x is None`.
 
-    The questions are `x is None`, `x is not None`, and `isinstance`, `type`, `callable`
-    and `hasattr` of `x`. A callable without bytecode passes.
+    Its bytecode is searched for `x is None`, `x is not None`, and `isinstance`, `type`,
+    `callable` and `hasattr` of a parameter `x`. A callable without bytecode passes.
 
     Args:
-      inputs: the names of the parameters that are wires.
+      inputs: the names of the parameters that will be wires.
     """
     code: CodeType | None = getattr(getattr(fn, 'func', fn), '__code__', None)
     if code is None:
@@ -285,7 +286,7 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
 
 
 def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return the type check of parameter `name` in bytecode, as `x is None`, or ''.
+    """Return text such as '`x is None`' if bytecode checks parameter `name`, else ''.
 
     Args:
       before: the instruction before the parameter is loaded.

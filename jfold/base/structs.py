@@ -52,7 +52,7 @@ class Form:
     """
 
     def opened(self, value: Any) -> list[Any]:
-        """Return the list of the parts of a value."""
+        """Take a tuple apart: return its parts, the items, as a list."""
         return [*value]
 
     def closed(self, parts: Iterable[Any]) -> Any:
@@ -60,9 +60,9 @@ class Form:
         return tuple(parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index from 0 of the part `value[key]`, or `None`.
+        """Return `key` as an index from 0; `None` if no part has this index.
 
-        `None` means that `key` is no int (bools are none), or is out of range.
+        For example -1 gives `count - 1`. Only ints within range are indices, not bools.
 
         Args:
           count: the number of parts.
@@ -72,11 +72,14 @@ class Form:
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """Return text for an error: the indices of `count` parts; '' for no parts."""
+        """Return the range of indices of `count` parts, as text for an error.
+
+        For two parts it is 'a place from -2 to 1', for none ''.
+        """
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """Iterate over the texts `shown` of the parts, with commas and brackets."""
+        """Iterate over the pieces of `(a, b)`; `shown` has the texts of the parts."""
         parts = [*shown]
         yield '('
         for number, part in enumerate(parts):
@@ -110,7 +113,7 @@ class StructForm(Form):
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
-        """Return the form of a dict with these keys, or of the class `name`.
+        """Return the form of a dict, or of a class called `name`, with these keys.
 
         Args:
           name: the name of the class; '' for a dict.
@@ -124,18 +127,21 @@ class StructForm(Form):
         return StructForm.of_keys, (self.name, self.keys)
 
     def opened(self, value: object) -> list[Any]:
-        """Return the list of the parts of a value, in JAX's order."""
+        """Take a pytree node apart: return its parts, the children, in JAX's order."""
         return flatten_once(value)[0]
 
     def closed(self, parts: Iterable[Any]) -> Any:
-        """Return a value built of its parts; `structure` must be known."""
+        """Return a value of this form, built of its parts: the inverse of `opened`.
+
+        The form must have a `structure`, which `of_keys` gives only to dicts.
+        """
         assert self.structure is not None
         return jax.tree.unflatten(self.structure, parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index of the part whose key has the value and class of `key`.
+        """Return the index of the part with key `key`; `None` if no part has it.
 
-        Return `None` if there is none.
+        Keys are equal if their values and classes are: 1 is not `True`.
         """
         same = (k for k, x in enumerate(self.keys) if (type(x), x) == (type(key), key))
         return next(same, None)
@@ -145,7 +151,7 @@ class StructForm(Form):
         return ' or '.join(map(repr, self.keys))
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
-        """Iterate over the texts `shown` of the parts, with keys and brackets."""
+        """Iterate over the pieces of `Name(k=a)`; `shown` has the texts of parts."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)
         begin, colon, end = ('(', '=', ')') if is_call else ('{', ': ', '}')
         yield f'{self.name}{begin}'

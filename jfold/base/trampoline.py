@@ -17,7 +17,11 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """Run a recursive generator; return its result, or raise its error."""
+    """Run a recursive function, written as a generator, without Python's recursion.
+
+    The generator yields each recursive call, a generator itself, and is sent the
+    result. Return the result of the outermost call, or raise its error.
+    """
     calls: list[Steps[Any]] = [steps]
     value: Any = None
     error: BaseException | None = None
