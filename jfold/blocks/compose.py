@@ -173,7 +173,10 @@ class Scope:
             convert_to_block(source)
 
     def wire(self, source: Source) -> Wire:
-        """Return the wire for a wire, item or block; wire a new block without input."""
+        """Return the wire for a source, which is a wire, an item or a block.
+
+        A block that has no wire yet gets one, without input.
+        """
         if isinstance(source, Wire):
             return source
         if isinstance(source, Item):
@@ -201,7 +204,7 @@ class Wiring:
 
     @functools.cached_property
     def read(self) -> frozenset[int]:
-        """The numbers of all values that a step or the output reads."""
+        """The numbers of all values that some block, or the output, reads."""
         sources = (*(source for _, source in self.steps), self.output)
         return frozenset(leaves(sources))
 
@@ -325,7 +328,10 @@ class Composition(Block):
             self.network.link(convert_to_block(target), source)
 
     def _check_child(self, source: Source) -> None:
-        """Raise ValueError if `children` was given and lacks the block of a source."""
+        """Raise ValueError if the block of a source is not among the `children`.
+
+        If `children` is `None`, any block is allowed.
+        """
         block = source.block if isinstance(source, Item) else source
         if self.children is not None and isinstance(block, Block):
             if block not in self.children:

@@ -80,7 +80,9 @@ class Identity(Block):
 
 @block
 class Arguments(Record):
-    """The items of an input tuple, as the arguments of a function given to `compose`.
+    """A block that splits an input tuple into the arguments of a function.
+
+    The function is the one given to `compose`.
 
     Attributes:
       parameters: the names of the function's parameters; if they are the names of all
@@ -162,7 +164,10 @@ class OneOf(Block):
 
     @property
     def targets(self) -> dict[Any, Block]:
-        """The blocks by key, negative keys of a tuple included, without the default."""
+        """The blocks by key; those of a tuple by negative keys as well, as -1.
+
+        The default block, which has no key, is left out.
+        """
         targets = dict(self.cases)
         if self.positional:
             targets |= {key - len(targets): block for key, block in self.cases}

@@ -43,7 +43,9 @@ PROPERTIES = frozenset({'T', 'mT', 'real', 'imag'})
 
 @block
 class Lazy(Block):
-    """A function in plain Python from the data of an example to recorded values.
+    """A Python function that runs on the data of an example and calls blocks.
+
+    The calls are recorded, and computed later in a batch.
 
     Attributes:
       fn: the function.
@@ -283,7 +285,7 @@ def function_of(fn: Callable[..., Any]) -> Function:
 
 @functools.cache
 def _item(key: tuple[Any, ...]) -> Function:
-    """Return a block for `x[key]`; `key` is in the hashable form of `frozen`."""
+    """Return a block for `x[index]`, given `frozen(index)`, a hashable tuple."""
     return Function(take_frozen(key))
 
 
@@ -303,7 +305,11 @@ def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
 
 
 def _recorder(name: str) -> Any:
-    """Return the recorder of the lazy function that runs; raise TypeError if none."""
+    """Return what records the calls of blocks in the lazy function that is running.
+
+    Raise TypeError if no lazy function is running; the message says that `jf.<name>`
+    was called.
+    """
     recorder = RECORDER.get()
     if recorder is None:
         raise TypeError(

@@ -136,10 +136,11 @@ class RNN(Block):
 
 @block
 class Reduce(Block):
-    """A balanced reduction: rounds over adjacent pairs; an odd last item passes.
+    """A balanced reduction of a sequence: each round combines adjacent pairs of items.
 
-    Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. A
-    single item is the result; an empty sequence gives `default`, or zeros.
+    If a round has an odd number of items, the last goes on to the next round. The depth
+    is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. A single item
+    is the result; an empty sequence gives `default`, or zeros.
 
     If `f(f(1, 2), 3)` equals `f(1, f(2, 3))`, but for rounding, pass `associative`.
     Then rounds combine eight neighbours, from left to right, which takes a third of the
