@@ -82,7 +82,10 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; one without rows gets a column [0, *shape]."""
+    """Return a table of constants; if it is empty, with a column shaped by `type_`.
+
+    The column is [0, *shape]. Other tables are returned as they are.
+    """
     if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
         return table
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -128,12 +131,12 @@ def _renumbered(
 
 
 def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Translate numbers [n] of values of one type from the old program to the new.
+    """Return the numbers [n] that values of one type have in a new program.
 
     Args:
-      values: [n] numbers in the old program.
-      example: [n] the example of each.
-      before, after: of `_parts`, for the type in the old and the new program.
+      values: [n] the numbers of the values in the old program.
+      example: [n] the example of each value.
+      before, after: what `_parts` returns for the type, of the old and the new program.
 
     Raises:
       ValueError: a number is of no value of its example.
@@ -151,9 +154,10 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return, per type and producer, the range of value numbers in each example.
+    """Return, for each type, the range of value numbers that each producer has.
 
-    A producer is a constant, a list of constants, or an output of an operation.
+    A producer is a constant, a list of constants, or an output of an operation. A range
+    is two arrays [examples]: in each example the first number, and the end.
 
     Args:
       constants: per type, the table of the examples' constants.
@@ -180,7 +184,7 @@ def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[P
 
 
 def _check_shared(old: Numbers, new: Numbers) -> None:
-    """Raise ValueError if the new program has several constants for an old one."""
+    """Raise ValueError if one constant of the old program is several in the new one."""
     now: dict[tuple[int, int], int] = {}
     for i, j in zip(old['shared'], new['shared'], strict=True):
         if now.setdefault((i, new['constants'][j]), j) != j:
@@ -223,10 +227,10 @@ def adopt_schedule(
 
 
 def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
-    """Return a schedule with the equal spec `spec`, or `None` if its own differs.
+    """Return a schedule with its spec replaced by the equal `spec`; `None` if unequal.
 
-    They may not differ in anything: capacity, options, structure, shapes, constants,
-    layout of the arrays.
+    The specs may not differ in anything: capacity, options, structure, shapes,
+    constants, layout of the arrays.
     """
     got, program = schedule.spec, spec.program
     if got.replaced(program=program) != spec:

@@ -95,7 +95,10 @@ class Channel:
         _store().key_value_set(key, json.dumps(message))
 
     def _key(self, number: int, process: int) -> str:
-        """Return the key of the message of a process in round `number`."""
+        """Return the key under which a process stores its message in the coordinator.
+
+        `number` is the index of a round, in which every process sends one message.
+        """
         return f'jfold/{self._name}/{self.number}/{number}/{process}'
 
     @functools.cached_property
@@ -104,7 +107,7 @@ class Channel:
         return hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
 
     def _gather(self, message: Message) -> list[Message]:
-        """Send a message; return the messages of all `processes` in this round.
+        """Send a message, wait for one of each process, and return these messages.
 
         Raises:
           RuntimeError: a process sent an error or nothing, or only some have ended.
@@ -128,7 +131,10 @@ class Channel:
         return list(messages.values())
 
     def _receive(self, process: int) -> Message:
-        """Return the message of a process in this round, else raise RuntimeError."""
+        """Wait for the next message of a process, and return it.
+
+        Raise RuntimeError if none has come after `PATIENCE` seconds.
+        """
         key = self._key(self.rounds, process)
         try:
             text = _store().blocking_key_value_get(key, int(1000 * PATIENCE))

@@ -158,10 +158,11 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return the batches that may need the largest capacity, and whether they are all.
+    """Return the batches that may need the largest capacity, and a bool.
 
-    A batch is the places [n] of its examples. Only the first epochs are looked at, as
-    many as have `PLANNED` batches.
+    The bool is true if these are all the batches of the run. A batch is the places [n]
+    of its examples. Only the first epochs are looked at, as many as have `PLANNED`
+    batches.
     """
     epochs = (settings.epochs or math.inf) if settings.key else 1
     per_epoch = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
@@ -181,7 +182,10 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
 
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
-    """Yield the places [n] of each batch's examples; of one epoch unless shuffled."""
+    """Yield, for each batch, the places [n] of its examples in the corpus.
+
+    Without shuffling all epochs are alike, and only the batches of one are yielded.
+    """
     for sampler in epoch_samplers(settings, corpus.nodes):
         for batch in range(len(sampler)):
             yield sampler[batch]

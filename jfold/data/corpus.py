@@ -98,7 +98,7 @@ class Corpus(Displayed):
 
     @property
     def labels(self) -> dict[str, Array]:
-        """The labels of all rows by metric, [rows] object, as in `Schedule.labels`."""
+        """The labels of each metric's rows, [rows] object, by the metric's name."""
         parts = graphs_in(self.graph)
         return labels_of(self.program, [part.labels for part in parts])
 
@@ -239,9 +239,9 @@ class Corpus(Displayed):
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """Return the rows of each level of `chosen` examples [n], per component.
+        """Return how many rows each level of `chosen` examples [n] has, per component.
 
-        () if loops do not depend on them."""
+        () if no loop depends on these numbers."""
         if not self.scheduler.budget.has_profiles:
             return ()
         return profiles(self.program, [self.select(chosen)])
@@ -374,7 +374,7 @@ def write(
 
 
 def _arrays(corpus: Corpus) -> dict[str, Array]:
-    """Return all arrays by their names in a file; the inverse of `_corpus`."""
+    """Return the arrays of a corpus by their names in a file; `_corpus` inverts it."""
     graph = joined_graph(corpus.graph)
     arrays = {'source': corpus.source}
     program = corpus.program
@@ -391,7 +391,10 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
 
 
 def _names(program: Program, types: int) -> list[str]:
-    """Return the names of tables in a file: of constants, operations, results."""
+    """Return the names of tables in a file: of constants, operations, results.
+
+    The constants of each of the `types` types have a table.
+    """
     names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}
@@ -446,10 +449,10 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Raise ValueError if `unlike` lists any differences between expressions.
+    """Raise ValueError if two expressions differ: if `unlike` has texts that say how.
 
     Args:
-      where: the begin of the message.
+      where: the beginning of the message, such as the path of a file.
     """
     if unlike:
         raise ValueError(
@@ -460,9 +463,9 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 
 
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """Return a corpus whose counts of rows and levels per example fit its program.
+    """Return a corpus with `demands` for its program, computed anew if need be.
 
-    These, its demands, are computed anew if need be.
+    Demands are the counts of rows and levels that each example needs.
 
     Args:
       numbers: what `numbers_of` returned for the program of the present demands.
@@ -479,7 +482,7 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 
 
 def join_corpora(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """Return one corpus of all parts; places in `source` go on from part to part."""
+    """Join parts to one corpus, with `source` as if all had been traced at once."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))
     return Corpus(

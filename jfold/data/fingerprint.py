@@ -94,10 +94,10 @@ def without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield (type as text, block that reads it) for each list of constants.
+    """Yield (type, block) for each list of constants that is read from examples.
 
-    The type is text, with the bound of the constants. The reader is the use of the
-    block that reads them from examples; `None` if there are several.
+    The type is text, with the bound of the constants. The block, as used in the
+    expression, reads the constants; it is `None` if several blocks do.
     """
     expression: Any = program.expression
     reads = [
@@ -198,16 +198,21 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _binding(name: str, value: object, place: str, code: bool) -> Line:
-    """Return a line of a fingerprint: `name = value`, a hash of the value, place.
+    """Return a fingerprint's line for a name that the source of a program uses.
+
+    The line has three texts: 'name = value', the hash of the value, and `place`.
 
     Args:
-      code: whether the code of functions counts for the hash.
+      code: whether the hash covers the code of functions.
     """
     return [f'{name} = {_short(value)}', contents(value, code=code), place]
 
 
 def _plain(text: str) -> Line:
-    """Return a line of a fingerprint: text without its shapes, no hash, no place."""
+    """Return the line of a fingerprint for a text, with shapes as `[3]` cut out.
+
+    The line has three texts: this one, '' in place of a hash, and '' as the place.
+    """
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
@@ -224,13 +229,13 @@ def _short(value: object) -> str:
 
 
 def contents(*values: object, code: bool = True) -> str:
-    """Return a hash of values and all values inside them, 16 hexadecimal digits.
+    """Return one hash, 16 hexadecimal digits, of values and all values inside them.
 
     The contents of a function or object count where it first occurs; those of a list or
     other plain container everywhere but inside itself.
 
     Args:
-      code: whether the code of functions counts.
+      code: whether the hash covers the code of functions.
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}
@@ -255,17 +260,20 @@ def contents(*values: object, code: bool = True) -> str:
 
 @dataclass(frozen=True)
 class _End:
-    """A mark on the stack that the items of a container have all been read."""
+    """A mark on a stack of values to hash, below the items of a container.
+
+    When it is taken off the stack, all the items have been hashed.
+    """
 
     container: object
 
 
 @functools.singledispatch
 def summary_of(value: object) -> Said:
-    """Return a text for a value, and the values inside it.
+    """Return a text for a value without its inner values, and a list of these.
 
-    The text leaves the inner values out. By default the text is the name of the class,
-    and the inner values are fields or plain attributes.
+    By default the text is the name of the class, and the inner values are fields or
+    plain attributes.
     """
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
@@ -325,7 +333,7 @@ def _printed(value: object) -> Said:
 
 
 def _items(values: Iterable[object]) -> list[object]:
-    """Return values in a list; if all are atoms, one text for all, for speed."""
+    """Return values as a list; atoms alone are joined to one text, for speed."""
     items = list(values)
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 

@@ -37,7 +37,7 @@ class _Channel:
 
 
 class Prefetcher(Generic[T]):
-    """An iterator over the values of another one, which a thread takes ahead of time.
+    """An iterator whose values a thread takes, ahead of time, from an inner iterator.
 
     An error of the inner iterator is raised after the values before it. The thread ends
     with the inner iterator, by `close`, or when the prefetcher is garbage-collected.

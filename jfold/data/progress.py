@@ -36,7 +36,7 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """Start a thread that shows a line counting seconds, after `BAR_DELAY`.
+    """After `BAR_DELAY`, show a line that counts seconds; return a function to end it.
 
     Returns:
       A function that ends the line and leaves nothing of it.

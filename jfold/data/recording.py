@@ -88,10 +88,11 @@ class Tracing:
         )
 
     def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Yield groups of examples that fit: a graph, what each needs, indices [n].
+        """Trace examples in groups; yield the graph, demands and indices [n] of each.
 
-        If one of a group does not fit, the others are traced again in two halves, so
-        that many such examples cost little more than a few. All groups are in order.
+        If an example of a group does not fit the expression, the others are traced
+        again in two halves, so that many such examples cost little more than a few. All
+        groups are in order.
 
         Raises:
           InputError: an example does not fit, and `skip_errors` is false.
@@ -113,6 +114,9 @@ class Tracing:
                 waiting += [half for half in halves if len(half)]
 
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Return the graph of examples, what each needs, and their indices `source`."""
+        """Trace examples; return their graph, their demands, and `source` itself.
+
+        Demands are the numbers of rows and levels that each example needs.
+        """
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source

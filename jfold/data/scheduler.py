@@ -108,11 +108,11 @@ class Scheduler:
         begin: float | None = None,
         channel: Channel | None = None,
     ) -> Schedule:
-        """Return the schedule of a selection of examples.
+        """Return the schedule of selected examples, which `deal` assigns to shards.
 
         Args:
           deal: which shard has which examples.
-          begin: when work on the schedule began, in `time.perf_counter()`; or now.
+          begin: when the work began, by `time.perf_counter`; `None` for now.
           channel: the channel to the processes with other shards; all make this call.
 
         Raises:
@@ -152,7 +152,10 @@ class Scheduler:
         return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
-        """Return the least capacity that holds each selection in `parts`."""
+        """Return the least capacity that holds each shard's examples, given as `parts`.
+
+        `deal` gives the number of rows of results and the shards.
+        """
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
         need = functools.reduce(operator.or_, needs)
@@ -161,9 +164,10 @@ class Scheduler:
         return replace(need, profiles=profiles(program, parts))
 
     def _headroom(self, selection: Selection, examples: int) -> Headroom:
-        """Return the extra room that a batch of as many examples may need by chance.
+        """Return how much more room other batches, of `examples` examples, may need.
 
-        Empty if there are too few examples in the selection to estimate it from.
+        Batches differ by chance; how much is estimated from the selection. The result
+        is empty if the selection has too few examples.
         """
         more = chance(self.program, demands(selection), examples)
         if not (more and self.budget.has_profiles):
@@ -174,7 +178,7 @@ class Scheduler:
 def build(
     parts: Sequence[Selection], spec: Spec, begin: float | None = None
 ) -> Schedule:
-    """Return the schedule of `parts`, the selection of each shard of this process.
+    """Return the schedule of a batch; `parts` has the examples of each local shard.
 
     Args:
       spec: a spec whose capacity holds each part.

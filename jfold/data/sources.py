@@ -58,7 +58,7 @@ class Source:
 
     @property
     def nodes(self) -> Array | None:
-        """The counts of operations of examples [examples]; `None` without a corpus."""
+        """The number of operations per example [examples]; `None` without a corpus."""
         return None if self.corpus is None else self.corpus.nodes
 
     def items(self, places: Array) -> list[Any]:
@@ -84,7 +84,7 @@ class Source:
     def build(
         self, items: list[Any], size: int, shards: Shards | None
     ) -> tuple[Schedule, ShardAssignment]:
-        """Return the schedule of items, with `size` rows, and their shards."""
+        """Return the schedule of items, with `size` rows, and each item's shard."""
         corpus = self.corpus
         # A model that has grown has another scheduler than a corpus adopted before.
         scheduler = (self.model if corpus is None else corpus).scheduler
@@ -149,7 +149,7 @@ def schedule_part(
     agreement: Channel,
     begin: float | None = None,
 ) -> tuple[Schedule, ShardAssignment]:
-    """Return the schedule of a batch of which each process has a part.
+    """Return the schedule of a batch to which each process contributes a part.
 
     All processes with devices of the mesh call this together. If tracing fails in one,
     the error is also sent to the others.
@@ -158,6 +158,8 @@ def schedule_part(
       examples: the part of this process, for its shards in order.
       size: rows of the results of all parts; by default as many in each shard as the
         largest part needs.
+      agreement: the channel between the processes.
+      begin: when work on the schedule began, by `time.perf_counter`; `None` for now.
 
     Returns:
       The schedule, and the assignment of this process's examples to its shards.
