@@ -66,7 +66,10 @@ class CompiledStep:
         return compiled(*args, **options)
 
     def _adopt(self, *tree: Any) -> Any:
-        """Return the arguments, schedules of equal models with this model's specs."""
+        """Return the arguments `tree`, with this model's specs in their schedules.
+
+        Schedules of models that are not equal to this one stay as they are.
+        """
         # An NNX module is a leaf: the step may change the object, so none is made anew.
         leaves, structure = jax.tree.flatten(
             tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
@@ -149,7 +152,7 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """Compile a step ahead of time, for the capacities among its arguments.
+    """Compile a step ahead of time; capacities in `args` stand for schedules.
 
     Args:
       adopt: reserves a capacity in the model and returns its spec.

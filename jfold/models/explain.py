@@ -138,10 +138,10 @@ def _memory(schedule: Schedule) -> list[str]:
 
 
 def _training(spec: Spec, values: int, edges: int) -> list[str]:
-    """Return lines about memory in training; [] if an operation has no gradient.
+    """Return text lines about memory in training; [] if an operation has no gradient.
 
     Args:
-      values, edges: the bytes of the buffers of values and of edges.
+      values, edges: the sizes in bytes of the buffers of values and of edges.
     """
     try:
         residuals = residual_bytes(spec)

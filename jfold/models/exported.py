@@ -30,7 +30,7 @@ class ExportedKey:
 
     @property
     def spec(self) -> ExportedKey:
-        """This key itself, in place of a spec.
+        """This key, in the role of `Schedule.spec`: a file has no spec, only its key.
 
         Tree structures from a file are compared, and never run.
         """
@@ -38,7 +38,7 @@ class ExportedKey:
 
     @property
     def key(self) -> ExportedKey:
-        """The key itself."""
+        """This key, in the role of `Spec.key`, by which schedules are compared."""
         return self
 
     def __eq__(self, other: object) -> bool:

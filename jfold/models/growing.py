@@ -29,7 +29,7 @@ def growing(
     batches: Iterable[object],
     record: Callable[[], T],
 ) -> T:
-    """Return `record()`; retry it with a larger program if it meets new calls.
+    """Return `record()`; if lazy functions make new calls, lower again and retry.
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
@@ -75,9 +75,10 @@ def check_room(budget: Budget) -> None:
 def adopted(
     schedule: Schedule, programs: Sequence[Program], spec_of: Callable[..., Any]
 ) -> tuple[Schedule, Program]:
-    """Return a schedule with the spec of this model, and its program.
+    """Return a schedule with a spec for one of `programs`, and that program.
 
     Args:
+      schedule: of the same model, or of an equal one.
       programs: those of the model, the newest first.
       spec_of: returns the spec in a budget, as `adopt_schedule` takes it.
 
@@ -96,10 +97,11 @@ def adopted(
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return the parameters that a program had before layers were added to it.
+    """Return `params` without those of layers that only the newest program has.
 
     Args:
-      layers, newest: the layers of the program, and of the one that it has become.
+      layers: the layers of an older program of the model.
+      newest: the layers of its newest program.
     """
     later = {layer.name for layer in newest} - {layer.name for layer in layers}
     if not later or not isinstance(params, Mapping):

@@ -492,5 +492,8 @@ def compile(
 
 @memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
-    """Return the model of a block, the same one for all copies of a module."""
+    """Compile a block at the first call; return the same model at each later one.
+
+    So the copies of a Flax module, which have the same block, share a model.
+    """
     return compile(block, max_programs)

@@ -421,7 +421,7 @@ def _tuples(value: object) -> Any:
 
 
 def _read_params(arrays: Mapping[str, Array], program: Program) -> dict[str, Any]:
-    """Return the parameters of a program, in the containers of its layers."""
+    """Return the parameters in a file, as a pytree {layer name: parameters}."""
     layers = {x.name: x.params for x in program.layers if x.params is not None}
     numbers = itertools.count()
     params: dict[str, Any] = jax.tree.map(
