@@ -58,9 +58,10 @@ def evaluate(
 
 
 def _called(layers: Sequence[Layer], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `layers`, which are those that one example calls.
+    """Return the entries of `params` for `layers`, the layers that one example calls.
 
-    Of layers named `x`, `x_1`, ..., all are kept, since their numbers may differ.
+    Of layers named `x`, `x_1`, ..., all are kept, since `params` may number them
+    differently.
     """
     stems = {_stem(layer.name) for layer in layers}
     return {name: x for name, x in params.items() if _stem(name) in stems}

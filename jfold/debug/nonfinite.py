@@ -196,7 +196,7 @@ class Search:
         self.bad_gradient: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
-        """Return the numbers [rows] of values: an operation's output, or constants."""
+        """Return the numbers of a table's values [rows]: constants, or its `output`."""
         begin = self.selection.numbers.begin(table, output)
         return ranges(begin, self.selection.counts[table])
 
@@ -279,9 +279,9 @@ class Search:
     # ---- values
 
     def _forward(self, o: int, rows: Array) -> tuple[NonFinite | None, bool]:
-        """Run nodes `rows` of operation number `o`, and store their values.
+        """Run nodes `rows` of operation number `o`, and store and check their outputs.
 
-        Return a report of a bad output; and whether an index is outside of an array.
+        Return a report of a bad output, if any, and whether an index is out of bounds.
         """
         runner, inputs = self.runners[o], self._inputs(o, rows)
         outputs, text = runner.forward(len(rows), inputs)
@@ -329,7 +329,7 @@ class Search:
     # ---- gradients
 
     def batch(self) -> tuple[Schedule, list[list[jax.Array]]]:
-        """Return a schedule of all examples, and lists of tensors [rows, *shape]."""
+        """Return a schedule of all examples, and each result's tensors [rows, ...]."""
         # `returned` takes masks and the examples of rows from a schedule, so one is
         # built, though nothing runs by it. Spare rows are zero.
         need = capacity(self.program, demands(self.selection), len(self.selection))
@@ -358,9 +358,9 @@ class Search:
                     self.bad_gradient = NonFinite(f'expected {what}', example)
 
     def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
-        """Run nodes `rows` of operation number `o` backwards, adding up gradients.
+        """Run nodes `rows` of operation `o` backwards from the cotangents of `live`.
 
-        Those of inputs go to `cotangents`, those of parameters to `totals`.
+        Gradients by inputs are added to `cotangents`, those by parameters to `totals`.
 
         Args:
           live: the indices of the outputs that have cotangents.
@@ -381,7 +381,7 @@ class Search:
             self.totals[name] = list(map(np.add, total, of_params))
 
     def _add_gradients(self, o: int, rows: Array, of_inputs: list[Any]) -> None:
-        """Add gradients by inputs of nodes `rows` of operation `o` to `cotangents`.
+        """Add gradients by inputs of operation `o`, at nodes `rows`, to `cotangents`.
 
         Inputs that depend on no parameters are left out.
         """
@@ -407,7 +407,10 @@ class Search:
         inputs: Arrays,
         cotangents: Arrays,
     ) -> NonFinite | None:
-        """Report the first of `rows` with a non-finite gradient of a parameter."""
+        """Report the first node in `rows` that makes a parameter's gradient non-finite.
+
+        `live` has the indices of the outputs that have `cotangents`.
+        """
         layer = self.program.operations[o].layer
         # Gradients of parameters are sums over rows, so rows are run alone to find the
         # one at fault; `None` is returned where finite rows overflow together.
@@ -446,7 +449,7 @@ class Search:
 
         Args:
           kind: CONSTANTS or NODES.
-          number: the type of the constants, or the operation.
+          number: the number of the constants' type, or of the operation.
           row: the index among the rows of all examples.
         """
         tables = self.graph.operations if kind == NODES else self.graph.constants
@@ -476,7 +479,7 @@ def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """Return the first index in mask `chosen` of a non-finite row of `x`, or `None`."""
+    """Return the index in `x` of the first `chosen` non-finite row, or `None`."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
 

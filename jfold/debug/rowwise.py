@@ -38,10 +38,10 @@ class Runner:
     params: Any
 
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
-        """Return outputs [count, *shape] of `count` rows, and an index error or `None`.
+        """Return the outputs of `count` rows, and text about an index out of bounds.
 
-        Inputs have the same first axis. The error is the first line of a message about
-        an index outside an array.
+        Inputs are [count, *shape] too. The text is the first line of JAX's message;
+        `None` if all indices are within their arrays.
         """
         error, outputs = self._forward(self.params, *map(_filled_up, inputs))
         text: str | None = error.get()
@@ -52,7 +52,7 @@ class Runner:
     def reverse(
         self, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
     ) -> tuple[list[Array | None], Arrays]:
-        """Return the gradients by inputs and by float parameters, from `cotangents`.
+        """Return gradients by inputs and float parameters, given outputs' `cotangents`.
 
         Args:
           live: the indices of the outputs that have cotangents, one or more.
@@ -164,7 +164,7 @@ def bad_kind(*arrays: Array) -> str | None:
 
 
 def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
-    """Return the lowest row index with a NaN or infinity that its inputs lack.
+    """Return the index of the first row in which a NaN or infinity arises.
 
     A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
     The result is `None` if there is no such row.
