@@ -66,7 +66,10 @@ def _row(line: Line, types: Types) -> tuple[m.Markup, m.Markup]:
 
 
 def _lines(root: b.Block) -> Iterator[Line]:
-    """Yield a line for each use of a block; inner blocks follow its first."""
+    """Yield a line for each use of a block in a tree of blocks.
+
+    The lines of inner blocks follow only the first use of the block that holds them.
+    """
     waiting, seen = [(0, '', root)], set[b.Block]()
     while waiting:
         depth, key, block = waiting.pop()

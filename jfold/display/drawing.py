@@ -140,7 +140,7 @@ def draw(thing: object, example: int | None = None) -> Drawing:
 
 
 def _checked(example: object, count: int) -> int:
-    """Return an index of an example; raise TypeError or IndexError if it is none."""
+    """Return `example` as an index below `count`, or raise TypeError or IndexError."""
     number = check_int('example', example)
     if not 0 <= number < count:
         raise IndexError(f'expected `example` from 0 to {count - 1}, got {number}')

@@ -27,7 +27,7 @@ _NAME = re.compile(r'\.(\w+)')
 
 
 def error_page(error: InputError) -> str:
-    """Return the HTML of an error, with its example if this process has that."""
+    """Return the HTML of an error, and of its example if `error.data` has it."""
     at = f'at {elide(error.path)}' if error.path else ''
     lines = [m.line('bad', cut(error.message, 600))]
     lines.append(m.line('muted', f'in {error.block}'))
@@ -62,7 +62,14 @@ def _tree(example: Any, path: str) -> m.Markup:
 def _branch(
     step: str, value: Any, depth: int, note: str = '', marked: bool = False
 ) -> m.Markup:
-    """Return a value as a collapsible tree of its parts, if any, or a line."""
+    """Return a value as a collapsible tree of its parts; without parts, as a line.
+
+    Args:
+      step: the text before the value, such as '[0]': where it is in the value around.
+      depth: the number of levels of parts to show.
+      note: the text after the value.
+      marked: whether the value is highlighted and its tree open.
+    """
     title = m.joined([_title(step, value, marked), m.span('muted', note)])
     children = _children(value) if depth > 0 else []
     if not children:
@@ -96,7 +103,7 @@ def _inside(value: Any) -> Iterator[Child]:
 
 
 def _children(value: Any) -> list[Child]:
-    """Return the first children of a value, up to an error of its own code."""
+    """Return the first children of a value; fewer if its own code raises an error."""
     children: list[Child] = []
     try:
         children.extend(itertools.islice(_inside(value), CHILDREN))

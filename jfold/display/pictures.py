@@ -84,7 +84,13 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
 def _edge(
     boxes: Sequence[Box], xs: Sequence[float], ys: Sequence[float], i: int, k: int
 ) -> Markup:
-    """Return the curve from box `i` up, or in a recurrence down, to box `k`."""
+    """Return the curve from box `i` to box `k`, which reads it.
+
+    The curve goes up; in a recurrence it goes back down.
+
+    Args:
+      xs, ys: the middle x and the top y of each box.
+    """
     (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:
         form = f'M{x + boxes[k].half:.1f} {b + 10}c16 -16 16 28 0 12'
@@ -117,7 +123,11 @@ def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float
 
 
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
-    """Return the middle x of each box: above what it reads, where there is room."""
+    """Return the middle x of each box: above the boxes that it reads, if there is room.
+
+    Args:
+      begin: the least x of a box.
+    """
     below = [[i for i in box.reads if boxes[i].rank < box.rank] for box in boxes]
     order: dict[int, None] = {}
     waiting = sorted(range(len(boxes)), key=lambda k: boxes[k].rank)

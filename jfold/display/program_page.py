@@ -43,7 +43,7 @@ def program_page(program: Operations) -> str:
 
 
 def _facts(program: Operations, *others: str) -> list[str]:
-    """Return facts for a title: the type of the result, and whether there are loops."""
+    """Return texts for a title: result type, `others`, and whether there are loops."""
     output = m.span('type', cut(short_text(program.output)))
     return [output, *others, loops_of(program)]
 

@@ -126,7 +126,7 @@ def _unit(spec: Spec) -> str:
 
 
 def _label(part: Schedule, node: Node) -> str:
-    """Return the text of a node: its layer's name; for data, number or type."""
+    """Return a node's text: its layer's name; for a constant, its value or type."""
     o, row = node
     if o >= 0:
         return cut(part.spec.program.operations[o].layer.name, 24)

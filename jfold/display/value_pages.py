@@ -112,7 +112,10 @@ def _columns(values: Any) -> tuple[list[str], list[Any]]:
 
 
 def _items(x: Any, begin: int, count: int) -> str:
-    """Return the text of the first of `count` rows of a column, from `begin`."""
+    """Return the text of `count` rows of a column, from row `begin` on.
+
+    Only the first of these rows are shown, with dots for the others.
+    """
     places = slice(begin, begin + min(count, ITEMS))
     if isinstance(x, Ragged):
         lengths = on_host(x.lengths)
