@@ -183,9 +183,10 @@ class Encoder:
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
     def encode(self, value: object, where: str = '') -> Json:
-        """Add the records of a value; return an atom itself, else the number `[n]`.
+        """Write a value: add records for it, and return JSON that stands for it.
 
-        A value that cannot be written is added to `refused`; no error is raised.
+        The JSON is an atom itself, or `[n]` with the number of a record. A value that
+        cannot be written is added to `refused`; no error is raised.
 
         Args:
           where: the path of the block to name in `refused`. Within a `TypedUse`, its
@@ -265,7 +266,7 @@ def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -
 
 
 def _make(tag: str, parts: Sequence[Any]) -> object:
-    """Return a value of the kind `tag`, made of `parts`, whose classes are checked."""
+    """Return a value of kind `tag` made of `parts`; raise an error if parts misfit."""
     if tag not in _BY_TAG:
         raise ValueError(f'expected a tag that is known, got {tag!r}')
     kind = _BY_TAG[tag]

@@ -38,7 +38,7 @@ def name_of(value: object) -> Name | None:
 
 
 def _names(value: object) -> Iterator[Name]:
-    """Yield pairs (module, name) under which a value may be importable, or not."""
+    """Yield pairs (module, name) by which to try to import a value."""
     name = getattr(value, '__qualname__', None) or getattr(value, '__name__', None)
     if not isinstance(name, str):
         return

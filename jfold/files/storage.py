@@ -111,9 +111,9 @@ def can_hold(dtype: object) -> bool:
 
 
 def _append(file: IO[bytes], array: Array) -> list[Any]:
-    """Append an array to a file as `.npy`; return its entry in the document.
+    """Append an array to a file as `.npy`; return a list that describes it.
 
-    The entry is [dtype, shape, offset, checksum].
+    The list is [dtype, shape, offset, checksum].
     """
     is_extended, head = array.dtype.name in EXTENDED, io.BytesIO()
     descr = f'|V{array.itemsize}' if is_extended else array.dtype.str
@@ -220,10 +220,10 @@ def _dtype(path: Path, array: str, name: str) -> np.dtype[Any]:
 
 
 def _mapped(content: mmap.mmap, dtype: np.dtype[Any], shape: Any, at: int) -> Array:
-    """Return an array over the bytes of a map from offset `at`, without a copy.
+    """Return the array at offset `at` of a memory-mapped file, without a copy.
 
     Raises:
-      ValueError, TypeError: the array does not fit into the map.
+      ValueError, TypeError: the array does not fit into the file.
     """
     if at < _ALIGNMENT:  # NumPy checks only the end of the data
         raise ValueError(f'expected data behind the header, got an offset of {at}')
