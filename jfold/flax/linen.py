@@ -104,7 +104,7 @@ class Fold(linen.Module):
 
 @contextlib.contextmanager
 def _noted(schedule: object, model: Model) -> Iterator[None]:
-    """Add a note to a ValueError raised in this context for another model's schedule.
+    """Add a note to ValueErrors in this context if the schedule is of another model.
 
     The note says to make the block once, because a new block has a new model.
     """

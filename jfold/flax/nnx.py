@@ -156,7 +156,7 @@ def _names(path: tuple[Any, ...]) -> list[str]:
 
 
 def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
-    """Return leaves in nested `nnx.Dict`s, given each with the names of its path.
+    """Return nested `nnx.Dict`s of leaves; `leaves` has pairs (names on path, leaf).
 
     A leaf with an empty path is returned itself.
     """

@@ -112,7 +112,10 @@ class Table(nn.Module):
 
 
 class Initial:
-    """A wrapper of an array that Flax takes for one value and compares by identity."""
+    """A wrapper of an array, which hides the array from Flax.
+
+    Flax takes the wrapper for one value, equal only to itself.
+    """
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values = values
@@ -128,7 +131,7 @@ def Embed(
     outside: Outside = 'nan',
     name: str | None = None,
 ) -> Function:
-    """An embedding: an int [] to that row [features] of a table.
+    """An embedding: an index [] to the row [features] of a table at that index.
 
     Args:
       count: the number of rows.
