@@ -230,7 +230,7 @@ class Product(Nested):
 
     @property
     def size(self) -> int | None:
-        """The number of scalars in all items; `None` with objects or sequences."""
+        """The total number of scalars; `None` if any item has objects or sequences."""
         return _total(self, lambda type_: type_.size, {})
 
     def place(self, key: object) -> int | None:
@@ -271,7 +271,10 @@ class TupleType(Product):
 
 
 def _holds_items(argument: object) -> bool:
-    """Return whether an argument is a collection of types, not short for one type."""
+    """Return whether an argument is a collection of types, rather than one type.
+
+    A list of ints, such as `[3]`, is a short-hand for one type.
+    """
     if isinstance(argument, list):  # a list without types is the shape of a tensor
         return any(isinstance(item, Type) for item in argument)
     return isinstance(argument, tuple | Iterator)
@@ -421,7 +424,7 @@ def count_leaves(type_: Type) -> int:
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> int | None:
-    """Return the sum of `count` over the leaves; `None` if one count is `None`.
+    """Return the sum of `count(leaf)` over leaf types; `None` if one count is `None`.
 
     Args:
       totals: a memo of sums, by the `id` of a type.
