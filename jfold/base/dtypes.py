@@ -31,7 +31,7 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the argument as a NumPy dtype of bools or numbers, in native byte order.
+    """Return a NumPy dtype in native byte order, if it is one of bools or numbers.
 
     Raises:
       TypeError: `dtype` is `None`, no dtype, a dtype of other values, or long double.

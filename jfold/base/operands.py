@@ -175,10 +175,12 @@ def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> O
 
 @contextlib.contextmanager
 def noting_flax_modules(name: str) -> Iterator[None]:
-    """Add a note to errors of Flax raised in this context: wrap modules in `Function`.
+    """Add a note to errors of Flax raised in this context.
+
+    The note says to wrap Flax modules in `Function`.
 
     Args:
-      name: the name of the function that calls them, for the note.
+      name: the name of the function that calls the modules, for the note.
     """
     try:
         yield
