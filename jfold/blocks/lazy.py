@@ -246,7 +246,10 @@ class Value(Operand):
 
     @api_boundary
     def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return the value of an array method, called with plain arguments."""
+        """Call an array method on this value; return the result as a `Value`.
+
+        Arguments are plain Python values; raise TypeError if one is a `Value`.
+        """
         static = tuple(tuple(x) if isinstance(x, list) else x for x in arguments)
         try:
             block = _attribute(name, static, tuple(sorted(options.items())))
