@@ -427,7 +427,7 @@ class AllOf(Block):
 
 
 def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
-    """Return the (key, block) pairs of a spec; keys left out are indices.
+    """Return the (key, block) pairs of a spec; blocks without keys get their index.
 
     Raise TypeError, which names the block `name`, if `spec` is no dict, list or tuple.
     """
