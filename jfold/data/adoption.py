@@ -201,15 +201,15 @@ def _check_shared(old: Numbers, new: Numbers) -> None:
 def adopt_schedule(
     schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
 ) -> Schedule:
-    """Return a schedule that another model made, with the spec of this model.
+    """Return a schedule with the spec of an equal model in place of its own.
 
     Args:
-      spec_of: returns this model's spec for a capacity.
-      program: the program of this model.
+      spec_of: returns the spec of the equal model for a capacity.
+      program: the program of the equal model.
 
     Raises:
-      ValueError: the models differ in structure, widths, constants or options, so this
-        one would make another schedule.
+      ValueError: the models are not equal: they differ in structure, widths, constants
+        or options, so the schedules that they make differ.
     """
     if structure_differences(program, schedule.spec.program):
         raise ValueError(

@@ -211,7 +211,7 @@ _Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 
 
 def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
-    """Yield the batches that follow `cursor`, each with the examples left out of it.
+    """Yield each batch after `cursor`, the examples left out of it, and the progress.
 
     Raises:
       InputError: an example does not fit, and `skip_errors` is false.

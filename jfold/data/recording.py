@@ -59,7 +59,7 @@ class Tracing:
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, examples: list[Any]) -> None:
-        """Trace the next examples, and set `chunk`, how many to pass next time.
+        """Trace the next examples, and set `chunk`: how many to pass next.
 
         Raises:
           InputError: an example does not fit, and `skip_errors` is false.
