@@ -202,7 +202,7 @@ def _is_schedule(value: object) -> bool:
 
 
 def _check_kind(expected: Spec, got: Spec) -> None:
-    """Raise ValueError if a spec is of another model, shards or number of rows."""
+    """Raise ValueError if two specs differ in model, shards or number of rows."""
     if expected.program is not got.program:
         raise ValueError(
             'expected `schedule` of the model that compiled the step, got one of '

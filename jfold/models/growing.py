@@ -61,7 +61,7 @@ def growing(
 
 
 def check_room(budget: Budget) -> None:
-    """Raise ProgramBudgetError if no program may be compiled after those in use."""
+    """Raise ProgramBudgetError if the budget has no room for one more program."""
     limit = budget.limit
     if limit is not None and sum(budget.specs.values()) >= limit:
         raise ProgramBudgetError(

@@ -115,7 +115,7 @@ def save(
 
 
 def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
-    """Return the JSON of a model in a file, without its program and parameters."""
+    """Return what a file says of a model as JSON, apart from program and parameters."""
     return {
         'format': FORMAT,
         'versions': _versions(),
@@ -222,9 +222,9 @@ def _refusal(refused: Iterable[tuple[str, str]]) -> str:
 
 
 def _leaves(params: object) -> list[Array]:
-    """Return the arrays of parameters, in the order that `plain_leaves` has.
+    """Return the arrays of parameters, in the order of `plain_leaves(params)`.
 
-    The program has the containers, in its layers.
+    Their containers are written with the layers of the program.
 
     Raises:
       TypeError: a leaf is no array of numbers.
