@@ -213,10 +213,10 @@ class Encoder:
         return code
 
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
-        """Return the kind of a value, as text, and the parts that make it.
+        """Return the kind of a value, such as 'dtype', and the parts it is made of.
 
-        `None` means that it stands for itself. An unknown value that no name imports
-        is added to `refused`.
+        The kind is `None` if the value is written as it is. An unknown value that
+        no name imports is added to `refused`.
         """
         if tag := _tag(value):
             return tag, _BY_TAG[tag].parts(value)
