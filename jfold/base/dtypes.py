@@ -31,7 +31,7 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return a NumPy dtype in native byte order, if it is one of bools or numbers.
+    """Return a NumPy dtype, of bools or numbers alone, in native byte order.
 
     Raises:
       TypeError: `dtype` is `None`, no dtype, a dtype of other values, or long double.

@@ -263,7 +263,7 @@ def pack_sources(sources: tuple[Any, ...]) -> Any:
 
 
 def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Raise TypeError if a function checks the class of a wire, as in `x is None`.
+    """Raise TypeError if a function checks the class of a wire: `x is None`.
 
     Its bytecode is searched for `x is None`, `x is not None`, and `isinstance`, `type`,
     `callable` and `hasattr` of a parameter `x`. A callable without bytecode passes.

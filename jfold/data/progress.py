@@ -36,7 +36,9 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """After `BAR_DELAY`, show a line that counts seconds; return a function to end it.
+    """Show a line that counts seconds; return a function that ends the line.
+
+    The line appears after `BAR_DELAY` seconds.
 
     Returns:
       A function that ends the line and leaves nothing of it.

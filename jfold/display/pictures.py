@@ -123,7 +123,7 @@ def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float
 
 
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
-    """Return the middle x of each box: above the boxes that it reads, if there is room.
+    """Return the middle x of each box: above those it reads, if there is room.
 
     Args:
       begin: the least x of a box.

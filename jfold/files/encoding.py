@@ -213,7 +213,7 @@ class Encoder:
         return code
 
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
-        """Return the kind of a value, such as 'dtype', and the parts it is made of.
+        """Return the kind of a value, such as 'dtype', and the parts of the value.
 
         The kind is `None` if the value is written as it is. An unknown value that
         no name imports is added to `refused`.
