@@ -80,9 +80,7 @@ class Identity(Block):
 
 @block
 class Arguments(Record):
-    """A block that splits an input tuple into the arguments of a function.
-
-    The function is the one given to `compose`.
+    """A block that splits a tuple into arguments of a function passed to `compose`.
 
     Attributes:
       parameters: the names of the function's parameters; if they are the names of all
