@@ -135,7 +135,7 @@ class Twin:
             if not is_float(x):
                 return x
             step = float(jnp.finfo(x.dtype).eps) * rng.choice([-1, 1], np.shape(x))
-            return np.asarray(x) * (1 + step)  # in double precision
+            return (np.asarray(x, float) * (1 + step)).astype(x.dtype)
 
         return Twin(self.typing, jax.tree.map(moved, self.params))
 
