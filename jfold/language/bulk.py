@@ -26,7 +26,7 @@ IN_LISTS = (
 
 
 def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether generated code can run a block on a list of items without a loop.
+    """Return whether source can run a block on a list of items without a loop.
 
     If so, one `extend` of a tape records all items.
 

@@ -292,7 +292,7 @@ def _from_nnx(module: Module, method: str) -> Called:
 
 
 def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """Return what replaces array `x` of NNX's random state: a key, or a count of 0.
+    """Return the replacement of an array of NNX's random state: a key, or 0.
 
     Args:
       x: a key, which stays if `key` is `None`, or a count of draws.

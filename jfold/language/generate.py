@@ -167,7 +167,7 @@ class Generator(Round):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write code that looks up `x` in a memo; return the text of the memo's entry.
+        """Write a look-up of `x` in a memo; return the text of the entry.
 
         Args:
           declaration: the function, with the `key` by which results are kept.

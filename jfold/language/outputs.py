@@ -54,7 +54,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return why a leaf, `inside` a sequence or not, cannot be returned; '' if it can.
+    """Return why a leaf, `inside` a sequence or not, is no result, else ''.
 
     Args:
       inside: whether the leaf is in the items of a sequence.

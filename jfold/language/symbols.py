@@ -43,7 +43,7 @@ class Object:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor, or a list of tensors, in generated source: the text of the row numbers.
+    """A tensor or list of tensors in generated source: its row numbers as text.
 
     Attributes:
       name: the text of the number, or of the list.

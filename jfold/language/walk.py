@@ -338,7 +338,7 @@ def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return text for an error: 'one of the keys ...', the first 20 keys of `table`.
+    """Return an error's phrase 'one of the keys ...', with 20 keys of `table`.
 
     `hashable` is not used; other functions in the place of this one need it.
     """

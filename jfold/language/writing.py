@@ -185,7 +185,7 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write one list per leaf: the `text` of that leaf in each of the values `parts`.
+    """Write a list for each leaf: its `text` in each of the values `parts`.
 
     Args:
       wanted: the name of a list, numbered if it is taken.

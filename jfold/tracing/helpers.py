@@ -22,7 +22,7 @@ from jfold.tracing.objects import (
 
 
 class Numbers(dict[Any, int]):
-    """A dict from data, such as a label, to the row number of a program's constant."""
+    """A dict from labels and other data to the rows of a program's constants."""
 
 
 def field(x: Any, key: Any) -> object:

@@ -49,7 +49,7 @@ ENTRY = (1 << ROW) - 1  # their mask
 
 @dataclass(frozen=True)
 class Column:
-    """The column of an operand in a table: on which tape, if any, its entries are.
+    """The column of an operand in a table, and the tape of its entries.
 
     There is none for an operand in step: row i always reads row i of one maker, an
     output of an operation or a tape of constants.
