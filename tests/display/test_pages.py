@@ -291,5 +291,7 @@ def test_nothing_is_compiled() -> None:
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # of NumPy's, by it
 def test_treescope_shows_displays() -> None:
     treescope = pytest.importorskip('treescope')
-    shown = treescope.render_to_html(MODEL.block, compressed=False)
-    assert 'jf-head' in shown
+    for thing in MODEL.block, MODEL, MODEL.program, MODEL.schedule(EXAMPLES):
+        shown = treescope.render_to_html([thing], compressed=False)
+        assert 'jf-head' in shown
+        assert len(shown) < 100_000  # not all that the object holds
