@@ -142,6 +142,8 @@ def draw(thing: object, example: int | None = None) -> Drawing:
 def _checked(example: object, count: int) -> int:
     """Return `example` as an index below `count`, or raise TypeError or IndexError."""
     number = check_int('example', example)
+    if not count:
+        raise IndexError('expected at least one example to draw, got none')
     if not 0 <= number < count:
         raise IndexError(f'expected `example` from 0 to {count - 1}, got {number}')
     return number

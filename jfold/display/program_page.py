@@ -139,12 +139,13 @@ def _layers(program: Program, params: Mapping[str, Any]) -> m.Markup:
         numbers = sum(int(x.size) for _, x in leaves)
         count += numbers
         size += sum(int(x.size) * x.dtype.itemsize for _, x in leaves)
-        arrays = m.joined(map(_array, leaves[:4])) + '…' * (len(leaves) > 4)
+        arrays = m.joined([*map(_array, leaves[:4]), '…' * (len(leaves) > 4)])
         if layer.parts:  # it is fused, and has none of its own
-            arrays = f'those of {listed(layer.parts[:4], len(layer.parts))}'
+            names = listed(layer.parts[:4], len(layer.parts))
+            arrays = m.escaped(f'those of {names}')
         if len(rows) < SHOWN:
             name = m.span('title', cut(layer.name))
-            rows.append((name, f'{numbers:,}' if numbers else '', m.Markup(arrays)))
+            rows.append((name, f'{numbers:,}' if numbers else '', arrays))
     total = m.span('muted', 'together'), m.span('title', f'{count:,}'), in_bytes(size)
     body = m.table(('layer', 'parameters', 'arrays'), [*rows, total], 'lrl')
     return m.joined([body, m.more(len(program.layers) - SHOWN, 'layers')])

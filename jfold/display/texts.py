@@ -63,7 +63,7 @@ def array_type(array: Any, axes: int = 0) -> str:
 
 def numbers_text(numbers: Any) -> str:
     """Return the text of the first numbers of an array."""
-    flat = np.asarray(numbers).reshape(-1)
+    flat = np.asarray(numbers).flat  # which copies nothing
     texts = (f'{x:.4g}' if isinstance(x, np.floating) else str(x) for x in flat[:4])
     return listed(texts, len(flat))
 

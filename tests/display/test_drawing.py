@@ -111,6 +111,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         (schedule, -1, IndexError, 'expected `example` from 0 to 2, got -1'),
         (schedule, 'x', TypeError, "expected `example` as int, got 'x'"),
         (model.schedules, None, TypeError, 'expected a model'),
+        (model.trace([], progress=False), None, IndexError, 'at least one example'),
     ]
     for thing, example, kind, message in cases:
         with pytest.raises(kind, match=message.replace('(', r'\(')):

@@ -227,6 +227,10 @@ TEXTS: list[tuple[Any, str]] = [
     (None, 'None'),
     (np.float32(0.25), '0.25'),
     (np.arange(6).reshape(2, 3), 'int64[2,3] 0, 1, 2, 3, …'),
+    (
+        np.broadcast_to(np.int8(1), (1 << 20, 1 << 20)).T,
+        f'int8[{1 << 20},{1 << 20}] 1, 1, 1, 1, …',
+    ),
     (np.array([None]), 'object[1] '),
     (jnp.ones(2, jnp.bfloat16), 'bfloat16[2] 1, 1'),
 ]
