@@ -62,7 +62,10 @@ def _show_line(what: str, done: threading.Event) -> None:
 
 
 def _is_seen() -> bool:
-    """Return whether output goes to a terminal or to IPython."""
+    """Return whether output goes to a terminal or to a notebook."""
     ipython = sys.modules.get('IPython')  # a notebook says that it is no terminal
     shell = getattr(ipython, 'get_ipython', lambda: None)()
-    return shell is not None or (sys.stderr is not None and sys.stderr.isatty())
+    classes = {cls.__name__ for cls in type(shell).__mro__}
+    if shell is not None and 'TerminalInteractiveShell' not in classes:
+        return True
+    return sys.stderr is not None and sys.stderr.isatty()

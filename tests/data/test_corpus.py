@@ -234,6 +234,10 @@ class Slow(list[Any]):
             yield self[number]
 
 
+class TerminalInteractiveShell:
+    """IPython on a terminal, or with its output in a file."""
+
+
 @pytest.mark.parametrize(
     ('stream', 'shell', 'delay', 'progress', 'shows'),
     [
@@ -242,11 +246,13 @@ class Slow(list[Any]):
         (io.StringIO, None, 1e-9, True, False),
         (io.StringIO, 'a notebook', 1e-9, True, True),
         (io.StringIO, 'a notebook', 3600.0, True, False),
+        (io.StringIO, TerminalInteractiveShell(), 1e-9, True, False),
+        (Terminal, TerminalInteractiveShell(), 1e-9, True, True),
     ],
 )
 def test_a_progress_bar(
     stream: Any,
-    shell: str | None,
+    shell: object,
     delay: float,
     progress: bool,
     shows: bool,
