@@ -23,6 +23,10 @@ from jfold import blocks
 ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
 NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
 GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks', 'lazy', 'concepts'
+# Pages that need no other, with a name that their last lines define.
+ALONE = {'inside': 'traced', 'from-pytorch': 'corpus', 'from-padded-jax': 'network'}
+ALONE |= {'transformations': 'exported', 'reproducible': 'model'}
+OTHERS = 'errors', 'interoperation', 'source'  # pages with tests of their own
 FOLDERS = '.', 'docs', 'docs/api', 'examples', 'benchmarks', 'tests'
 PAGES = sorted(
     str(x.relative_to(ROOT)) for f in FOLDERS for x in (ROOT / f).glob('*.md')
@@ -82,10 +86,7 @@ def test_the_page_of_errors_prints_what_is_raised() -> None:
         assert error_of(part, names).split() == message.split()
 
 
-@pytest.mark.parametrize(
-    ('page', 'last'),
-    [('inside', 'traced'), ('from-pytorch', 'corpus'), ('from-padded-jax', 'network')],
-)
+@pytest.mark.parametrize(('page', 'last'), ALONE.items())
 def test_pages_that_stand_alone(
     page: str, last: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +95,12 @@ def test_pages_that_stand_alone(
     for part in code_of(f'docs/{page}.md'):
         run_as_printed(part, names, lambda: capsys.readouterr().out)
     assert last in names
+
+
+def test_no_page_with_code_is_forgotten() -> None:
+    """All that has code for Python is run by a test."""
+    run = {'README.md', *(f'docs/{x}.md' for x in (*GOING_ON, *ALONE, *OTHERS))}
+    assert {page for page in PAGES if code_of(page)} == run
 
 
 def test_the_readme_is_short() -> None:
