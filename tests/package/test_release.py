@@ -51,7 +51,7 @@ def files() -> set[str]:
 @pytest.mark.slow
 def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     """In an environment that has nothing else but what jfold depends on."""
-    tools, dist, fresh = (tmp_path / name for name in ('tools', 'dist', 'fresh'))
+    tools, dist = tmp_path / 'tools', tmp_path / 'dist'
     install = '-m', 'pip', 'install', '-qq', '--disable-pip-version-check'
     status, output = run(
         sys.executable, *install, '--target', str(tools), 'hatchling', cwd=tmp_path
@@ -72,15 +72,19 @@ def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     assert files() | others | {'tests/conftest.py'} <= sources
     assert not [x for x in sources if x.startswith(('build/', '.venv/'))]
 
-    venv.create(fresh)
-    python = str(fresh / 'bin/python')
-    options = '--no-deps', '--no-index', str(wheel)
-    pip = '-m', 'pip', '--python', python, *install[2:]
-    status, output = run(sys.executable, *pip, *options, cwd=tmp_path)
-    assert status == 0, output
-    (packages,) = fresh.glob('lib/python*/site-packages')
-    # Of a folder that a `.pth` file names no `.pth` files are read, so that an editable
-    # jfold stays out.
-    (packages / 'dependencies.pth').write_text(sysconfig.get_path('purelib'))
-    status, output = run(python, '-W', 'error', '-c', USE, cwd=tmp_path)
-    assert (status, output) == (0, '[3.0, 3.0]\n')
+    for built in wheel, dist / f'{name}.tar.gz':
+        fresh = tmp_path / built.suffix[1:] / 'fresh'
+        venv.create(fresh)
+        python = str(fresh / 'bin/python')
+        options = '--no-deps', '--no-index', '--no-build-isolation', str(built)
+        pip = '-m', 'pip', '--python', python, *install[2:]
+        status, output = run(
+            sys.executable, *pip, *options, cwd=tmp_path, path=str(tools)
+        )
+        assert status == 0, output
+        (packages,) = fresh.glob('lib/python*/site-packages')
+        # Of a folder that a `.pth` file names no `.pth` files are read, so that an
+        # editable jfold stays out.
+        (packages / 'dependencies.pth').write_text(sysconfig.get_path('purelib'))
+        status, output = run(python, '-W', 'error', '-c', USE, cwd=fresh.parent)
+        assert (status, output) == (0, '[3.0, 3.0]\n')
