@@ -93,7 +93,8 @@ def evaluate(
 def with_structs(type_: Type, value: Any) -> Any:
     """Turn tuples in a value into dicts and structs, wherever `type_` says so."""
     if isinstance(type_, Product):
-        return type_.form.closed(list(map(with_structs, type_, value)))
+        pairs = zip(type_, value, strict=True)
+        return type_.form.closed([with_structs(item, x) for item, x in pairs])
     if isinstance(type_, SequenceType):
         return [with_structs(type_.item, item) for item in value]
     return value

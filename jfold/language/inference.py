@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -389,11 +388,6 @@ def infer(root: b.Block) -> TypedExpression:
         if message := endless_recursion(calls_of(state.nodes, state.cases)):
             raise TypeError(message) from None
         raise
-    except RecursionError:
-        raise TypeError(
-            'expected values nested less deep, got tuples or sequences in each other '
-            f'beyond the {sys.getrecursionlimit():,} calls that Python nests'
-        ) from None
     metrics: dict[str, tuple[Type, bool]] = {}
     for node in state.nodes:
         if isinstance(node.block, b.Metric):

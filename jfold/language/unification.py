@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -72,8 +73,18 @@ class Unifier:
         return last
 
     def resolve(self, type_: Type) -> Type:
-        """Return a type with all bound variables replaced, at any depth."""
-        return self._resolve(type_, {})
+        """Return a type with all bound variables replaced, at any depth.
+
+        Raises:
+          TypeError: the type is nested deeper than calls of Python may be.
+        """
+        try:
+            return self._resolve(type_, {})
+        except RecursionError:
+            raise TypeError(
+                'expected values nested less deep, got tuples or sequences in each '
+                f'other beyond the {sys.getrecursionlimit():,} calls that Python nests'
+            ) from None
 
     def _resolve(self, type_: Type, partial: dict[Type, Type]) -> Type:
         head = self.head(type_)

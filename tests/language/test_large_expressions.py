@@ -158,7 +158,7 @@ def test_expressions_that_are_nested_too_deep_are_refused() -> None:
     with pytest.raises(TypeError, match='expected an expression that is nested less'):
         jf.compile(nested('choices', 4000))
     text = 'expected values nested less deep, got .* beyond the 1,000 calls that Python'
-    for use in jf.compile, lambda x: x.eval(in_dicts(2000)):
+    for use in jf.compile, lambda x: x.eval(in_dicts(2000)), lambda x: x.output_type:
         with pytest.raises(TypeError, match=text):
             use(nested('records', 2000))
 
