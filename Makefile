@@ -24,8 +24,8 @@ PART ?=
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-changed test-quick check bench bench-gpu accelerators fuzz \
-  notebooks docs docs-check clean
+.PHONY: help environment demo test test-changed test-quick check bench bench-gpu \
+  accelerators fuzz notebooks docs docs-check clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,8 @@ help:  ## list what make can do
 	@echo "ARGS=       further arguments to pytest, the demo, the benchmark or the campaign"
 	@echo "PART=       a folder of tests/, for make test"
 	@echo "WORKERS=    how many tests run side by side (now $(WORKERS))"
+
+environment: $(READY)  ## make the virtual environment; the others below do so too
 
 demo: $(READY)  ## run the example that needs no data: examples/function_names.py
 	$(BIN)/python examples/function_names.py $(ARGS)

@@ -19,7 +19,8 @@ from typing import Any
 os.environ.setdefault(
     'XLA_FLAGS',
     '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
-    ' --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters',
+    ' --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters'
+    ' --xla_cpu_parallel_codegen_split_count=1',
 )
 
 import jax
