@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import GeneratorType
 from typing import Any, NoReturn
 
@@ -73,26 +73,28 @@ class Recording:
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record a block's call, not computing it; return a `Value` for its result."""
-        nodes: Sequence[Node]
         try:
             # Most calls have one or two arguments, which take no list here.
             if len(arguments) == 1:
                 (x,) = arguments
-                nodes = (x.node,)
-                number = self.calls[block, x.node[0]]
-                is_own = x.recording is self
+                node = x.node
+                number = self.calls[block, node[0]]
+                if x.recording is self:
+                    return Value((number, node), self)
             elif len(arguments) == 2:
                 x, y = arguments
-                nodes = x.node, y.node
-                number = self.calls[block, x.node[0], y.node[0]]
-                is_own = x.recording is self and y.recording is self
+                node, other = x.node, y.node
+                number = self.calls[block, node[0], other[0]]
+                if x.recording is self and y.recording is self:
+                    return Value((number, node, other), self)
             else:
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
-                is_own = all([x.recording is self for x in arguments])
+                if all([x.recording is self for x in arguments]):
+                    return Value((number, *nodes), self)
         except (AttributeError, LookupError, TypeError):  # data, whatever their `node`
             return self._call(block, arguments)
-        return Value((number, *nodes), self) if is_own else self._foreign(arguments)
+        return self._foreign(arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record what `call` cannot: a call of a new kind, or one on plain data."""
