@@ -5,13 +5,16 @@
 
 Both have the same operations, so steps on the device are the same programs. A whole
 step goes from examples to gradients. A call of a block in a lazy function is counted as
-an operation if it has a row; constants have none.
+an operation if it has a row; constants have none. For trees, the least that calls in
+Python can do is timed too: they find the example that is recorded, append one row, and
+return an object that tells its row, level and example.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import flax.linen as nn
@@ -125,6 +128,60 @@ def batches(count: int, draw: Callable[[np.random.Generator], Any]) -> list[Exam
     return [[draw(rng) for _ in range(count)] for _ in range(POOL)]
 
 
+# ---- the least that calls can do -----------------------------------------------------
+
+Rows = list[Any]
+EXAMPLE: ContextVar[list[Rows]] = ContextVar('EXAMPLE')
+
+
+class Recorded:
+    """A row of one of an example's lists."""
+
+    __slots__ = 'example', 'level', 'row'
+
+    def __init__(self, example: list[Rows], row: int, level: int) -> None:
+        self.example, self.row, self.level = example, row, level
+
+
+def leaf_row(x: int) -> Recorded:
+    """A row of a number, and one of an operation on it."""
+    example = EXAMPLE.get()
+    example[0].append(x)
+    return embed_row(Recorded(example, len(example[0]), 0))
+
+
+def embed_row(x: Recorded) -> Recorded:
+    """A row of an operation on one value."""
+    example = EXAMPLE.get()
+    assert x.example is example
+    example[1].append(x.row)
+    return Recorded(example, len(example[1]), 1)
+
+
+def cell_row(x: Recorded, y: Recorded) -> Recorded:
+    """A row of an operation on two values."""
+    example = EXAMPLE.get()
+    assert x.example is example is y.example
+    example[2].append(x.row)
+    example[3].append(y.row)
+    level = (x.level if x.level > y.level else y.level) + 1
+    return Recorded(example, len(example[2]), level)
+
+
+def least(batch: Examples) -> None:
+    """Records trees by calls that do nothing else."""
+
+    def encode(x: Any) -> Recorded:
+        if isinstance(x, int):
+            return leaf_row(x)
+        return cell_row(encode(x[0]), encode(x[1]))
+
+    for example in batch:
+        token = EXAMPLE.set([[], [], [], []])
+        encode(example)
+        EXAMPLE.reset(token)
+
+
 CASES: dict[str, tuple[Any, Sizes]] = {
     'trees': (trees, (128, 64, 64)),
     'graphs': (graphs, (128, 64, 40)),
@@ -151,7 +208,8 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
         own = f'{name}, {kind}'
         setups.append(set_up(own, root, pool, pool[0][:2], len, compiles=compiles))
     say(f'{name}: timing')
-    times = timed_in_turns(setups, options)
+    others = {'least': lambda turn: least(pool[turn % len(pool)])}
+    times = timed_in_turns(setups, options, others if name == 'trees' else None)
     for setup in setups:
         recording, whole = (
             times[f'{setup.name}: {part}'] for part in ('schedule', 'whole train')
@@ -163,6 +221,9 @@ def compare(name: str, options: argparse.Namespace) -> Iterator[Row]:
             'M operations/s': setup.operations / recording.median / 1e6,
             'whole training step ms': whole.ms,
         }
+    if name == 'trees':
+        blocks = times['trees, blocks: schedule']
+        yield ratio_row('trees: least / blocks', 'schedule', times['least'] / blocks)
     for part in 'schedule', 'train', 'whole train':
         blocks, python = (times[f'{setup.name}: {part}'] for setup in setups)
         yield ratio_row(f'{name}: lazy / blocks', part, python / blocks)
