@@ -21,9 +21,9 @@ from jfold.base.errors import naming_layer
 from jfold.device import xla
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
-from jfold.device.kernel_reverse import Activity
+from jfold.device.kernel_reverse import Activity, KernelReverse, make_reverse
 from jfold.device.linear import partition
-from jfold.device.residuals import Policy, Reverse, make_reverse
+from jfold.device.residuals import Policy
 from jfold.device.results import ResultTensor, leaving, result_tensors
 from jfold.program.components import (
     Component,
@@ -181,7 +181,7 @@ class Execution:
             reverse = None
         if reverse is None:
             return self.forward_alone[o]
-        return Policy(self.kernels[o], reverse, reverse.hoists)
+        return Policy(self.kernels[o], reverse, True)
 
     # ---- the reverse
 
@@ -277,7 +277,7 @@ class Execution:
         recurrent = self.components[self.layout.component[o]].recurrent
         return Pullback(reverse, stores, self.is_trained(o), recurrent)
 
-    def _reverse(self, o: int, flow: Activity) -> Reverse:
+    def _reverse(self, o: int, flow: Activity) -> KernelReverse:
         with naming_layer(self.operations[o].layer.name):
             return make_reverse(self.kernels[o], flow)
 
@@ -294,7 +294,7 @@ class Pullback:
       is_recurrent: whether the operation belongs to a recurrent component.
     """
 
-    reverse: Reverse
+    reverse: KernelReverse
     stores: bool
     to_weights: bool
     is_recurrent: bool

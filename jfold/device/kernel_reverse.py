@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reverse of a kernel, for any function of the user.
+"""The reverse of a kernel, for any function of the user, in two halves.
 
-It runs in two places. `pull_to_inputs` runs in the loop: from the cotangents of a
-tile's outputs to those of its inputs. `pull_to_weights` runs after the loop, over all
-rows of the operation: the gradients of its weights, as a few large products, and
-cotangents of inputs that no loop waits for, since they come from outside of it alone.
+`pull_to_inputs` runs in the loop: from the cotangents of a tile's outputs to those of
+its inputs. `pull_to_weights` runs after the loop, over all rows of the operation: the
+gradients of its weights, as a few large products, and cotangents of inputs that no loop
+waits for, since they come from outside of it alone.
 
     forward   inputs ─▶ products ─▶ elementwise ─▶ outputs
                            │ residuals, stored        │
@@ -12,22 +12,40 @@ cotangents of inputs that no loop waits for, since they come from outside of it 
                            │ stashes, stored
               weights ◀─ pull_to_weights
 
-Two forms with one interface give the same gradients: a `SplitReverse` runs nothing in
-both places, and a `WholeReverse` runs all in each, for functions whose reverse cannot
-be split. Of the latter some properties are empty, since nothing is known or stashed.
+Products of the forward pass are stored, elementwise values computed again. The jaxpr of
+the reverse takes the stored products as arguments. It is split by dependence into the
+equations that cotangents of inputs need and the rest, so that little runs twice; the
+stashes in between are mostly cotangents of products.
 
 In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
-a chunk (rows of any levels), and `*shape` the shape of one row.
+a chunk (rows of any levels), and `*shape` the shape of one row or weight. Products are
+numbered by their order in the kernel's jaxpr.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
+from jax.extend import core
 
-from jfold.base.arrays import Arrays, Spec
-from jfold.device.kernel import Weights
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis
+from jfold.base.jaxprs import is_inexact
+from jfold.base.memo import Memoized, memoized
+from jfold.device import xla
+from jfold.device.hoisting import is_worth_storing
+from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.linear import partition, replace_list
+from jfold.device.split import Split, split
+
+if TYPE_CHECKING:
+    from jfold.base.jaxprs import Rule
 
 
 @jax.tree_util.register_dataclass
@@ -88,3 +106,319 @@ class Stash:
     row: Spec
     is_linear: bool
     replaces: int | None
+
+
+@memoized
+def make_reverse(kernel: Kernel, flow: Activity) -> KernelReverse:
+    """Return the reverse of a kernel, for the inputs and outputs of `flow`.
+
+    Raises:
+      Exception: whatever JAX raises of a function that has no gradient.
+    """
+    reverse = KernelReverse(kernel, flow)
+    reverse._reverse(2)
+    return reverse
+
+
+@dataclass(frozen=True, eq=False)
+class KernelReverse(Memoized):
+    """The reverse of a kernel in two halves, one in loops and one after.
+
+    Attributes:
+      kernel: the kernel that it is the reverse of.
+      flow: the inputs and outputs that cotangents flow through.
+    """
+
+    kernel: Kernel
+    flow: Activity
+
+    def residuals(self, known: Collection[int] = ()) -> Specs:
+        """Return the specs of one row of each product that the reverse reads.
+
+        Args:
+          known: numbers of hoisted products, which are left out.
+        """
+        wanted = [k for k in self.products_read if k not in known]
+        return list(map(self.kernel.product_row, wanted))
+
+    @functools.cached_property
+    def crossing(self) -> list[Stash]:
+        """The stashes, values that the loop stores for the gradients of weights.
+
+        Each takes the place of a product of the same shape that has been read by then,
+        if there is one left.
+        """
+        halves, rows = self._split(2), self.residuals()
+        places = list(map(self._place, self.products_read))
+        stashes, taken = list[Stash](), set[int | None]()
+        # A product is stored because the derivatives of its readers need it. Its
+        # cotangent is the result of these derivatives, so it may overwrite the product.
+        for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
+            row = one_row(jaxprs.spec(variable), axis)
+            fit = (
+                j
+                for j, place in enumerate(places)
+                if rows[j] == row and j not in taken
+                if halves.is_read_before(place, variable)
+                and not halves.reads_late(place)
+            )
+            stashes.append(Stash(row, variable in halves.linear, next(fit, None)))
+            taken.add(stashes[-1].replaces)
+        return stashes
+
+    @functools.cached_property
+    def cotangents_read(self) -> dict[int, set[int]]:
+        """For each input, the outputs whose cotangents its own cotangent needs.
+
+        Inputs are given by number; outputs are numbered among those with a cotangent.
+        """
+        closed = self._reverse(2)
+        used = jaxprs.depends(closed)[self.kernel.trained_count :]
+        first = len(closed.in_avals) - len(self.flow.live)
+        outputs_read = [{i - first for i in places if i >= first} for places in used]
+        return dict(zip(self.flow.places, outputs_read, strict=True))
+
+    @functools.cached_property
+    def late_inputs(self) -> tuple[int, ...]:
+        """The numbers of inputs whose cotangents can wait until after the loop.
+
+        They come from outside of the recurrence alone, and their cotangents take
+        products that those of the other inputs do not.
+        """
+        closed, kernel = self._reverse(2), self.kernel
+        jaxpr, _ = jaxprs.open_jaxpr(closed)
+        if not jaxprs.is_straight(kernel.forward(2)):
+            return ()
+        cotangents = jaxpr.outvars[kernel.trained_count :]
+        needed = {
+            a: set(jaxprs.slice_for(jaxpr.eqns, [v]))
+            for a, v in zip(self.flow.places, cotangents, strict=True)
+        }
+        early = [steps for a, steps in needed.items() if not kernel.external[a]]
+        # To wait is worth while only for a cotangent that has a large product to
+        # itself: without one it costs the loop little.
+        products = set(filter(is_worth_storing, jaxprs.products(closed))).difference(
+            *early
+        )
+        return tuple(
+            a for a, steps in needed.items() if kernel.external[a] and steps & products
+        )
+
+    @functools.cached_property
+    def early_inputs(self) -> tuple[int, ...]:
+        """The numbers of the inputs whose cotangents are computed in the loop."""
+        return tuple(a for a in self.flow.places if a not in self.late_inputs)
+
+    def weights(self, arrays: Arrays) -> Weights:
+        """Bundle weights, each [*shape], with the transposes that both passes read."""
+        return self.kernel.weights(arrays, self._reverse(2))
+
+    def save_residuals(
+        self, weights: Weights, inputs: Arrays, rows: int, known: Products
+    ) -> tuple[Arrays, Arrays]:
+        """Run the operation; return outputs, and products that the reverse reads.
+
+        Products in `known`, which are hoisted from the loop, are left out.
+        """
+        wanted = [k for k in self.products_read if k not in known]
+        return self.kernel.with_products(weights, inputs, rows, wanted, known)
+
+    def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
+        """Run the half in the loop; return cotangents of inputs, and stashes.
+
+        Each is [rows, ...]. The inputs are `early_inputs`; the other half reads the
+        stashes.
+        """
+        halves, arguments = self._split(rows.count), self._arguments(rows)
+        known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
+        moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
+        pairs = zip(crossing, self._crossing_axes, strict=True)
+        return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
+
+    def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
+        """Run the half after the loop; return weight gradients and input cotangents.
+
+        Args:
+          crossing: the stashes, each [rows, ...].
+
+        Returns:
+          Gradients, each [*shape]; cotangents of `late_inputs`, each [rows, *shape].
+        """
+        pairs = zip(crossing, self._crossing_axes, strict=True)
+        crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
+        halves, arguments = self._split(rows.count), self._arguments(rows)
+        results = halves.run_late(arguments, crossed, self.kernel.rules)
+        count = self.kernel.trained_count
+        return results[:count], results[count:]
+
+    # ---- products
+
+    @functools.cached_property
+    def products_read(self) -> tuple[int, ...]:
+        """The numbers of products with an axis of rows that the reverse reads."""
+        halves = self._split(2)
+        return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
+
+    def _place(self, product: int) -> int:
+        """Return a product's place among the arguments of the reverse's jaxpr."""
+        first = self.kernel.weight_count + len(self.kernel.types) + 1
+        return first + list(self.kernel.row_axes).index(product)
+
+    # ---- the two halves
+
+    def _arguments(self, rows: Rows) -> Arrays:
+        """Flatten the operands `rows` to the arguments of the jaxpr of the reverse.
+
+        Products that it does not read are zeros.
+        """
+        # Nothing reads the zeros, so XLA never computes them.
+        read = dict(zip(self.products_read, rows.residuals, strict=True))
+        specs = list(map(jaxprs.spec, self.kernel.products(rows.count)))
+        products = [
+            jnp.moveaxis(read[k], 0, axis)
+            if k in read
+            else jnp.zeros(specs[k].shape, specs[k].dtype)
+            for k, axis in self.kernel.row_axes.items()
+        ]
+        per_row = [*rows.inputs, rows.real, *products, *rows.cotangents]
+        return [*rows.weights.arrays, *per_row]
+
+    @memoized
+    def _split(self, rows: int) -> Split:
+        """Return the two halves of the reverse on `rows` rows."""
+        return self._halves(rows, self._rowless)
+
+    @functools.cached_property
+    def _crossing_axes(self) -> list[int]:
+        """The axis of rows of each stash."""
+        return [axis for axis in self._axes(self._rowless) if axis is not None]
+
+    @functools.cached_property
+    def _rowless(self) -> list[set[int]]:
+        """The places of stashes without an axis of rows, in each of several rounds.
+
+        Such a stash is computed in both halves instead, as by a loop that also adds up
+        the gradient of a weight. What its equation reads is stashed in the next round.
+        """
+        rounds = list[set[int]]()
+        while True:
+            axes = enumerate(self._axes(rounds))
+            lacking = {k for k, axis in axes if axis is None}
+            if not lacking:
+                return rounds
+            rounds.append(lacking)
+
+    def _axes(self, rounds: Sequence[set[int]]) -> list[int | None]:
+        """Return the axis of rows of each stash after some rounds of `_rowless`."""
+        two, three = (self._halves(rows, rounds).crossing for rows in (2, 3))
+        pairs = zip(two, three, strict=True)
+        return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
+
+    def _halves(self, rows: int, rounds: Sequence[set[int]]) -> Split:
+        """Return the halves after some rounds of `_rowless`."""
+        trained, closed = self.kernel.trained_count, self._reverse(rows)
+        late = [trained + self.flow.places.index(a) for a in self.late_inputs]
+        fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
+        repeated = set[core.Var]()
+        for lacking in (*rounds, ()):
+            halves = split(
+                closed, [*range(trained), *late], fixed, cotangents, repeated
+            )
+            repeated |= {v for k, v in enumerate(halves.crossing) if k in lacking}
+        return halves
+
+    @memoized
+    def _reverse(self, rows: int) -> core.ClosedJaxpr:
+        """Return the jaxpr of the reverse on `rows` rows, before it is split.
+
+        Its results are gradients of trained weights, then cotangents of inputs that
+        have one.
+        """
+        specs, structure = jax.tree.flatten(self._argument_specs(rows))
+        numbers = list(self.kernel.row_axes)
+        forward = self.kernel.forward(rows)
+
+        def reverse(*arguments: jax.Array) -> Arrays:
+            """Return gradients, each [*shape], then cotangents, each [rows, *shape]."""
+            parts = jax.tree.unflatten(structure, arguments)
+            trained, others, inputs, real, products, cotangents = parts
+            known = dict(zip(numbers, products, strict=True))
+
+            def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
+                all_inputs = replace_list(inputs, moving, self.flow.active)
+                rules = {'dot_general': _stored_products(known)}
+                operands = [*trained, *others, *all_inputs, *real]
+                outputs = jaxprs.evaluate(forward, operands, rules)
+                return [outputs[k] for k in self.flow.live]
+
+            # Only outputs with a cotangent are reversed. Products are read from the
+            # arguments, all else is computed again.
+            moving = partition(inputs, self.flow.active)
+            pull = jax.vjp(live_outputs, trained, moving)[1]
+            of_weights, of_inputs = pull(cotangents)
+            return [*of_weights, *of_inputs]
+
+        closed = jaxprs.trace(reverse, specs)
+        jaxprs.check_rules(closed)
+        fixed, shares = self.kernel.weight_count, self.kernel.shares(rows)
+        # The reverse has further products, of cotangents, to be written rows first as
+        # well.
+        closed = xla.rows_first(closed, fixed, shares)
+        # Each half could otherwise keep its own of two equal equations.
+        return jaxprs.without_repeats(closed)
+
+    def _argument_specs(self, rows: int) -> list[Specs]:
+        """Return specs for all arguments of the jaxpr of the reverse, in six groups.
+
+        The groups are trained weights, other weights, inputs, the mask of real rows,
+        products, and cotangents.
+        """
+        kernel = self.kernel
+        stored = list(map(jaxprs.spec, kernel.products(rows)))
+        *others, real = kernel.row_specs(rows)
+        outputs = kernel.forward(rows).out_avals
+        return [
+            others[: kernel.trained_count],
+            others[kernel.trained_count : kernel.weight_count],
+            others[kernel.weight_count :],
+            [real],
+            [kernel.spec(stored[k].shape, stored[k].dtype) for k in kernel.row_axes],
+            [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
+        ]
+
+
+def _stored_products(known: dict[int, jax.Array]) -> Rule:
+    """Return a rule that replaces `dot_general`s by their stored results in `known`.
+
+    The derivatives are still those of the product.
+
+    Args:
+      known: by number, products [rows, ...].
+    """
+    # Numbers follow the order of the jaxpr, as in `Kernel.products`.
+    count = itertools.count()
+
+    def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+        number = next(count)
+
+        def multiply(*operands: jax.Array) -> jax.Array:
+            return jaxprs.apply(equation, operands)
+
+        # A product of weights alone has no rows, and is not stored.
+        if number not in known or not all(map(is_inexact, operands)):
+            return multiply(*operands)
+        # The value is the stored product; `operands` are there only for their tangents.
+        stored = jax.custom_jvp(lambda left, right, value: value)
+
+        def tangent(
+            primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+        ) -> tuple[jax.Array, jax.Array]:
+            (left, right, value), (d_left, d_right, _) = primals, tangents
+            # The product rule; `value` needs none, since it is the product itself.
+            return value, multiply(d_left, right) + multiply(left, d_right)
+
+        stored.defjvp(tangent)
+        value: jax.Array = stored(*operands, known[number])
+        return value
+
+    return product

@@ -13,31 +13,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from jfold.base.arrays import Arrays, Specs
-from jfold.base.memo import memoized
 from jfold.device.hoisting import external_products, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights
-from jfold.device.kernel_reverse import Activity
-from jfold.device.split_reverse import SplitReverse
-from jfold.device.whole_reverse import WholeReverse
-
-Reverse: TypeAlias = SplitReverse | WholeReverse
-
-
-@memoized
-def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
-    """Return the reverse of a kernel: in two halves where possible, else in one piece.
-
-    It is called only when a gradient is taken: some functions have none, and raise.
-
-    Args:
-      kernel: the operation at its shapes.
-      flow: the inputs and outputs that cotangents flow through.
-    """
-    split = SplitReverse(kernel, flow)
-    return split if split.is_possible else WholeReverse(kernel, flow)
+from jfold.device.kernel_reverse import KernelReverse
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +32,7 @@ class Policy:
     """
 
     kernel: Kernel
-    reverse: Reverse | None
+    reverse: KernelReverse | None
     hoists: bool
 
     @functools.cached_property

@@ -13,7 +13,7 @@ unless it is cheaper to run it twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,11 @@ class Split:
 
 
 def split(
-    closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
+    closed: core.ClosedJaxpr,
+    late: Sequence[int],
+    fixed: int,
+    cotangents: int,
+    repeated: Set[core.Var] = frozenset(),
 ) -> Split:
     """Split a jaxpr in two halves: for its early outputs, and for its outputs `late`.
 
@@ -109,6 +113,7 @@ def split(
       fixed: number of the arguments without rows, which come first. Equations on these
         alone run in both halves, and so do those that cost less than storing results.
       cotangents: number of the arguments that are cotangents, which come last.
+      repeated: variables that both halves compute if both need them.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     first = len(jaxpr.invars) - cotangents
@@ -120,8 +125,12 @@ def split(
     # The results of these equations may be stashed if they have rows, unless they are
     # cheaper to compute twice.
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
-    repeated = _repeated(jaxpr, pulled)
-    shared = {e for e in early if e in varying and e not in repeated}
+    in_both = _repeated(jaxpr, pulled)
+    shared = {
+        e
+        for e in early
+        if e in varying and e not in in_both and repeated.isdisjoint(e.outvars)
+    }
     late_steps = [
         e for e in jaxprs.slice_for(jaxpr.eqns, late_outputs) if e not in shared
     ]
