@@ -32,6 +32,7 @@ from jfold.combinators import Block, Function, Record, block
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
 INDICES = int, np.integer, np.bool_
+OPERATORS: set[Block] = set()  # functions that operators and methods of values record
 # Methods and properties of arrays that values have, with arguments that are no values.
 METHODS = frozenset(
     'all any argmax argmin argsort astype clip cumprod cumsum diagonal flatten max '
@@ -282,14 +283,16 @@ class Value(Operand):
 
 @functools.cache
 def function_of(fn: Callable[..., Any]) -> Function:
-    """Return a function as a block, the same block at every call."""
-    return Function(fn)
+    """Return an operator on values as a block, the same block at every call."""
+    operator = Function(fn)
+    OPERATORS.add(operator)
+    return operator
 
 
 @functools.cache
 def _item(key: tuple[Any, ...]) -> Function:
     """Return a block for `x[index]`, given `frozen(index)`, a hashable tuple."""
-    return Function(take_frozen(key))
+    return function_of(take_frozen(key))
 
 
 @functools.cache
@@ -301,7 +304,7 @@ def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
         return value(*call[0], **dict(call[1])) if call else value
 
     attribute.__name__ = name
-    return Function(attribute)
+    return function_of(attribute)
 
 
 # ---- functions that are called in lazy functions -------------------------------------

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
-from jfold.blocks.lazy import Lazy
+from jfold.blocks.lazy import OPERATORS, Lazy
 from jfold.language.analysis import users
 from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
@@ -225,6 +226,26 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
     return recorded
 
 
+def _inlined(registry: Registry) -> set[int]:
+    """Return the operators whose results are all read by one argument of one block.
+
+    They are given as numbers of entries. Such an operator is read where its result is,
+    so that fusion makes one operation of both; a result that is read twice is computed
+    twice.
+    """
+    counts = Counter(number for makers in registry.readers() for number in makers)
+    alone = {
+        number
+        for entry in registry.entries
+        if isinstance(entry.key[0], b.Block)
+        for makers in entry.inputs
+        if len(makers) == 1
+        for number in makers
+    }
+    entries = registry.entries
+    return {n for n in alone if counts[n] == 1 and entries[n].key[0] in OPERATORS}
+
+
 class _Readers:
     """A factory of blocks that evaluate recorded calls, one per (block, types)."""
 
@@ -235,6 +256,7 @@ class _Readers:
         ranks: Mapping[Hashable, int],
     ) -> None:
         self.registry, self.history, self.ranks = registry, history, ranks
+        self.inlined = _inlined(registry)
         self.blocks: dict[int, b.Block] = {}
         self.choices: dict[frozenset[int], b.Block] = {}
 
@@ -243,7 +265,7 @@ class _Readers:
         if number in self.blocks:
             return self.blocks[number]
         entry = self.registry.entries[number]
-        if not entry.is_row:
+        if not entry.is_row or number in self.inlined:
             block = entry.body([*map(self.choice, entry.inputs)])
             return self.blocks.setdefault(number, block)
         # A declaration, which may read itself; a node is read once for all readers.

@@ -13,7 +13,7 @@ are nodes, but for entries of data (an object) and of lists (a list of nodes).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -304,6 +304,13 @@ class Registry:
                 self._check_open(f'{reader} of {self.entries[number].name}')
                 makers[number] = None
                 self.version += 1
+
+    def readers(self) -> Iterator[dict[int, None]]:
+        """Yield the entries that each argument, function result and metric may have."""
+        for entry in self.entries:
+            yield from entry.inputs
+        yield from self.results.values()
+        yield from self.metrics.values()
 
     def signature(self) -> tuple[str, ...]:
         """Return a text per kind of call: its type and what makes its arguments."""

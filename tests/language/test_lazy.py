@@ -177,6 +177,33 @@ def test_a_value_that_is_used_twice_has_one_row() -> None:
     assert dict(zip(operations, rows, strict=True)) == {'embed': 2, 'pair': 2}
 
 
+def test_operators_are_fused_with_what_alone_reads_them() -> None:
+    """As in a composition of blocks; another reader in another branch prevents it."""
+    tanh = jf.Function(jnp.tanh, name='tanh')
+
+    @jf.lazy
+    def one(tree: Any) -> Any:
+        if isinstance(tree, int):
+            return embed(tree)
+        left, right = one(tree[0]), one(tree[1])
+        return tanh(left[::-1] * right - right)
+
+    @jf.lazy
+    def two(tree: Any) -> Any:
+        if isinstance(tree, int):
+            return embed(tree)
+        product = two(tree[0])[::-1] * two(tree[1])
+        return tanh(product) if tree == (1, 2) else tanh(product - product)
+
+    for fn, names in (
+        (one, ['embed', 'item >> multiply >> subtract >> tanh']),
+        (two, ['embed', 'item >> multiply', 'subtract', 'tanh']),
+    ):
+        model = jf.compile(fn, like=TREES)
+        assert [x.layer.name for x in model.program.operations] == names
+        agree(model, model.init(jax.random.key(0)), TREES)
+
+
 def test_generator_functions_go_as_deep_as_data() -> None:
     @jf.lazy
     def deep(t: Any) -> Any:
