@@ -60,6 +60,7 @@ class Peer:
 
 PEERS = {
     'jfold': Peer('jax', 'jfold_trees', 'building the schedule included'),
+    'jfold-lazy': Peer('jax', 'jfold_lazy', 'in plain Python, recording included'),
     'jfold-devices': Peer('jax', 'jfold_devices', 'as many devices as threads'),
     'jax-scan': Peer('jax', 'jax_scan', 'forward and reverse by hand'),
     'jax-stack': Peer('jax', 'jax_stack'),

@@ -19,7 +19,10 @@ class Trees(jax_sgd.JaxProgram):
 
     def __init__(self, workload: Workload, weights: Weights, threads: int) -> None:
         super().__init__(workload, weights, threads)
-        self.model = jf.compile(expression(weights))
+        self.model = self.compiled(weights)
+
+    def compiled(self, weights: Weights) -> jf.Model:
+        return jf.compile(expression(weights))
 
     def plan(self, trees: list[Tree]) -> jf.Schedule:
         return self.model.schedule(trees)

@@ -159,6 +159,7 @@ def test_unknown_question() -> None:
 
 JAX_PROGRAMS = {
     'jfold_trees': 'Trees',
+    'jfold_lazy': 'Trees',
     'jax_scan': 'Scan',
     'jax_stack': 'Stack',
     'jax_levels': 'Levels',
