@@ -150,17 +150,12 @@ def phases(operations: Operations) -> Phases:
 
 
 def type_at(operations: Operations, place: Place) -> int:
-    """Return the type number of the values read at `place`, a (table, column).
-
-    The places are those of `Phases.leaving`.
-    """
+    """Return the type number of the values read at a place of `Phases.leaving`."""
     table, column = place
     if column == SUMMANDS:
         (t,) = operations.operations[table].outputs
         return t
-    types = [x.inputs for x in operations.operations]
-    types += [x.tensors for x in operations.results]
-    return types[table][column]
+    return operand_types(operations)[table][column]
 
 
 def loops_of(operations: Operations) -> str:
@@ -195,6 +190,13 @@ def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
 
 
 # ---- reads and producers -------------------------------------------------------------
+
+
+@memoized
+def operand_types(operations: Operations) -> tuple[tuple[int, ...], ...]:
+    """Return type numbers of each operation's inputs, then of each result's tensors."""
+    inputs = (x.inputs for x in operations.operations)
+    return *inputs, *(x.tensors for x in operations.results)
 
 
 def first_results(operations: Operations) -> list[int]:
@@ -276,8 +278,7 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
 
 def direct_reads(operations: Operations) -> list[ProducerSet]:
     """Return, for each operation, the set of operations that it may read directly."""
-    counts = enumerate(len(x.outputs) for x in operations.operations)
-    owner = [o for o, count in counts for _ in range(count)]
+    owner = [o for o, _ in output_places(operations)]
     return [
         union(1 << owner[number] for number in results_in(union(inputs)))
         for inputs in sources(operations).inputs

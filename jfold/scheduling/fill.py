@@ -19,7 +19,13 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, ranges, shared_counts
-from jfold.program.components import SUMMANDS, Place, components
+from jfold.program.components import (
+    SUMMANDS,
+    Place,
+    components,
+    operand_types,
+    segment_sums,
+)
 from jfold.scheduling.consumers import write_consumers
 from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
 from jfold.scheduling.layout import active_types, layout, running_components
@@ -34,9 +40,9 @@ from jfold.scheduling.selections import (
 )
 from jfold.scheduling.slots import (
     ReadMode,
+    column_modes,
     has_slots,
     read_modes,
-    slots,
     sums_have_rows,
 )
 from jfold.scheduling.spec import Spec
@@ -158,23 +164,11 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return where in its value buffer each producer's rows begin [producers, 1].
-
-    A producer is the program's constants of a type, the examples' constants of a type,
-    or an output of an operation.
-    """
-    program, bases = spec.program, layout(spec).value_base
-    types, shared = len(program.types), shared_counts(program)
-    behind = types + len(program.operations) + len(program.results)
-    # The program's constants come first, then the examples' own, then outputs of
-    # operations.
+    """Return where in its value buffer the rows of each of `Parts` begin [parts, 1]."""
+    bases, types = layout(spec).value_base, len(spec.program.types)
     first = [
-        0
-        if table >= behind
-        else shared[table]
-        if table < types
-        else bases[table - types][k]
-        for table, k in parts_of(program).keys
+        bases[table - types][k] if table >= types else 0  # constants come first
+        for table, k in parts_of(spec.program).places
     ]
     return np.array(first, np.intp)[:, None]
 
@@ -183,13 +177,13 @@ def _value_rows(batch: Batch) -> Array:
     """Return the row of each value in the buffer of its type [values]."""
     selection, spec = batch.selection, batch.spec
     numbers, types = selection.numbers, len(spec.program.types)
-    before = selection.before
-    if numbers.parts.has_shared:
-        # Every example numbers the program's constants; a buffer holds them once.
-        zero = np.zeros((types, len(selection)), before.dtype)
-        before = np.concatenate([before[: selection.behind], zero])
-    begin = before[numbers.parts.tables] + _first_rows(spec)
+    begin = selection.before[numbers.parts.tables] + _first_rows(spec)
     rows = ranges(numbers.parts.by_example(begin), numbers.cells, numbers.places)
+    for t, count in enumerate(shared_counts(spec.program)):
+        if count:
+            # Every example numbers the program's constants; a buffer holds them once.
+            row = np.arange(count)
+            rows[numbers.first[t][:, None] + row] = row
     for o, nodes in batch.nodes.items():
         # Values are numbered in the order of recording, rows are sorted by level.
         place, counts = np.empty(len(nodes), np.intp), selection.counts[types + o]
@@ -207,7 +201,6 @@ class _Target(NamedTuple):
     """A place in the index array for the rows that one input or result reads.
 
     Attributes:
-      section: the section of the index array.
       before: a number that is subtracted from each row.
       spare: the number that fills the section's end; -1 to repeat the last row.
       operation: the operation whose nodes read the rows; -1 for results and sums.
@@ -232,8 +225,7 @@ class _Reads:
     Attributes:
       columns: columns of the graph, its tables of summands included.
       targets: per column, where it is written.
-      edges: [columns] int32, `edge` of each target.
-      steps: [columns] int32, `step` of each target.
+      edges, steps: [columns] int32, `edge` and `step` of each target.
       leave_edges: [columns] bool, `leaves_edges` of each target.
     """
 
@@ -247,8 +239,8 @@ class _Reads:
 @memoized
 def _reads(spec: Spec) -> _Reads:
     """Return the inputs and results read by row indices, and the indices' places."""
-    pairs = itertools.chain(_in_graph(spec), _of_slots(spec))
-    ordered = sorted(pairs, key=lambda pair: pair[0].space)
+    # Stable: among columns of one space, those of operations in loops come first.
+    ordered = sorted(_targets(spec), key=lambda x: (x[0].space, x[1].operation < 0))
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
     edges = np.array([x.edge for x in targets], np.int32)
     steps = np.array([x.step for x in targets], np.int32)
@@ -258,63 +250,50 @@ def _reads(spec: Spec) -> _Reads:
     return _Reads(make_columns(columns, spaces), targets, edges, steps, leave_edges)
 
 
-def _in_graph(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield (column, target) of inputs in loops; of results too, if all is in loops."""
-    program, places = spec.program, layout(spec)
-    inputs, results = places.sections.inputs, places.sections.results
-    types, last = len(program.types), -1
-    for o, operation in enumerate(program.operations):
-        for a, t in enumerate(() if o in program.applied else operation.inputs):
-            target = _Target(inputs[o][a], 0, last, o, *places.edges[o][a], True)
-            yield Column(t, types + o, 1 + a), target
-    if has_slots(program):
-        return
-    for r, result in enumerate(program.results, len(program.operations)):
-        for j, t in enumerate(result.tensors):
-            edge = places.edges_leaving[r, j]
-            target = _Target(results[r - len(inputs)][j], 0, last, -1, edge, 1, True)
-            yield Column(t, types + r, j), target
+def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
+    """Yield (column, target) of each input and result tensor that indices tell.
 
-
-def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield (column, target) of reads by operations outside of loops, and by results.
-
-    An input or result tensor that is read in place has no column. Where values are
-    added up, one column has the summands, another the row that each is added to.
+    One that is read in place has no column. Where values are added up, one column has
+    the summands, another the row that each is added to.
     """
-    program, sections = spec.program, layout(spec).sections
+    program, places = spec.program, layout(spec)
+    sections, leaving = places.sections, places.edges_leaving
     types, operations = len(program.types), len(program.operations)
     reads = sections.inputs + sections.results
     sums = sections.input_sums + sections.result_sums
     # The tables of `with_pair_tables` stand behind all others, in this order.
     behind = types + operations + len(program.results)
-    leaving = layout(spec).edges_leaving
 
     def target_of(section: Section, place: Place) -> _Target:
         """Return where reads of `place` are written, and where their cotangents are."""
         edge, leaves_edges = leaving.get(place, -1), place in leaving
         return _Target(section, edge=edge, leaves_edges=leaves_edges)
 
-    for slot, mode in zip(slots(program), read_modes(spec), strict=True):
-        table, place = types + slot.table, (slot.table, slot.column)
-        target = target_of(reads[slot.table][slot.column], place)
-        if mode is ReadMode.INDEXED:
-            # Column 0 of an operation has levels.
-            number = slot.column + (slot.table < operations)
-            yield Column(slot.type, table, number), target
-        elif mode is ReadMode.SUMMED:
-            yield Column(slot.type, behind, 0), target
-            # Spare summands are added to a row that no buffer has.
-            rows = _Target(sums[slot.table][slot.column], spare=NOWHERE)
-            yield Column(table, behind, 1), rows
-            behind += 1
+    for o, inputs in enumerate(operand_types(program)):
+        if o in segment_sums(program):
+            continue
+        in_loops = o < operations and o not in program.applied
+        modes = column_modes(spec, o, len(inputs))
+        for a, (t, mode) in enumerate(zip(inputs, modes, strict=True)):
+            target = target_of(reads[o][a], (o, a))
+            if in_loops:
+                target = _Target(reads[o][a], 0, -1, o, *places.edges[o][a], True)
+            if mode is ReadMode.INDEXED:
+                # Column 0 of an operation has levels.
+                yield Column(t, types + o, a + (o < operations)), target
+            elif mode is ReadMode.SUMMED:
+                yield Column(t, behind, 0), target
+                # Spare summands are added to a row that no buffer has.
+                yield Column(types + o, behind, 1), _Target(sums[o][a], spare=NOWHERE)
+                behind += 1
     for c, component in enumerate(components(program)):
         if summed_at_once(spec, c) and sums_have_rows(spec):
-            (t,) = program.operations[component.operations[0]].outputs
-            place = component.operations[0], SUMMANDS
-            yield Column(t, behind, 0), target_of(sections.summands[c], place)
+            first = component.operations[0]
+            (t,) = program.operations[first].outputs
+            section = sections.summands[c]
+            yield Column(t, behind, 0), target_of(section, (first, SUMMANDS))
             here = running_components(spec)[c].operations
-            before = layout(spec).value_base[here[0]][0] if here else 0
+            before = places.value_base[here[0]][0] if here else 0
             yield Column(t, behind, 1), _Target(sections.sums_of[c], before, NOWHERE)
             behind += 1
 

@@ -37,7 +37,13 @@ from jfold.graph import (
     shared_counts,
     value_parts,
 )
-from jfold.program.components import SUMMANDS, component_of, components, phases
+from jfold.program.components import (
+    SUMMANDS,
+    component_of,
+    components,
+    operand_types,
+    phases,
+)
 from jfold.program.operations import Operations
 from jfold.scheduling.layout import active_types
 from jfold.tracing.check_graph import checked
@@ -51,8 +57,6 @@ class Column(NamedTuple):
     Attributes:
       space: the meaning of the entries. Below the number of types they number values of
         the type `space`; above, rows of the table `space`.
-      table: the number of the table: constants per type, operations, results.
-      number: the number of the column in the table.
     """
 
     space: int
@@ -62,12 +66,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns of value or row numbers, sorted by type of value or table of rows.
+    """Columns of value or row numbers, sorted by `space`.
 
     Attributes:
-      every: the columns.
-      spaces: [columns] the `space` of each.
-      tables: [columns] the `table` of each.
+      spaces, tables: [columns] the `space` and the `table` of each.
       ends: [spaces + 1] the index in `every` where the columns of each space begin.
     """
 
@@ -78,11 +80,7 @@ class Columns:
 
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
-    """Make `Columns` from columns sorted by `space`; `count` is the number of spaces.
-
-    Args:
-      count: the number of spaces: types, and tables whose rows are numbered.
-    """
+    """Make `Columns` from columns sorted by `space`, for `count` spaces."""
     spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
     ends = np.searchsorted(spaces, np.arange(count + 1)).tolist()
     return Columns(tuple(columns), spaces, tables, tuple(ends))
@@ -92,11 +90,9 @@ def make_columns(columns: Sequence[Column], count: int) -> Columns:
 def value_columns(program: Operations) -> Columns:
     """Return the columns that say which values operations and results read."""
     types, columns = len(program.types), []
-    for o, operation in enumerate(program.operations, types):
-        # Column 0 of an operation has levels.
-        columns += [Column(t, o, a) for a, t in enumerate(operation.inputs, 1)]
-    for r, result in enumerate(program.results, types + len(program.operations)):
-        columns += [Column(t, r, j) for j, t in enumerate(result.tensors)]
+    for table, operands in enumerate(operand_types(program)):
+        first = int(table < len(program.operations))  # column 0 of these has levels
+        columns += [Column(t, types + table, a) for a, t in enumerate(operands, first)]
     return make_columns(sorted(columns, key=lambda column: column.space), types)
 
 
@@ -122,7 +118,6 @@ class Merged:
     """The entries of columns, in one numbering of values for all examples together.
 
     Attributes:
-      columns: the columns, sorted by space.
       numbers: [rows of all columns] int64, one column behind another.
       lengths: [columns] the number of rows of each column.
       ends: [columns + 1] where in `numbers` each column begins, and the last ends.
@@ -149,25 +144,19 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The producers of an example's values, called its parts, type by type.
-
-    The parts of a type are the program's constants if there are any, the example's own
-    constants, and each output of an operation.
+    """The producers of an example's values, those of `value_parts`, type by type.
 
     Attributes:
-      keys: per part the number of its table, and the number of the output, 0 for
-        constants. The program's constants have table numbers behind all tables.
+      places: the number of each part, by its table and output, and that of its type.
       tables: [parts] the number of each part's table.
-      ends: [types + 1] where in `keys` the parts of each type begin.
-      bounds: [types + 1] int, `ends` as an array.
-      has_shared: whether the program has constants.
+      bounds: [types + 1] where the parts of each type begin.
+      shared: [parts, 1] how many of the program's constants precede the part's values.
     """
 
-    keys: tuple[tuple[int, int], ...]
+    places: dict[tuple[int, int], tuple[int, int]]
     tables: Array
-    ends: tuple[int, ...]
     bounds: Array
-    has_shared: bool
+    shared: Array
 
     def by_example(self, numbers: Array) -> Array:
         """Flatten numbers [parts, examples]: sort by type, then example, then part.
@@ -177,36 +166,31 @@ class Parts:
         """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
-        bounds = itertools.pairwise(self.ends)
+        bounds = itertools.pairwise(self.bounds.tolist())
         return concatenate_arrays([numbers[a:b].T.ravel() for a, b in bounds])
 
 
 @memoized
 def parts_of(program: Operations) -> Parts:
     """Return the producers of the values of a program's examples."""
-    types, shared = len(program.types), shared_counts(program)
-    behind = types + len(program.operations) + len(program.results)
-    keys, ends = [], [0]
-    for t, count in enumerate(shared):
-        keys += [(behind + t, 0)] if count else []
-        keys += [x[1:] for x in value_parts(program) if x[0] == t]
-        ends.append(len(keys))
-    tables = np.array([table for table, _ in keys], np.intp)
-    bounds = np.array(ends, np.intp)
-    return Parts(tuple(keys), tables, tuple(ends), bounds, any(shared))
+    parts = sorted(value_parts(program))  # constants of a type come before its outputs
+    places = {(table, k): (p, t) for p, (t, table, k) in enumerate(parts)}
+    types, tables, _ = np.array(parts, np.intp).reshape(-1, 3).T
+    bounds = np.searchsorted(types, np.arange(len(program.types) + 1))
+    constants = [*shared_counts(program), *(0 for _ in program.operations)]
+    shared = np.array(constants, np.intp)[tables, None]
+    return Parts(places, tables, bounds, shared)
 
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """The numbers of values through all examples: a range per producer and example.
+    """The numbers of values through all examples: a range, or cell, per part of each.
 
-    Such a range is called a cell.
+    The program's constants are the first values of the cell of an example's constants.
 
     Attributes:
-      parts: the parts (producers) of each example's values.
       cells: [cells] how many values each cell has, in the order of `Parts.by_example`.
       places: [cells + 1] the number of the first value of each cell.
-      examples: the number of examples.
     """
 
     parts: Parts
@@ -219,9 +203,10 @@ class Numbers:
         """The number of the first value of each type and example [types, examples]."""
         if self.examples == 1:
             return self.places[self.parts.bounds[:-1]][:, None]
-        first = np.empty((len(self.parts.ends) - 1, self.examples), np.intp)
-        for row, (a, b) in zip(first, itertools.pairwise(self.parts.ends), strict=True):
-            row[:] = self._of_cells(a, b)
+        first = np.empty((len(self.parts.bounds) - 1, self.examples), np.intp)
+        bounds = itertools.pairwise(self.parts.bounds.tolist())
+        for row, (a, b) in zip(first, bounds, strict=True):
+            row[:] = self._of_cells(a, a, b)
         return first
 
     @cached_property
@@ -234,22 +219,15 @@ class Numbers:
         """Return the number of one producer's first value in each example [examples].
 
         The producer is output `output` of the operation with table `table`; or, with
-        `output` 0, the constants of a table.
-
-        Raises ValueError if no part is output `output` of the table.
+        `output` 0, an example's own constants.
         """
-        p = self.parts.keys.index((table, output))
-        t = next(t for t, end in enumerate(self.parts.ends[1:]) if p < end)
-        a, b = self.parts.ends[t : t + 2]
-        return self._of_cells(a, b, p - a)
+        p, t = self.parts.places[table, output]
+        a, b = self.parts.bounds[t : t + 2]
+        return self._of_cells(p, a, b) + self.parts.shared[p]
 
-    def _of_cells(self, a: int, b: int, part: int = 0) -> Array:
-        """Return the number of one part's first value in each example [examples].
-
-        A part is a producer. It is part `a + part`; those of its type are `a` to
-        `b - 1`.
-        """
-        return self.places[a * self.examples + part : b * self.examples : b - a]
+    def _of_cells(self, p: int, a: int, b: int) -> Array:
+        """Return where part `p` begins [examples]; those of its type are `a` to `b`."""
+        return self.places[a * self.examples + p - a : b * self.examples : b - a]
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +249,7 @@ class Demands:
     highest: Array
 
     def pick(self, examples: Array) -> Demands:
-        """Return the demands of some examples, by their indices [n], in that order."""
+        """Return the demands of some examples, by their indices [n]."""
         return Demands(self.added[examples], self.highest[examples])
 
 
@@ -283,7 +261,6 @@ class Selection(Memoized):
     """Examples of a graph, in some order; an example may occur several times.
 
     Attributes:
-      program: the operations that the graph was recorded for.
       graph: the graph that examples are chosen from, known to fit the program.
       examples: [n] indices of examples in the graph; `None` for all in order.
       known: the demands of each chosen example; `None` if not yet computed.
@@ -306,10 +283,7 @@ class Selection(Memoized):
         return self.origin or self
 
     def pick(self, which: Array) -> Selection:
-        """Return the selection of some of these examples, by their indices `which` [n].
-
-        They are in the order of the indices, each of which may occur several times.
-        """
+        """Return the selection of some of these examples, by indices in it [n]."""
         examples = which if self.examples is None else self.examples[which]
         known = None if self.known is None else self.known.pick(which)
         return Selection(self.program, self.graph, examples, known, self.every)
@@ -359,10 +333,7 @@ class Selection(Memoized):
 
     @memoized
     def owners(self, table: int) -> Array:
-        """Return, for each row of a table, the index of its example [rows].
-
-        Examples are numbered as in this selection.
-        """
+        """Return, for each row of a table, the index of its example here [rows]."""
         return np.arange(len(self)).repeat(self.counts[table])
 
     # ---- merged ----------------------------------------------------------------------
@@ -370,11 +341,8 @@ class Selection(Memoized):
     @cached_property
     def numbers(self) -> Numbers:
         """The numbering of values through all chosen examples."""
-        parts, counts = parts_of(self.program), self.counts
-        if parts.has_shared:
-            shared = np.array(shared_counts(self.program))[:, None].repeat(len(self), 1)
-            counts = np.concatenate([counts[: self.behind], shared])
-        cells = parts.by_example(counts[parts.tables])
+        parts = parts_of(self.program)
+        cells = parts.by_example(self.counts[parts.tables] + parts.shared)
         return Numbers(parts, cells, first_of(cells), len(self))
 
     @property
@@ -406,16 +374,13 @@ class Selection(Memoized):
 
     @cached_property
     def values(self) -> Merged:
-        """The numbers of the values that operations and results read.
-
-        Values are numbered through all chosen examples.
-        """
+        """The numbers of the values that operations and results read."""
         return self.merge(value_columns(self.program))
 
     def outputs_of(self, o: int) -> Array:
         """Return the number of the value that each node of operation `o` makes [nodes].
 
-        The operation has one output. Values are numbered through all chosen examples.
+        The operation has one output.
         """
         table = len(self.program.types) + o
         return ranges(self.numbers.begin(table, 0), self.counts[table])
@@ -437,19 +402,13 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 @memoized
 def use_counts(selection: Selection) -> Array:
-    """Return how often each value of a selection is read [values] int.
-
-    It is 0 for constants of types through which gradients flow.
-    """
+    """Return how often each value is read [values]; 0 for constants of active types."""
     return _counts(selection, selection.values)
 
 
 @memoized
 def loop_use_counts(selection: Selection) -> Array:
-    """Return how often loops, and readers of loops' values, read each value [values].
-
-    Otherwise as `use_counts`.
-    """
+    """Return `use_counts` of reads in loops, and of reads of loops' values, alone."""
     program = selection.program
     if not (program.applied and program.has_loops):
         return use_counts(selection)

@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 from jfold.base.memo import memoized
 from jfold.program.components import (
     first_results,
+    operand_types,
     phases,
     results_in,
     segment_sums,
     sources,
 )
-from jfold.program.operations import Operations, ProducerSet
+from jfold.program.operations import Operations
 from jfold.scheduling.spec import Capacity, Spec
 
 
@@ -47,9 +48,8 @@ class Slot:
       table: the number of its operation; or of its result, behind all operations.
       column: the number of the input or tensor.
       type: the number of the type of the values.
-      part: the producer that it may read in place, constants or one output of an
-        operation, as an index in `value_parts`; `None` if it may read the outputs of
-        several operations, or sums.
+      part: the producer that it may read in place, as an index in `value_parts`; `None`
+        if it may read outputs of loops, of several operations, or of sums.
       combines: how its sums are taken, as `Operation.combines` says, if it may read
         results of `segment_sums`; '' if it may not.
     """
@@ -103,47 +103,27 @@ def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
 def _slots(program: Operations) -> Iterator[Slot]:
     producers, sums = sources(program), segment_sums(program)
     first, operations = first_results(program), len(program.operations)
-    looped = phases(program).looped
     of_sums = sum(1 << first[o] for o in sums)
     combines = {first[o]: program.operations[o].combines for o in sums}
-    types = [operation.inputs for operation in program.operations]
-    types += [result.tensors for result in program.results]
-    tables = zip(types, producers.inputs + producers.results, strict=True)
-    for table, columns in enumerate(tables):
+    # Outputs of sums may have no rows, so they cannot be read in place.
+    elsewhere = of_sums | phases(program).looped
+    makers = producers.inputs + producers.results
+    for table, columns in enumerate(zip(operand_types(program), makers, strict=True)):
         if table in sums or (table < operations and table not in program.applied):
             continue
         for column, (t, may) in enumerate(zip(*columns, strict=True)):
-            part = _only_part(program, t, may, of_sums | looped)
+            part = None
+            if not may & elsewhere and may.bit_count() < 2:
+                # `value_parts` has the constants of each type, then all outputs.
+                part = len(program.types) + next(results_in(may)) if may else t
             kinds = {combines[n] for n in results_in(may & of_sums)}
             yield Slot(table, column, t, part, min(kinds, default=''))
 
 
-def _only_part(
-    program: Operations, t: int, producers: ProducerSet, elsewhere: ProducerSet
-) -> int | None:
-    """Return the one producer an input reads; `None` if several, or in `elsewhere`.
-
-    Args:
-      t: the number of the type of the slot's values.
-      producers: the outputs of operations that the slot may read, as bits; if none, it
-        reads constants.
-      elsewhere: the outputs of `segment_sums` and of loops, as bits.
-
-    Returns:
-      The producer as an index in `value_parts`.
-    """
-    # `value_parts` has the constants of each type, then outputs of operations in order.
-    # Outputs of sums may have no rows, so they cannot be read in place.
-    if producers & elsewhere or producers.bit_count() > 1:
-        return None
-    return len(program.types) + next(results_in(producers)) if producers else t
-
-
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Complete a capacity's `indexed` and `summands`: numbers per reader outside loops.
+    """Complete a capacity's `indexed` and `summands`, which have a number per slot.
 
-    A slot is an input of an operation outside of loops, or a tensor of a result. If
-    the capacity has numbers for another count of slots, all slots are indexed. Slots
+    If the capacity has numbers for another count of slots, all slots are indexed. Slots
     without a `part` always are.
     """
     places, indexed, summands = slots(program), capacity.indexed, capacity.summands
@@ -162,21 +142,14 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
-    """Return how each input outside of loops, and each result tensor, is read.
-
-    They are in the order of `slots`.
-    """
-    program, capacity = spec.program, spec.capacity
+    """Return how each of `slots` is read."""
+    places, capacity = slots(spec.program), spec.capacity
     if not capacity.indexed:
-        return tuple(ReadMode.INDEXED for _ in slots(program))
-    pairs = zip(slots(program), capacity.indexed, strict=True)
-    return tuple(_mode(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)
-
-
-def _mode(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
-    if not indexed:
-        return ReadMode.IN_PLACE
-    return ReadMode.SUMMED if slot.combines and not sum_rows else ReadMode.INDEXED
+        return (ReadMode.INDEXED,) * len(places)
+    of_sums = ReadMode.INDEXED if capacity.sum_rows else ReadMode.SUMMED
+    modes = [of_sums if slot.combines else ReadMode.INDEXED for slot in places]
+    pairs = zip(modes, capacity.indexed, strict=True)
+    return tuple(mode if indexed else ReadMode.IN_PLACE for mode, indexed in pairs)
 
 
 def sums_have_rows(spec: Spec) -> bool:
@@ -187,11 +160,7 @@ def sums_have_rows(spec: Spec) -> bool:
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
     """Return how the first `count` inputs of an operation, or result tensors, are read.
 
-    Those that are no slots, as in loops, are indexed.
-
-    Args:
-      table: the number of the operation; or of the result, behind all operations.
-      count: the number of inputs or tensors.
+    Those that are no slots, as in loops, are indexed. `table` is as in `Slot`.
     """
     numbers, modes = slot_numbers(spec.program), read_modes(spec)
     columns = [numbers.get((table, a)) for a in range(count)]
