@@ -28,14 +28,16 @@ from jfold.graph import Graph, Table, labels_of
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import default_assignment, rows_of_shard
 from jfold.scheduling.demands import (
+    Profiles,
     capacity,
     demands,
     fits,
     join_demands,
+    largest_profiles,
     node_counts,
+    profiles,
     row_columns,
 )
-from jfold.scheduling.profiles import Profiles, largest_profiles, profiles
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.selections import Demands, Selection, select
 from jfold.scheduling.shards import Sharding, make_shards

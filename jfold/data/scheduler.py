@@ -29,10 +29,9 @@ from jfold.lower import lower_typed
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import ShardAssignment, default_assignment
 from jfold.scheduling.budget import Budget, FixedBudget
-from jfold.scheduling.demands import capacity, chance, demands
+from jfold.scheduling.demands import capacity, chance, demands, margins, profiles
 from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import Headroom
-from jfold.scheduling.profiles import margins, profiles
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.selections import Selection, select
 from jfold.scheduling.shards import Shards

@@ -29,8 +29,7 @@ from jfold.device.buffers import slice_rows, take
 from jfold.device.xla import Chained, loop_after
 from jfold.scheduling.layout import running_components
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.tile_counts import max_left_over, reverse_widths
-from jfold.scheduling.tiles import strategy_of
+from jfold.scheduling.tiles import max_left_over, reverse_widths, strategy_of
 
 Carry = TypeVar('Carry')
 State = TypeVar('State')

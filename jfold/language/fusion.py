@@ -29,8 +29,13 @@ import jax.numpy as jnp
 from jfold.language.rounds import OperationChoice
 from jfold.language.tapes import Use
 from jfold.program.components import component_of, components
-from jfold.program.costs import looks_up, parameter_bytes
-from jfold.program.operations import Layer, Operation, Operations
+from jfold.program.operations import (
+    Layer,
+    Operation,
+    Operations,
+    looks_up,
+    parameter_bytes,
+)
 from jfold.types import TupleType, pack, tensors
 
 if TYPE_CHECKING:

@@ -274,6 +274,34 @@ class Program(Operations):
         return f'{super().__str__()}\n\n{self.source}'
 
 
+# ---- costs ---------------------------------------------------------------------------
+
+
+def parameter_bytes(operation: Operation) -> int:
+    """Return the number of bytes of all parameters of an operation's layer."""
+    leaves, _ = operation.layer.leaves
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
+
+
+def row_bytes(program: Operations, operation: Operation) -> int:
+    """Return the number of bytes of one node's inputs and outputs, at least 4."""
+    types = [program.types[n] for n in operation.inputs + operation.outputs]
+    return sum(t.size * t.dtype.itemsize for t in types) or 4
+
+
+def looks_up(program: Operations, operation: Operation) -> bool:
+    """Return whether an operation is taken for a table look-up, such as an embedding.
+
+    It is one if it has inputs, none with gradients, and is not fused of several layers.
+    """
+    types = [program.types[t] for t in operation.inputs]
+    are_indices = bool(types) and not any(t.differentiable for t in types)
+    return are_indices and not operation.layer.parts
+
+
+# ---- checks --------------------------------------------------------------------------
+
+
 def check_operations(operations: Operations) -> None:
     """Raise ValueError unless the parts of `operations` agree with each other.
 

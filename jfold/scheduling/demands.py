@@ -8,19 +8,25 @@ of examples that were traced before need not be read again:
        0         3        5      0       3         1               0
        1         2        9      7       2         4               2
     batch        5       14      7       3         4               2
+
+The rows of each level do not follow so: they are counted in the graph, as *profiles*.
+A profile is of a component, the operations of one recurrence; it has the rows of each
+operation on each level. It is () for components that run once.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, shared_counts
-from jfold.program.components import are_recurrent
+from jfold.program.components import are_recurrent, components
 from jfold.program.operations import Operations
 from jfold.scheduling.growth import ADDED, Headroom
 from jfold.scheduling.index_array import SUM_ARITY
@@ -29,9 +35,15 @@ from jfold.scheduling.selections import Demands, Selection, loop_use_counts
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import has_slots, slots
 from jfold.scheduling.spec import Capacity
+from jfold.scheduling.staircase import Profile, by_level, larger, run_length_encode
 from jfold.scheduling.sum_trees import adding, most_uses, sum_room
 from jfold.scheduling.summands import slot_needs
 
+Profiles: TypeAlias = tuple[Profile, ...]
+# Takes the level and the example index of each node of an operation, both [nodes], and
+# returns a number of rows for each level [levels].
+Count: TypeAlias = Callable[[Array, Array], Array]
+DEVIATIONS = 3  # standard deviations of a level's number of rows, as headroom
 FEW = 16  # examples; the spread of fewer examples tells nothing about later ones
 
 
@@ -40,9 +52,7 @@ def capacity(
 ) -> Capacity:
     """Return the least capacity for a batch with these demands, in `size` result rows.
 
-    Args:
-      demanded: the demands of the examples, all of one shard if there are shards.
-      size: the number of rows of the results of one shard.
+    With shards, both are of one shard. Profiles are left out.
     """
     types, active = len(program.types), active_types(program)
     added, highest = demanded.added, demanded.highest
@@ -73,8 +83,8 @@ def capacity(
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
     """Estimate how much the needs of batches of `count` examples differ by chance.
 
-    For each field of `ADDED` a tuple of ints: six standard deviations of a sum over
-    `count` examples. Empty if fewer than `FEW` examples are given.
+    It is six standard deviations of a sum over `count` examples; empty if fewer than
+    `FEW` examples are given.
     """
     if len(demanded.added) < FEW:
         return {}
@@ -107,20 +117,14 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return the first column of each capacity field in `Demands.added` [fields + 1].
-
-    Fields are those of `ADDED`; the last number is the number of all columns.
-    """
+    """Return where in `Demands.added` fields of `ADDED` begin, and the last ends."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Split a row of `Demands.added` into one tuple of numbers per capacity field.
-
-    Fields are those of `ADDED`.
-    """
+    """Split a row of `Demands.added` into a tuple of numbers per field of `ADDED`."""
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 
@@ -129,10 +133,7 @@ def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
 
 @memoized
 def demands(selection: Selection) -> Demands:
-    """Count the rows, levels and sums that each example of a selection needs.
-
-    If they are known already, they are not counted again.
-    """
+    """Count the rows, levels and sums that each example of a selection needs."""
     if selection.known is not None:
         return selection.known
     program, numbers = selection.program, selection.numbers
@@ -199,9 +200,7 @@ def _depth(selection: Selection) -> Array:
 def _largest(values: Array, begin: Array) -> Array:
     """Return the largest of each example's values, 0 if it has none [examples].
 
-    Args:
-      values: [n], those of one example after those of another.
-      begin: [examples] the index in `values` of each example's first value.
+    Those of example i begin at `begin[i]` in `values` [n].
     """
     if len(begin) == 1:
         return np.array([np.maximum.reduce(values, initial=0)], np.int64)
@@ -221,4 +220,78 @@ def join_demands(parts: Sequence[Demands]) -> Demands:
     return Demands(
         np.concatenate([part.added for part in parts]),
         np.concatenate([part.highest for part in parts]),
+    )
+
+
+# ---- profiles ------------------------------------------------------------------------
+
+
+def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
+    """Return, per component, the most rows of any of the selections on each level."""
+
+    def counted(levels: Array, owner: Array) -> Array:
+        return np.bincount(levels, minlength=1)[1:]
+
+    nothing: Profiles = ((),) * len(components(program))
+    parts = (_profiles(selection, counted) for selection in selections)
+    return functools.reduce(lambda a, b: tuple(map(larger, a, b)), parts, nothing)
+
+
+def largest_profiles(selection: Selection, examples: int) -> Profiles:
+    """Return, per component, the most rows of any `examples` examples on each level."""
+
+    def counted(levels: Array, owner: Array) -> Array:
+        level, count = _level_counts(levels, owner, len(selection))
+        order = np.lexsort((-count, level))
+        level, count = level[order], count[order]
+        # Sorted by level, then largest first: take the first `examples` of each.
+        place = np.arange(len(level)) - np.searchsorted(level, level)
+        chosen = place < examples
+        rows: Array = np.bincount(level[chosen], count[chosen])
+        return rows[1:]
+
+    return _profiles(selection, counted)
+
+
+def margins(selection: Selection, examples: int) -> Profiles:
+    """Estimate how far levels' row counts exceed their means in batches of `examples`.
+
+    It is three standard deviations of a sum over `examples` examples, estimated from
+    those of the selection. A level with even more rows takes one of the spare steps.
+    """
+
+    def counted(levels: Array, owner: Array) -> Array:
+        level, count = _level_counts(levels, owner, len(selection))
+        mean = np.bincount(level, count) / max(len(selection), 1)
+        square = np.bincount(level, count * count) / max(len(selection), 1)
+        deviation = np.sqrt(examples * np.maximum(square - mean * mean, 0))
+        # A whole number with a rounding error shall not be rounded up to the next.
+        margin: Array = np.ceil(DEVIATIONS * deviation - 1e-6).astype(np.int64)
+        return margin[1:]
+
+    return _profiles(selection, counted)
+
+
+def _level_counts(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
+    """Count nodes per level and example; return levels and counts of these pairs [n].
+
+    Sorted by level, then by example; pairs without nodes are left out.
+    """
+    keys = levels.astype(np.int64) * max(examples, 1) + owner
+    keys, count = np.unique(keys, return_counts=True)
+    return keys // max(examples, 1), count
+
+
+def _profiles(selection: Selection, counted: Count) -> Profiles:
+    types = len(selection.program.types)
+
+    def rows(o: int) -> Array:
+        return counted(selection.levels(o), selection.owners(types + o))
+
+    applied = selection.program.applied
+    return tuple(
+        run_length_encode(by_level([rows(o) for o in component.operations]))
+        if component.recurrent and not applied.issuperset(component.operations)
+        else ()
+        for component in components(selection.program)
     )

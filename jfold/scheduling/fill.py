@@ -26,7 +26,6 @@ from jfold.program.components import (
     operand_types,
     segment_sums,
 )
-from jfold.scheduling.consumers import write_consumers
 from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
 from jfold.scheduling.layout import active_types, layout, running_components
 from jfold.scheduling.levels import Batch, in_steps, make_batch
@@ -46,10 +45,9 @@ from jfold.scheduling.slots import (
     sums_have_rows,
 )
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.sum_trees import RowUses
+from jfold.scheduling.sum_trees import RowUses, write_consumers
 from jfold.scheduling.summands import with_pair_tables
-from jfold.scheduling.tile_counts import empty_fraction
-from jfold.scheduling.tiles import cores, strategy_of
+from jfold.scheduling.tiles import cores, empty_fraction, strategy_of
 from jfold.types import KeyType
 
 
@@ -79,11 +77,7 @@ def fill(
 
 
 def _write_counts(batch: Batch, devices: int) -> None:
-    """Write the header (numbers of levels, nodes and rows) and the tables of tiles.
-
-    Args:
-      devices: the number of devices that share this process's cores.
-    """
+    """Write the header and the tables of tiles; `devices` is as of `fill`."""
     spec, indices, places = batch.spec, batch.indices, batch.places
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
@@ -110,8 +104,8 @@ def _write_counts(batch: Batch, devices: int) -> None:
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     """Return component, number and place of each operation that takes a single step.
 
-    Each is an array [n]. At the place, the index array has the operation's first row;
-    the end of its rows comes next.
+    Each is an array [n]. At the place, the index array has the operation's first row,
+    then the end of its rows.
     """
     places = layout(spec)
     triples = [
@@ -299,10 +293,7 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: Batch) -> None:
-    """Write the indices of rows that inputs and results read, and of cotangents to sum.
-
-    Without loops no cotangents are summed: JAX itself differentiates the program.
-    """
+    """Write the rows that inputs and results read, and the cotangents to sum."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection

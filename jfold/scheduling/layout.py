@@ -87,6 +87,7 @@ def running_components(spec: Spec) -> tuple[Component, ...]:
 # ---- layout --------------------------------------------------------------------------
 
 Numbers: TypeAlias = tuple[int, ...]
+Groups: TypeAlias = tuple[Numbers, ...]
 Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
 
 
@@ -94,28 +95,28 @@ Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the nex
 class Layout:
     """The places of rows in buffers and of sections in the index array.
 
+    An edge row of -1 is that of reads through which no gradient flows.
+
     Attributes:
       region: [operations] rows of each operation in a buffer: its capacity, and room
         for a tile (rows that run at once) that passes its end, and for whole chunks.
       results: [results] rows of each result.
       chunk: [operations] rows per step of the deferred parameter gradients.
-      widths: per operation, rows per tile: widest first, or in the order of loops.
+      widths: per operation, rows per tile, as `Strategy.widths` orders them.
       component: [operations] the number of its component.
       column: [operations] the column of its first row in its component's table of
         tiles; the next column has the end of its rows.
       tables: per component, rows and columns of its table of tiles: one row per level,
-        or per step if the number of steps is fixed.
+        or per step if the number of steps is fixed; two columns per operation.
       trips: per component, the rows of that table that each of its loops takes.
       value_base: per operation and output, the first row in the value buffer; behind
         its end for what loops do not read or compute.
       value_rows: [types] rows of each value buffer.
-      together: per operation, groups of inputs of one type; the inputs of a group are
-        read at once, and their cotangents written at once.
+      together: per operation, groups of inputs, as of `Strategy.together`.
       edges: per operation in loops and input, the edge row of the first node, and the
-        distance to that of the next; -1 as edge row where no gradient flows. A sum has
-        no edge rows: it has `~row` of the first computed row of its output, and -1.
-      edges_leaving: by place of what is read from loops, the edge row of its first row;
-        -1 where no gradient flows.
+        distance to that of the next. A sum has no edge rows: it has `~row` of the first
+        computed row of its output, and -1.
+      edges_leaving: by place of what is read from loops, the edge row of its first row.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] sums over edge rows that are taken at once.
@@ -132,7 +133,7 @@ class Layout:
     trips: tuple[Numbers, ...]
     value_base: tuple[Numbers, ...]
     value_rows: Numbers
-    together: tuple[tuple[Numbers, ...], ...]
+    together: tuple[Groups, ...]
     edges: tuple[Steps, ...]
     edges_leaving: dict[Place, int]
     edge_sums: Numbers
@@ -163,12 +164,8 @@ def layout(spec: Spec) -> Layout:
 
 def _of_operations(
     spec: Spec,
-) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[tuple[Numbers, ...], ...]]:
-    """Return operations' rows in buffers, rows per gradient pass, tiles, input groups.
-
-    They are `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`.
-    Tiles are given by their widths; the inputs of a group are read at once.
-    """
+) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[Groups, ...]]:
+    """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
     program, parts = spec.program, components(spec.program)
     region, chunks, widths, together = [], [], [], []
     for o, (operation, c) in enumerate(
@@ -187,13 +184,7 @@ def _of_operations(
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
-    """Return where operations' outputs begin in value buffers, and the buffers' rows.
-
-    They are `Layout.value_base` and `Layout.value_rows`.
-
-    Args:
-      region: [operations] rows of each operation in a buffer.
-    """
+    """Return `Layout.value_base` and `Layout.value_rows`, given `Layout.region`."""
     allocators = [Allocator() for _ in spec.program.types]
     # Constants first, so that a row's number alone tells whether it has a cotangent.
     for allocator, rows in zip(allocators, spec.capacity.constants, strict=True):
@@ -214,8 +205,7 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
 def in_buffers(program: Operations) -> frozenset[int]:
     """Return the numbers of the operations whose outputs are stored in value buffers.
 
-    They are those in loops, and those whose results are read in loops; all, if nothing
-    runs in loops.
+    They are those in loops, and those that loops read; all, if nothing runs in loops.
     """
     used = phases(program).entering | phases(program).looped
     return frozenset(
@@ -229,28 +219,21 @@ def _edges(
     spec: Spec,
     region: Numbers,
     values: Sequence[Numbers],
-    together: Sequence[tuple[Numbers, ...]],
+    together: Sequence[Groups],
     sum_width: Numbers,
     sections: Sections,
 ) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Allocate cotangent rows for inputs in loops, readers of loops' outputs, and sums.
+    """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
 
-    They are edge rows, in which uses leave cotangents. Return `Layout.edges`,
-    `edges_leaving`, `edge_sums` and `edge_rows`.
-
-    Args:
-      region: [operations] rows of each operation in a buffer.
-      values: `Layout.value_base`.
-      together: `Layout.together`.
-      sum_width: [types] sums over edge rows that are taken at once.
+    Return `Layout.edges`, `edges_leaving`, `edge_sums` and `edge_rows`. Arguments are
+    other attributes of the layout; `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
 
-    # Allocates `rows` edge rows for each of the types, and returns the first row of
-    # each; -1 if no gradient flows.
-    def take(types: Sequence[int], rows: int) -> Numbers:
-        return tuple(allocators[t].take(rows) if t in active else -1 for t in types)
+    def take(t: int, rows: int) -> int:
+        """Allocate edge rows of a type; return the first, or -1."""
+        return allocators[t].take(rows) if t in active else -1
 
     def of_inputs(o: int, rows: int) -> Steps:
         operation = program.operations[o]
@@ -258,39 +241,34 @@ def _edges(
             return ()
         if operation.is_sum:
             # The cotangent of a sum is that of each operand. So operands read the edge
-            # row of the sum's own use: `consumers` replaces `~row` by that row.
+            # row of the sum's own use: `resolve_edges` replaces `~row` by that row.
             (t,), (first,) = operation.outputs, values[o]
             step = ~(first - spec.capacity.constants[t]), -1
             return (step,) * len(operation.inputs)
         steps = [(-1, 1) for _ in operation.inputs]
         for group in together[o]:
-            if (t := operation.inputs[group[0]]) in active:
-                base, distance = allocators[t].take(rows * len(group)), len(group)
+            base = take(operation.inputs[group[0]], rows * len(group))
+            if base >= 0:
                 for number, a in enumerate(group):
-                    steps[a] = base + number, distance
+                    steps[a] = base + number, len(group)
         return tuple(steps)
 
     of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
     leaving = {}
     for place in phases(program).leaving:
         (rows,) = section_of(program, sections, place).shape
-        (leaving[place],) = take([type_at(program, place)], rows)
-    sums: list[int] = []
-    for t, rows in enumerate(spec.capacity.sums):
-        sums += take([t], rows + sum_width[t] if rows else 0)
+        leaving[place] = take(type_at(program, place), rows)
+    counts = enumerate(spec.capacity.sums)
+    sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = tuple(allocator.take(1) + 1 for allocator in allocators)
-    return of_rows, leaving, tuple(sums), ends
+    return of_rows, leaving, sums, ends
 
 
 def _tables(
     spec: Spec,
 ) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
-    """Return operations' columns in tables of tiles, tables' shapes, and trip counts.
-
-    They are `Layout.column`, `Layout.tables` and `Layout.trips`. Each component has a
-    table, with a row per step, and two columns per operation: first row and end.
-    """
+    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
     for component, runs in zip(

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of sums for values with many uses: the reverse pass adds up their cotangents.
+"""Consumers of values, and trees of sums: how the reverse pass adds up cotangents.
 
 In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
 row*, and the producer of the value gathers these rows: nothing is scattered, and sums
-have a fixed order. So the host computes where each value is used, and how often.
+have a fixed order. So the host computes where each value is used. Each row of a value
+buffer has *consumers*, at most `fan` edge rows. For values with more uses, groups of
+edge rows are summed before, into edge rows of their own.
 
 Two kinds of sums occur here. *Sum operations* add up values in the forward pass, such
 as a node that adds its children. *Sums* in trees add up edge rows in the reverse pass.
+`t` is the number of a tensor type, and rows [rows] are those of its value buffer behind
+the constants, the *computed* rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +24,8 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, concatenate_arrays
 from jfold.program.operations import Operations
 from jfold.scheduling.index_array import SUM_ARITY
+from jfold.scheduling.layout import in_buffers, running_components
+from jfold.scheduling.levels import Batch
 from jfold.scheduling.selections import Selection
 
 
@@ -35,10 +41,10 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """Return how many cotangents a gather may add up, per value of type `t` [values].
+    """Return the most cotangents that a gather adds up, per value [values] int8.
 
-    At most, int8. The output of a sum operation has one, since operands have no edge
-    rows of their own and read this one.
+    The output of a sum operation has one, since operands have no edge rows of their own
+    and read this one.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -48,9 +54,7 @@ def most_uses(selection: Selection, t: int) -> Array:
 
 
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
-    """Return how many sums, and rounds of sums, each example's uses need [examples].
-
-    Two arrays, of as many sums and rounds as `sum_tree` makes.
+    """Return how many sums, and rounds of sums, `sum_tree` makes: arrays [examples].
 
     Args:
       counts: [values] the number of uses of each value.
@@ -79,7 +83,7 @@ def _sum_counts(counts: Array) -> Array:
 
 
 class RowUses(NamedTuple):
-    """A list of uses of values: rows of values, and rows of the uses' cotangents.
+    """A list of uses of values.
 
     Attributes:
       rows: [uses] the row of the value that is used.
@@ -107,10 +111,7 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
     """Return the row with each value's whole cotangent [rows]; `zero` if it is unused.
 
-    Args:
-      uses: the uses of values that have at most one use each.
-      rows: the number of rows.
-      zero: an edge row of zeros.
+    Each value has at most one use.
     """
     totals = np.full(rows, zero, np.int32)
     totals[uses.rows] = uses.edges
@@ -128,7 +129,7 @@ class SumTree:
     Attributes:
       table: [sums, SUM_ARITY] int32, the edge rows that each sum adds up.
       values: [sums] the row of the value whose uses the sum adds up.
-      stages: [sums] the depth of the sum: the number of rounds before it.
+      stages: [sums] the number of rounds before the sum.
       left: the uses that remain: those in no sum, and sums that no other sum adds up.
     """
 
@@ -163,11 +164,8 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
     left = [uses.chosen(~wide)]
     rows, edges = uses.chosen(wide)
     # Begun with empty arrays, since maybe no value of the type has many uses.
-    tables, values, stages = (
-        [np.zeros((0, SUM_ARITY), np.int32)],
-        [rows[:0]],
-        [rows[:0]],
-    )
+    tables = [np.zeros((0, SUM_ARITY), np.int32)]
+    values, stages = [rows[:0]], [rows[:0]]
     while len(rows):
         # A sum counts as one use of its value, in place of the uses that it adds up.
         table, targets, groups = _groups(rows, edges, zero)
@@ -186,9 +184,8 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
     """Group uses of one value, up to `SUM_ARITY` each; return groups, values, counts.
 
-    Returns:
-      The edge rows of each group [groups, SUM_ARITY], filled up with `zero`; the row of
-      its value [groups]; the number of groups of that value [groups].
+    They are the edge rows of each group [groups, SUM_ARITY], filled up with `zero`, the
+    row of its value [groups], and the number of groups of that value [groups].
     """
     # Stable, so that uses are added up in a fixed order.
     order = np.argsort(rows, kind='stable')
@@ -205,11 +202,9 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 
 
 def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
-    """Sort a tree's sums by their `rounds`, and renumber their result rows from `base`.
+    """Sort a tree's sums by their `rounds` [sums], and renumber their edge rows.
 
-    Args:
-      rounds: [sums] the round of the reverse pass in which each sum is taken.
-      base: the edge row of the first sum.
+    The first of these is `base`.
     """
     # The device takes the sums of a round as one run of rows.
     order = np.argsort(rounds, kind='stable')
@@ -217,7 +212,6 @@ def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
     moved[order] = np.arange(base, base + len(order))
 
     def placed(edges: Array) -> Array:
-        """Return `edges` with the rows of sums replaced by their new ones."""
         # Other edge rows, of plain uses and the row of zeros, stay where they are.
         is_sum = (edges >= base) & (edges < base + len(order))
         return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)
@@ -226,3 +220,140 @@ def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
         return tree
     of_sums = placed(tree.table[order]), tree.values[order], tree.stages[order]
     return SumTree(*of_sums, RowUses(tree.left.rows, placed(tree.left.edges)))
+
+
+# ---- in the index array --------------------------------------------------------------
+
+
+def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
+    """Write the consumers of each value of type `t` into the index array.
+
+    They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
+    need go to the sections `sums[t]` and `steps[t]`.
+
+    Args:
+      uses: all uses of values of the type, by rows of the whole value buffer.
+    """
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
+    # Constants lie first in the buffer of values, and have no cotangents.
+    if computed:
+        uses = uses.chosen((uses.rows >= computed).nonzero()[0])
+        uses = RowUses(uses.rows - computed, uses.edges)
+    by_sums = bool(adding(batch.spec.program, t))
+    if by_sums or batch.spec.capacity.sums[t]:
+        uses = _summed(batch, t, uses)
+    _write_columns(table.of(batch.indices), uses, zero, unique=not by_sums)
+
+
+def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
+    """Write sums for values of type `t` that have too many uses; return uses left.
+
+    Among these a sum counts as one use in place of those that it adds up.
+    """
+    most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
+    if batch.spec.capacity.sums[t]:
+        base = batch.places.edge_sums[t]
+        tree = sum_tree(uses, most, base, zero)
+        # All uses of a level's values are in later levels or components. So the reverse
+        # pass has all their cotangents when it comes to the level, and sums them there,
+        # in round `step * stages + stage`.
+        steps: Array = _row_steps(batch, t)[tree.values]
+        rounds = steps * batch.spec.capacity.stages + tree.stages
+        tree = sorted_by_round(tree, rounds, base)
+        uses = tree.left
+    # The output of a sum operation has one use left, whose edge row holds its total
+    # cotangent. That is also the cotangent of each operand, so operands read this row.
+    is_total = (most < SUM_ARITY)[uses.rows]
+    totals = total_cotangent_rows(uses.chosen(is_total), len(most), zero)
+    uses = uses.chosen(~is_total)
+    if tree is not None:
+        table = resolve_edges(tree.table, totals)
+        _write_sums(batch, t, replace(tree, table=table), np.sort(rounds))
+    return RowUses(uses.rows, resolve_edges(uses.edges, totals))
+
+
+def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
+    """Write the edge rows of each value's uses into a table [fan, rows].
+
+    One column of the table takes a use of each value, whichever is written last; the
+    next column takes from the uses that are left, and so on. Free places get `zero`:
+
+        value   uses         column 0   1   2   3
+          0     4 9 12             12   9   4   -
+          1     5                   5   -   -   -
+          2     6 13               13   6   -   -
+
+    Each `table[f]` is one column above. `unique` tells whether no two uses have the
+    same edge row.
+    """
+    table[...] = zero
+    rows, edges = uses
+    for f, column in enumerate(table):
+        if f + 1 == len(table):
+            column[rows] = edges  # all other uses are in the columns before
+            return
+        # A sum may use a value twice, with the same edge row, and both uses count. So
+        # uses are told apart by their numbers.
+        numbers = edges if unique else np.arange(len(rows), dtype=np.int32)
+        column[rows] = numbers
+        written = column[rows]
+        if not unique:
+            column[rows] = edges[written]
+        # Of several writes to a row NumPy keeps the last: the other uses are left.
+        left = (written != numbers).nonzero()[0]
+        rows, edges = rows[left], edges[left]
+
+
+def _most_uses(batch: Batch, t: int) -> Array:
+    """Return `most_uses` of type `t` by row of the value buffer [rows] int8."""
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
+    for o in adding(batch.spec.program, t):
+        first = places.value_base[o][0] - computed
+        most[first : first + places.region[o]] = 1
+    return most
+
+
+def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
+    """Write sums of type `t`, sorted by `rounds` [sums], and each round's tiles."""
+    places, sections = batch.places, batch.places.sections
+    steps = sections.steps[t].of(batch.indices)
+    steps[...] = 0
+    for section, edges in zip(sections.sums[t].rows, tree.table.T, strict=True):
+        section.fill(batch.indices, edges, places.edge_rows[t] - 1)
+    taken, count = np.unique(rounds, return_counts=True)
+    flat = steps.reshape(-1, 2)
+    width = places.sum_width[t]
+    flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // width)
+
+
+def _row_steps(batch: Batch, t: int) -> Array:
+    """Return, for type `t`, the loop step at which each value's level ends [rows].
+
+    Steps are counted through all components.
+    """
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    steps = np.zeros(places.value_rows[t] - computed, np.int64)
+    # A level may take several steps. The reverse pass comes first to the last of them.
+    begin = 0
+    inside = in_buffers(batch.spec.program)
+    for c, component in enumerate(running_components(batch.spec)):
+        for o in inside.intersection(component.operations):
+            last = begin + _last_steps(batch, c, o)
+            outputs = batch.spec.program.operations[o].outputs
+            for number, base in zip(outputs, places.value_base[o], strict=True):
+                if number == t:
+                    steps[base - computed :][: len(last)] = last
+        begin += places.tables[c][0]
+    return steps
+
+
+def _last_steps(batch: Batch, c: int, o: int) -> Array:
+    """Return the step of component `c` at which the level of each node ends [nodes]."""
+    if c in batch.last_steps:
+        counts = batch.counts[o]
+        steps: Array = batch.last_steps[c][: len(counts)].repeat(counts)
+        return steps
+    table = len(batch.spec.program.types) + o
+    return np.zeros(batch.selection.totals[table], np.int64)

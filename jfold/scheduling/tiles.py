@@ -20,15 +20,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 from jfold.graph import Array
 from jfold.program.components import Component, component_of, components
-from jfold.program.costs import looks_up, parameter_bytes, row_bytes
-from jfold.program.operations import Operation, Operations
+from jfold.program.operations import (
+    Operation,
+    Operations,
+    looks_up,
+    parameter_bytes,
+    row_bytes,
+)
 from jfold.scheduling.growth import power_of_two
 from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
@@ -41,8 +46,9 @@ from jfold.scheduling.staircase import (
     last_steps,
     steps,
 )
-from jfold.scheduling.tile_counts import Widths, tiles
 
+Part = TypeVar('Part', int, jax.Array)
+Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
 Trips: TypeAlias = tuple[int, ...]  # trip counts of loops that run one after another
 Groups: TypeAlias = tuple[tuple[int, ...], ...]  # groups of numbers of inputs
 
@@ -68,14 +74,57 @@ def cores(devices: int) -> int:
     return max(count // devices, 1)
 
 
+# ---- tiles of several widths, whose number batches decide ----------------------------
+
+
+def empty_fraction(cores: int) -> int:
+    """Return n, such that up to 1/n of a wide tile may be empty.
+
+    On several cores a wide tile that is half full is faster than narrow tiles, which
+    do not fill the cores. On one core a row costs the same in both, so a wide tile must
+    be nearly full. So the order of sums, and last digits, depend on the cores.
+    """
+    return 2 if cores > 1 else 6
+
+
+def reverse_widths(widths: Widths) -> Widths:
+    """Return the tile widths of the reverse pass: the widest and the narrowest.
+
+    A width takes twice as long to compile as in the forward pass.
+    """
+    return widths[:1] + widths[1:][-1:]
+
+
+def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
+    """Return, per tile width, how many rows at most are left to narrower tiles.
+
+    The host asks to tell how many tiles there are, a loop to know whether there is one
+    more. `empty` is the result of `empty_fraction`; an array [] on the device.
+    """
+    left: list[Part | int] = [width - width // empty for width in widths]
+    left[-1] = 0
+    return left
+
+
+def tiles(rows: Array, widths: Widths, empty: int) -> Array:
+    """Divide each number of rows [n] into tiles; return counts [n, widths] int32."""
+    counts = np.empty((len(rows), len(widths)), np.int32)
+    pairs = zip(widths, max_left_over(widths, empty), strict=True)
+    for column, (width, left) in enumerate(pairs):
+        counts[:, column] = np.maximum(-((left - rows) // width), 0)
+        rows = np.maximum(rows - counts[:, column] * width, 0)
+    return counts
+
+
 # ---- strategies ----------------------------------------------------------------------
 
 
 class Strategy:
     """A strategy to divide rows into tiles: here, outside of loops, into one tile.
 
-    Those of loops override its methods. A region is the rows of an operation in a
-    buffer.
+    Those of loops override its methods. A component's loops run one after another, with
+    a trip count each; `widths` are those of an operation's tiles. In tables [steps, 2]
+    a step has the first row and the end of an operation's rows.
     """
 
     fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
@@ -102,30 +151,21 @@ class Strategy:
         return rows
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return how many of `rows` sums of cotangents one tile computes.
-
-        Args:
-          rows: the number of sums, each a row.
-          size: the bytes of a row.
-        """
+        """Return how many of `rows` sums, of `size` bytes each, one tile computes."""
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Divide an operation's inputs into groups to read at once: here one each.
+        """Divide inputs into groups of one of their `types` to read at once: one each.
 
-        All inputs of a group are of one type, and their cotangents are written at once.
-        On a CPU that would copy them, so here each input is a group.
-
-        Args:
-          types: the number of the type of each input.
+        The cotangents of a group are written at once. On a CPU that would copy them, so
+        here each input is a group.
         """
         return tuple((a,) for a in range(len(types)))
 
     def trips(self, spec: Spec, component: Component) -> Trips:
         """Return the trip counts of the loops over a component's steps: here one step.
 
-        The loops run one after another. The sum is the number of rows in the table of
-        tiles.
+        The sum is the number of rows in the table of tiles.
         """
         return (1,)
 
@@ -137,7 +177,6 @@ class Strategy:
         Args:
           counts: per operation, the nodes on each level [levels or fewer].
           widths: per operation, those of its tiles.
-          trips: the trip counts of the loops over steps.
         """
         return np.arange(max(map(len, counts), default=0))
 
@@ -147,11 +186,8 @@ class Strategy:
         """Write each step's first row and end into a table [steps or more, 2].
 
         Args:
-          table: the part of an operation in the table of tiles.
           counts: the nodes on each level [levels or fewer].
           last: the result of `last_steps`.
-          widths: those of the operation's tiles.
-          trips: the trip counts of the loops over steps.
         """
         part, ends = table[: len(last)], counts.cumsum()
         part[: len(ends), 0] = ends - counts
@@ -159,13 +195,7 @@ class Strategy:
         part[len(ends) :] = ends[-1] if len(ends) else 0
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return how many tiles of each width each step takes [steps, widths] int.
-
-        Args:
-          table: [steps, 2] first rows and ends.
-          trips: the trip counts of the loops over steps.
-          empty: the `n`, where up to 1/n of a wide tile may be empty.
-        """
+        """Return how many tiles of each width each step takes [steps, widths] int."""
         return np.ones((len(table), 1), int)
 
 
@@ -222,7 +252,7 @@ class Counted(Strategy):
         return (spec.capacity.levels if component.recurrent else 1,)
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return how many tiles of each width a level takes [levels, widths] int32."""
+        """Return how many tiles of each width each level takes [levels, widths]."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
@@ -232,24 +262,59 @@ class Fixed(Strategy):
     fixed: ClassVar[bool] = True
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity with each profile replaced by the cheapest steps for it.
+        """Return the capacity with a staircase in place of each profile."""
+        pairs = zip(components(program), capacity.profiles, strict=False)
+        stairs = tuple(self._cut(program, *pair) for pair in pairs)
+        return replace(capacity, profiles=stairs)
 
-        A profile has the rows of each level; steps that hold them are a staircase.
+    def _cut(
+        self, program: Operations, component: Component, profile: Profile
+    ) -> Profile:
+        """Return the cheapest staircase for the rows of levels; one stays as it is.
+
+        Costs are in bytes that an accelerator moves in the same time. A step costs the
+        start of its kernels and a pass over the parameters; a row costs the bytes it
+        moves, and one byte per hundred arithmetic operations. A step is taken to cost
+        no more than the rows of a mean level, or there would be many spare rows where
+        rows are cheap.
         """
-        pairs = zip(capacity.profiles, components(program), strict=False)
-        stairs = (_cut(program, component, profile) for profile, component in pairs)
-        return replace(capacity, profiles=tuple(stairs))
+        if not profile or is_cut(profile):
+            return profile
+        operations = [program.operations[o] for o in component.operations]
+        levels = steps(profile, len(operations))
+        sizes = [row_bytes(program, operation) for operation in operations]
+        weights = [parameter_bytes(operation) for operation in operations]
+        row = np.array([x + y / 200 for x, y in zip(sizes, weights, strict=True)])
+        mean = float((levels @ row).mean())
+        step = min(float(START * len(operations) + sum(weights)), mean)
+        return cut(levels, step, row, [MEMORY // size for size in sizes])
+
+    def _stairs(self, spec: Spec, component: Component) -> Profile:
+        """Return a component's steps: pairs of a count and the operations' widths."""
+        operations, capacity = component.operations, spec.capacity
+        if not component.recurrent:
+            (o,) = operations
+            size = row_bytes(spec.program, spec.program.operations[o])
+            count, rows = even_parts(capacity.rows[o], size, 2 * MEMORY)
+            return ((count, (rows,)),)
+        if capacity.profiles:
+            c = component_of(spec.program)[operations[0]]
+            return capacity.profiles[c] or ((0, (NARROW,) * len(operations)),)
+        # Any batch that fits the capacity: each level wastes less than one tile of each
+        # operation, and all other tiles are full.
+        levels = max(capacity.levels, 1)
+        rows = [capacity.rows[o] for o in operations]
+        widths = [min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows]
+        full = sum(n // width for n, width in zip(rows, widths, strict=True))
+        return ((full + levels, tuple(widths)),)
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
         """Return the tile width of operation `o` in each of the loops over steps."""
         place = component.operations.index(o)
-        return tuple(rows[place] for _, rows in _stairs(spec, component))
+        return tuple(rows[place] for _, rows in self._stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return how many rows share one pass for parameter gradients.
-
-        As many as memory allows; all for a look-up.
-        """
+        """Return rows per gradient pass: what memory allows; all for a look-up."""
         # The reverse of a look-up is a scatter, which takes no memory. In a loop it
         # would start kernels again and again, and on a TPU run row by row.
         if looks_up(program, operation):
@@ -264,7 +329,7 @@ class Fixed(Strategy):
         return -(-rows // widths[0]) * widths[0]
 
     def sum_width(self, rows: int, size: int) -> int:
-        """Return how many of `rows` sums, of `size` bytes each, one tile can hold."""
+        """Return how many of `rows` sums, of `size` bytes each, one tile computes."""
         # Every round runs the tiles of all sums, so few tiles are best. Sums of other
         # rounds keep their values, or are computed again before they are read.
         return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
@@ -276,15 +341,14 @@ class Fixed(Strategy):
 
     def trips(self, spec: Spec, component: Component) -> Trips:
         """Return a trip count per loop; a loop's steps have the same tile widths."""
-        return tuple(count for count, _ in _stairs(spec, component))
+        return tuple(count for count, _ in self._stairs(spec, component))
 
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
         """Return the step at which each level of a component ends [levels], from 0.
 
-        Arguments are as of `Strategy.last_steps`. Raises AssertionError if the capacity
-        does not hold the batch.
+        Raises AssertionError if the capacity does not hold the batch.
         """
         profile = tuple(zip(trips, zip(*widths, strict=True), strict=False))
         last = last_steps(by_level(counts), profile)
@@ -317,69 +381,17 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return tiles per step and loop: 1 in the step's own loop, else 0.
-
-        The result is [steps, loops]. A tile has the width of its loop.
-        """
+        """Return tiles [steps, loops]: 1 in the step's own loop, else 0."""
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
     """Divide rows into even parts of up to `memory` bytes; return their count and rows.
 
-    Args:
-      rows: the number of all rows.
-      size: the bytes of a row.
-      memory: the most bytes of a part, about; a part has one row at least.
+    A row has `size` bytes, and a part one row at least.
     """
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
-
-
-def _cut(program: Operations, component: Component, profile: Profile) -> Profile:
-    """Turn the rows of a component's levels into the cheapest steps that hold them.
-
-    The steps are called a staircase; one that is given stays as it is.
-
-    Costs are in bytes that an accelerator moves in the same time. A step costs the
-    start of its kernels and a pass over the parameters; a row costs the bytes it moves,
-    and one byte per hundred arithmetic operations. A step is taken to cost no more than
-    the rows of a mean level, or there would be many spare rows where rows are cheap.
-    """
-    if not profile or is_cut(profile):
-        return profile
-    operations = [program.operations[o] for o in component.operations]
-    levels = steps(profile, len(operations))
-    sizes = [row_bytes(program, operation) for operation in operations]
-    weights = [parameter_bytes(operation) for operation in operations]
-    row = np.array([x + y / 200 for x, y in zip(sizes, weights, strict=True)])
-    mean = float((levels @ row).mean())
-    step = min(float(START * len(operations) + sum(weights)), mean)
-    return cut(levels, step, row, [MEMORY // size for size in sizes])
-
-
-def _stairs(spec: Spec, component: Component) -> Profile:
-    """Return a component's steps: pairs of a count and the operations' tile widths."""
-    operations, capacity = component.operations, spec.capacity
-    if not component.recurrent:
-        (o,) = operations
-        size = row_bytes(spec.program, spec.program.operations[o])
-        count, rows = even_parts(capacity.rows[o], size, 2 * MEMORY)
-        return ((count, (rows,)),)
-    if not capacity.profiles:
-        return _worst_case(spec, operations)
-    c = component_of(spec.program)[operations[0]]
-    return capacity.profiles[c] or ((0, (NARROW,) * len(operations)),)
-
-
-def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
-    """Return one kind of steps, enough of them for any batch that fits the capacity."""
-    # Each level wastes less than one tile of each operation; all other tiles are full.
-    levels = max(spec.capacity.levels, 1)
-    rows = [spec.capacity.rows[o] for o in operations]
-    widths = [min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows]
-    full = sum(n // width for n, width in zip(rows, widths, strict=True))
-    return ((full + levels, tuple(widths)),)
 
 
 # ---- sums in a fixed order -----------------------------------------------------------
@@ -416,40 +428,34 @@ class CountedAlike(Counted):
 class FixedAlike(Fixed):
     """The strategy `Fixed` with tiles of one width, for sums in a fixed order."""
 
-    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return the capacity with each profile replaced by steps of one width."""
-        pairs = zip(capacity.profiles, components(program), strict=False)
-        stairs = (_same_width(profile, len(part.operations)) for profile, part in pairs)
-        return replace(capacity, profiles=tuple(stairs))
+    def _cut(
+        self, program: Operations, component: Component, profile: Profile
+    ) -> Profile:
+        """Return steps of one tile width, enough for the levels of a profile."""
+        if not profile:
+            return ()
+        operations = len(component.operations)
+        taken = -(-steps(profile, operations) // SAME_STEP)
+        count = int(np.maximum(taken.max(1), 1).sum())
+        return ((count, (SAME_STEP,) * operations),)
 
-    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one tile width, the same for all operations and capacities."""
-        return (SAME_STEP,)
+    def _stairs(self, spec: Spec, component: Component) -> Profile:
+        """Return steps of one tile width, at least 2: XLA would unroll a single one."""
+        # Unrolled, the step would be fused differently, which changes last digits.
+        operations, capacity = component.operations, spec.capacity
+        if not component.recurrent:
+            count = -(-capacity.rows[operations[0]] // SAME_STEP)
+        elif capacity.profiles:
+            profile = capacity.profiles[component_of(spec.program)[operations[0]]]
+            count = sum(count for count, _ in profile)
+        else:
+            full = sum(capacity.rows[o] // SAME_STEP for o in operations)
+            count = full + capacity.levels
+        return ((max(count, 2), (SAME_STEP,) * len(operations)),)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
         """Return rows per gradient pass: all for a look-up, else `SAME_STEP_CHUNK`."""
         return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
-
-    def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return one trip count, at least 2, since XLA would unroll a single step."""
-        # Unrolled, the step would be fused differently, which changes last digits.
-        operations, capacity = component.operations, spec.capacity
-        if not component.recurrent:
-            return (max(-(-capacity.rows[operations[0]] // SAME_STEP), 2),)
-        if not capacity.profiles:
-            full = sum(capacity.rows[o] // SAME_STEP for o in operations)
-            return (max(full + capacity.levels, 2),)
-        profile = capacity.profiles[component_of(spec.program)[operations[0]]]
-        return (max(sum(count for count, _ in profile), 2),)
-
-
-def _same_width(profile: Profile, operations: int) -> Profile:
-    """Return steps of one tile width, enough for the levels of a profile."""
-    if not profile:
-        return ()
-    taken = -(-steps(profile, operations) // SAME_STEP)
-    count = int(np.maximum(taken.max(1), 1).sum())
-    return ((count, (SAME_STEP,) * operations),)
 
 
 # ---- all strategies ------------------------------------------------------------------

@@ -37,8 +37,7 @@ from jfold.scheduling.growth import COARSE, FINE, Stage, grow
 from jfold.scheduling.index_array import SUM_ARITY, Section
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
-from jfold.scheduling.tile_counts import empty_fraction, tiles
-from jfold.scheduling.tiles import cores
+from jfold.scheduling.tiles import cores, empty_fraction, tiles
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]

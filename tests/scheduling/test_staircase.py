@@ -25,8 +25,8 @@ import jfold as jf
 from jfold.program.components import components
 from jfold.program.operations import Program
 from jfold.scheduling import staircase
+from jfold.scheduling.demands import Profiles, largest_profiles, margins, profiles
 from jfold.scheduling.layout import layout
-from jfold.scheduling.profiles import Profiles, largest_profiles, margins, profiles
 from jfold.scheduling.selections import select
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 from jfold.scheduling.staircase import (
