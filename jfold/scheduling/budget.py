@@ -109,7 +109,7 @@ class Budget:
     def without_limit(self) -> Budget:
         """Return a budget with the same chains of specs, but no limit to their number.
 
-        Added specs do not count against the limit. Without a limit it is `self`.
+        Specs that it adds do not count against the limit.
         """
         return self if self.limit is None else replace(self, is_hard=False)
 
@@ -132,13 +132,7 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
     ) -> Spec:
-        """Append to `chain` a spec that holds `need` and recent batches; return it.
-
-        The spec gets the spare room that `headroom` returns.
-
-        Raises:
-          ProgramBudgetError: as of `reserve`.
-        """
+        """Append to `chain` a spec that holds `need` and recent batches; return it."""
         old, stage = chain.largest, Stage.GROWING if chain.outgrown else Stage.OUTGROWN
         # A user who reserved the largest spec expected no larger batch: so warn.
         was_enough = old is not None and self.reserved.get(chain.specs[-1])
@@ -153,7 +147,7 @@ class Budget:
         new = grow(old, most, more, self._sizes, stage)
         spec = self._append(need, new, chain)
         chain.outgrown += old is not None
-        self._log(f'{self._latest(need)}: {_growth(old, need)}', level)
+        self._log(need, _growth(old, need), level)
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
@@ -174,7 +168,7 @@ class Budget:
             # Grown as a first capacity, since earlier batches tell nothing about these.
             new = grow(None, need, no_headroom(need) if is_known else {}, self._sizes)
             spec = self._append(need, new, chain)
-            self._log(f'{self._latest(need)}: reserved {_size(spec)} for {whose}')
+            self._log(need, f'reserved {_size(spec)} for {whose}')
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
@@ -194,7 +188,7 @@ class Budget:
             old = chain.largest
             # Without spare room: the user knows what comes.
             spec = self._append(capacity, capacity, chain)
-            self._log(f'{self._latest(capacity)}: {_growth(old, capacity)}; reserved')
+            self._log(capacity, f'{_growth(old, capacity)}; reserved')
         self.reserved[spec] = True
         return spec
 
@@ -253,24 +247,19 @@ class Budget:
         self.specs.setdefault(spec, self.is_hard)
         return spec
 
-    def _latest(self, need: Capacity) -> str:
-        """Return a phrase that names the newest program and the batch size of `need`.
-
-        It is part of log lines: 'program 2, for batches of 32 examples'.
-        """
-        return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
-
     def named(self, number: int) -> str:
         """Return a phrase that names a program: 'program 2 of at most 3'."""
         # Predictions may add programs beyond the limit.
         most = '' if number > (self.limit or 0) else f' of at most {self.limit}'
         return f'program {number}{most}'
 
-    def _log(self, text: str, level: int = logging.INFO) -> None:
-        """Log a text about a new program; once there are many, add advice.
+    def _log(self, need: Capacity, text: str, level: int = logging.INFO) -> None:
+        """Log a text about the newest program, for batches of the size of `need`.
 
-        That is beyond `FEW` programs, if their number has no limit.
+        Once there are more than `FEW` programs without a limit, add advice.
         """
+        latest = self.named(len(self.specs))
+        text = f'{latest}, for batches of {need.results} examples: {text}'
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
             self.has_warned, level = True, logging.WARNING
             text += _advice(self.chains)

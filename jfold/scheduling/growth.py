@@ -54,8 +54,7 @@ def grow(
     that is logarithmic in their size.
 
     Args:
-      old: the largest capacity in use, which does not hold `need`; `None` if there is
-        none.
+      old: the largest capacity in use, which does not hold `need`, if there is one.
       need: the maximum of the last batches, in each dimension.
       more: for dimensions that add up over examples, how much more another batch may
         need by chance: a first capacity has no more spare room than that, and a quarter
@@ -133,15 +132,11 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return a larger number for a capacity: it was `had`, and `wanted` is needed.
-
-    It is at least as large as both, with spare room.
+    """Return a number for a capacity that holds `had` and `wanted`, with spare room.
 
     Args:
-      had: the number in the old capacity.
-      wanted: what is needed now.
-      chance: how much more may be needed by chance.
-      sizes: the number of sizes per octave.
+      chance: how much more than `wanted` may be needed by chance.
+      sizes, stage: as of `grow`.
     """
     # An operation that no batch has used so far costs nothing.
     if not had and not wanted:

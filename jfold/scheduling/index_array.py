@@ -43,19 +43,14 @@ NOWHERE = 1 << 30  # a row that no buffer has
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the index array.
-
-    Attributes:
-      start: the index of its first number in the index array.
-      shape: the shape of its numbers, which are in row-major order.
-    """
+    """A part of the index array, from number `start` on, in row-major order."""
 
     start: int
     shape: tuple[int, ...]
 
     @functools.cached_property
     def stop(self) -> int:
-        """The index behind its last number in the index array."""
+        """The index behind its last number."""
         return self.start + math.prod(self.shape)
 
     def __getitem__(self, row: int) -> Section:
@@ -65,7 +60,7 @@ class Section:
 
     @property
     def rows(self) -> list[Section]:
-        """The parts of this section, one for each index on the first axis."""
+        """The items of the first axis, as sections without that axis."""
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
@@ -95,8 +90,6 @@ class Section:
 class Header:
     """The sections with numbers of levels, nodes and rows: first in every schedule.
 
-    Their places depend on the program alone.
-
     Attributes:
       depths: [components] levels of each component; steps, if their number is fixed.
       counts: [operations] nodes of each operation.
@@ -121,10 +114,7 @@ class Header:
 class Sections:
     """All sections of an index array: the place and the shape of each.
 
-    An edge row is where a use of a value leaves its cotangent.
-
     Attributes:
-      header: the numbers of levels, nodes and rows.
       size: the length of the index array.
       tiles: per component [levels, columns], first row and end of each of its
         operations; a row for each step, if the number of steps is fixed.
@@ -162,11 +152,7 @@ class Sections:
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the section of row indices for `place`, which reads values from loops.
-
-    `place` is (table, column): the number of an operation, results behind them, and of
-    its input or tensor; the column is `SUMMANDS` for segment sums.
-    """
+    """Return the section of row indices for a place of `Phases.leaving`."""
     table, column = place
     if column == SUMMANDS:
         return sections.summands[component_of(program)[table]]
@@ -203,18 +189,19 @@ def allocate_sections(
     """Lay out the sections of an index array one behind another, given numbers of rows.
 
     Args:
-      tables: per component, rows and columns of its table of tiles.
-      regions: [operations] rows of each operation in a buffer.
-      results: [results] rows of each result.
+      tables, results, sum_width: attributes of the layout.
+      regions: [operations] its `region`.
       computed: [types] rows of the value buffer that are not constants.
-      sum_width: [types] sums over edge rows that are taken at once.
     """
     program, capacity, allocator = spec.program, spec.capacity, Allocator()
     section, header = allocator.section, _header(program, allocator)
     of_components, of_operations = list[Any](), list[Any]()
     of_results, of_types = list[Any](), list[Any]()
     for c, table in enumerate(tables):
-        count = _summands(spec, c, regions)
+        count = 0
+        if summed_at_once(spec, c) and sums_have_rows(spec):
+            sums_of = components(program)[c].operations
+            count = sum(regions[o] * len(program.operations[o].inputs) for o in sums_of)
         of_components.append((section(*table), section(count), section(count)))
     for o, operation in enumerate(program.operations):
         rows = 0 if summed_at_once(spec, component_of(program)[o]) else regions[o]
@@ -253,27 +240,9 @@ def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
 
 
 def summed_at_once(spec: Spec, c: int) -> bool:
-    """Return whether component `c` is a segment sum, which is added up at once.
-
-    These are the components that are recurrent, and yet run outside of loops.
-    """
+    """Return whether component `c` is a segment sum, which is added up at once."""
     sums = segment_sums(spec.program)
     return sums.issuperset(components(spec.program)[c].operations)
-
-
-def _summands(spec: Spec, c: int, regions: Sequence[int]) -> int:
-    """Return how many values component `c` may add up; 0 unless a segment sum.
-
-    0, too, if results of segment sums have no rows.
-
-    Args:
-      regions: [operations] rows of each operation in a buffer.
-    """
-    if not (summed_at_once(spec, c) and sums_have_rows(spec)):
-        return 0
-    operations = spec.program.operations
-    sums = components(spec.program)[c].operations
-    return sum(regions[o] * len(operations[o].inputs) for o in sums)
 
 
 def _slots(
@@ -282,8 +251,7 @@ def _slots(
     """Allocate, per input, sections for rows to read and rows to add them to.
 
     Args:
-      table: the number of the operation, or behind all operations that of the result.
-      count: the number of inputs, or of tensors in the result.
+      table, count: as of `column_modes`.
       rows: the length of a section with an index for each row.
     """
     numbers, summands = slot_numbers(spec.program), spec.capacity.summands

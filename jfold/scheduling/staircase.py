@@ -34,10 +34,7 @@ HALVINGS = 5  # widths that are tried for a segment: its widest level, halved re
 
 
 def run_length_encode(levels: Array) -> Profile:
-    """Encode rows per level [levels, operations] as a profile: pairs (count, rows).
-
-    Equal neighbouring levels are one segment.
-    """
+    """Encode rows per level [levels, operations] as a profile: pairs (count, rows)."""
     if not len(levels):
         return ()
     changes = (levels[1:] != levels[:-1]).any(1).nonzero()[0] + 1
@@ -48,11 +45,7 @@ def run_length_encode(levels: Array) -> Profile:
 
 
 def by_level(counts: Sequence[Array]) -> Array:
-    """Stack the operations' rows per level into one array [levels, operations].
-
-    Args:
-      counts: an array per operation [levels or fewer]; missing levels have no rows.
-    """
+    """Stack an array [levels or fewer] per operation into one [levels, operations]."""
     levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
     for column, rows in zip(levels.T, counts, strict=True):
         column[: len(rows)] = rows
@@ -62,8 +55,7 @@ def by_level(counts: Sequence[Array]) -> Array:
 def steps(profile: Profile, operations: int) -> Array:
     """Expand a profile, pairs (count, rows), to one row per step [steps, operations].
 
-    Args:
-      operations: their number, which an empty profile does not tell.
+    An empty profile does not tell the number of operations.
     """
     counts = [count for count, _ in profile]
     rows = np.array([x for _, x in profile], np.int64)
@@ -83,11 +75,8 @@ def larger(one: Profile, two: Profile) -> Profile:
 def last_steps(levels: Array, profile: Profile) -> Array | None:
     """Fit levels into a profile's steps; return the last of each level, or `None`.
 
-    The result is [levels], with steps counted from 0; `None` if steps are too few.
-
-    Args:
-      levels: [levels, operations] the rows of each level.
-      profile: the steps, with the width of each operation's tile.
+    The result is [levels], with steps counted from 0; `None` if steps are too few. The
+    rows of levels are [levels, operations].
     """
     left, before, result = levels, 0, [np.zeros(0, np.int64)]
     for trips, rows in profile:
@@ -172,13 +161,10 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
 
 
 def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Join neighbouring levels into blocks; return each one's levels and maximum rows.
+    """Join neighbouring levels into at most `BLOCKS` blocks.
 
-    There are at most `BLOCKS` blocks.
-
-    Returns:
-      The number of levels in each block [blocks], and the most rows of a level in it
-      [blocks, operations].
+    Return the number of levels in each block [blocks], and the most rows of a level in
+    it [blocks, operations].
     """
     size = -(-len(levels) // BLOCKS)
     first = np.arange(0, len(levels), size)
@@ -196,10 +182,8 @@ def _prices(
     further axis, [operations]. If the last is before the first, the price is infinite.
 
     Args:
-      counts: [blocks] the number of levels in each block.
-      blocks: [blocks, operations] the most rows of a level in each block.
-      step: the cost of a step, whatever its rows.
-      row: [operations] the cost of a row of each operation.
+      counts, blocks: what `_blocks` returns.
+      step, row: as of `cut`.
       limit: [operations] the widest tile of each operation.
     """
     number, operations = blocks.shape

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of summands, and other needs of operations outside of loops.
 
-A slot is an input of an operation, or a tensor of a result. A slot that is read in
-place needs no indices. A slot that reads sums which have no rows in buffers needs the
+A slot, which is an input of such an operation or a tensor of a result, needs no indices
+if it is read in place. A slot that reads sums which have no rows in buffers needs the
 leaves of these sums, as a table of pairs: a value, and the row of the slot that it is
 added to. Such tables are appended to those of a graph, so that selections pick from all
 tables alike. *Sums* are results of `segment_sums`: a segment sum, recorded as a tree
-of sums of sums, whose inner sums nothing else reads.
+of sums of sums, whose inner sums nothing else reads; its *root* is no summand of a sum.
 All functions take the selection of all examples of a graph, which keeps their memos.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,18 +25,12 @@ from jfold.program.operations import ADD
 from jfold.scheduling.selections import Selection, use_counts
 from jfold.scheduling.slots import ReadMode, Slot, slots, sums_need_rows
 
-Modes: TypeAlias = tuple[ReadMode, ...]
-
-
 # ---- needs of examples ---------------------------------------------------------------
 
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Count summands of each reader outside of loops, and tell if it needs indices.
-
-    A reader, or slot, is an input of an operation outside of loops, or a tensor of a
-    result.
+    """Count the summands of each slot, and tell if it needs indices.
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
@@ -56,10 +50,9 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
 
 
 def _is_indexed(selection: Selection, slot: Slot) -> Array:
-    """Return in which examples a slot, a reader outside of loops, needs row indices.
+    """Return in which examples a slot needs row indices [examples] bool.
 
-    The result is [examples] bool. Without indices the slot reads in place: row i
-    reads value i of one producer.
+    Without indices the slot reads in place: row i reads value i of one producer.
     """
     if slot.part is None:
         return np.ones(len(selection), bool)
@@ -92,12 +85,11 @@ def _have_rows(selection: Selection) -> Array:
 
 
 class Pairs(NamedTuple):
-    """Pairs of a value and the row, or the sum, that it is added to.
+    """Pairs of a value and the row of a slot, or the sum, that it is added to.
 
     Attributes:
       values: [pairs] the merged number of each value.
-      rows: [pairs] the row of a slot that each value is added to, ascending; or the
-        merged number of the sum.
+      rows: [pairs] the number of each row, ascending; or the merged number of the sum.
     """
 
     values: Array
@@ -109,10 +101,10 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per reader outside of loops, pairs of summand and row to add it to.
+    """Return, per slot, pairs of summand and row to add it to.
 
-    Readers are the `slots`, in order; one that reads no sums has no pairs. Pairs of
-    examples in which sums need rows are of no use.
+    A slot that reads no sums has no pairs. Pairs of examples in which sums need rows
+    are of no use.
     """
     places = slots(selection.program)
     if not any(slot.combines for slot in places):
@@ -131,8 +123,7 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
     """Return pairs (leaf, root) of all trees that the sum operations `sums` form.
 
-    A root is a sum that no other sum reads. Constants that are neutral in sums are left
-    out, such as zeros that fill up groups.
+    Constants that change no sum are left out, such as zeros that fill up groups.
     """
     operations, chosen = selection.program.operations, ~_have_rows(selection)
     parts = [NO_PAIRS]
@@ -147,14 +138,7 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return pairs (leaf, root) of the trees that `sums` form in the `chosen` examples.
-
-    A root is a sum that no other sum reads.
-
-    Args:
-      sums: the numbers of the sum operations.
-      chosen: [examples] bool, whose sums are wanted.
-    """
+    """Return pairs (leaf, root) of the trees that `sums` form in `chosen` examples."""
     columns, types = [NO_PAIRS], len(selection.program.types)
     for o in sums:
         results, rows = selection.outputs_of(o), chosen[selection.owners(types + o)]
@@ -165,22 +149,16 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
 
 
 def _is_neutral(selection: Selection) -> Array:
-    """Mark values that are constants and change no sum, such as zeros [values] bool."""
+    """Mark constants that change no sum [values] bool: of 0, of floats -0.0."""
     result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
     for t, value in selection.program.constants:
         k = before[t] = before.get(t, -1) + 1
-        if _is_identity(value):
-            result[selection.numbers.first[t] + k] = True
+        is_neutral = not (value != 0).any()
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            is_neutral = is_neutral and np.signbit(value.astype('float64')).all()
+        result[selection.numbers.first[t] + k] = is_neutral
     return result
-
-
-def _is_identity(value: Array) -> bool:
-    """Return whether adding a constant changes nothing: it is 0, for floats -0.0."""
-    if (value != 0).any():
-        return False
-    is_float = jnp.issubdtype(value.dtype, jnp.floating)
-    return not is_float or bool(np.signbit(value.astype('float64')).all())
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
@@ -189,7 +167,7 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
     Args:
       read: [rows] the merged number of the value that each row reads.
       is_sum: [values] bool, whether each value is a sum.
-      leaves: pairs of leaf and root; a sum whose summands are all neutral has none.
+      leaves: pairs of leaf and root; a sum of neutral constants alone has none.
     """
     of_sums = is_sum[read]
     plain, reader = np.flatnonzero(~of_sums), np.full(len(is_sum), -1)
@@ -231,15 +209,12 @@ def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
 
 
 @memoized
-def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
+def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph:
     """Return the graph with further tables: of summands and the rows to add them to.
 
     There is one for each slot that reads sums without rows, with columns of values and
     rows; or, if sums have rows, one for each component of sums, with columns of leaves
-    and roots.
-
-    Args:
-      modes: the mode of each slot.
+    and roots. `modes` are those of the slots.
     """
     places = zip(slots(selection.program), modes, slot_pairs(selection), strict=True)
     tables = [
@@ -257,10 +232,7 @@ def with_pair_tables(selection: Selection, modes: Modes) -> Graph:
 
 
 def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Make a table of one reader's `pairs`: value, and row to add it to.
-
-    Both are numbered within each example.
-    """
+    """Make a table of a slot's `pairs`, numbered within each example."""
     table = _table(selection, slot)
     owner = selection.owners(table)[pairs.rows]
     rows = pairs.rows - selection.before[table][owner]
@@ -272,9 +244,6 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
     """Make a table of pairs (leaf, root) of the segment sum that `operations` form.
 
     Values are numbered within each example.
-
-    Args:
-      operations: the numbers of the operations of the segment sum.
     """
     pairs = _leaf_pairs(selection, [*operations], np.ones(len(selection), bool))
     order = pairs.rows.argsort(kind='stable')
@@ -287,11 +256,7 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
 
 
 def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Make a table of `columns` [rows], as int32; `owner` has the example of each row.
-
-    Args:
-      owner: [rows] the example index of each row, ascending.
-    """
+    """Make a table of `columns` [rows], with each row's example `owner`, ascending."""
     first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
 
@@ -302,9 +267,6 @@ def _table(selection: Selection, slot: Slot) -> int:
 
 
 def _read(selection: Selection, slot: Slot) -> Array:
-    """Return the numbers of the values that one reader, a slot, reads [rows].
-
-    Values are numbered through all examples.
-    """
+    """Return the merged numbers of the values that a slot reads [rows]."""
     is_operation = slot.table < len(selection.program.operations)
     return selection.values.column(_table(selection, slot), slot.column + is_operation)
