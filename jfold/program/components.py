@@ -45,7 +45,13 @@ class Component:
 @memoized
 def components(operations: Operations) -> tuple[Component, ...]:
     """Return the components in topological order: producers before their readers."""
-    closure = _closure(direct_reads(operations))
+    closure = direct_reads(operations)
+    # Warshall's algorithm: paths through more and more operations. Sets are bits, so
+    # one `or` adds all that another operation reads.
+    for q in range(len(closure)):
+        for o in range(len(closure)):
+            if closure[o] >> q & 1:
+                closure[o] |= closure[q]
     # Operations that read each other reach the same set, and make up a component.
     reached = [producers | 1 << o for o, producers in enumerate(closure)]
     groups: dict[ProducerSet, list[int]] = {}
@@ -89,8 +95,7 @@ class Phases:
     others may be applied: each operation runs a single time, on all its rows.
 
     Attributes:
-      before: numbers of components, in the order in which they run.
-      loops, behind: likewise.
+      before, loops, behind: numbers of components, in the order in which they run.
       looped: the outputs of operations in loops, as a bit set.
       outputs_behind: the outputs of operations behind loops, as a bit set.
       entering: the outputs of operations before that are read in loops, or beside
@@ -177,18 +182,6 @@ def segment_sums(operations: Operations) -> frozenset[int]:
     return operations.applied.intersection(itertools.chain(*sums))
 
 
-def _closure(direct_reads: list[ProducerSet]) -> list[ProducerSet]:
-    """Return the transitive closure: the set of operations that each one reaches."""
-    direct_reads = list(direct_reads)
-    # Warshall's algorithm: paths through more and more operations. Sets are bits, so
-    # one `or` adds all that another operation reads.
-    for q in range(len(direct_reads)):
-        for o in range(len(direct_reads)):
-            if direct_reads[o] >> q & 1:
-                direct_reads[o] |= direct_reads[q]
-    return direct_reads
-
-
 # ---- reads and producers -------------------------------------------------------------
 
 
@@ -200,10 +193,7 @@ def operand_types(operations: Operations) -> tuple[tuple[int, ...], ...]:
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Return the index of each operation's first output, then the count of outputs.
-
-    Outputs are numbered through all operations.
-    """
+    """Return the index of each operation's first output, then the count of outputs."""
     counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
 
@@ -217,15 +207,9 @@ def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
 
 @memoized
 def output_places(operations: Operations) -> tuple[tuple[int, int], ...]:
-    """Return, for each output, its operation and its index among that one's outputs.
-
-    Outputs are numbered through all operations.
-    """
-    return tuple(
-        (o, k)
-        for o, x in enumerate(operations.operations)
-        for k, _ in enumerate(x.outputs)
-    )
+    """Return, for each output, its operation and its index among that one's outputs."""
+    numbered = enumerate(operations.operations)
+    return tuple((o, k) for o, x in numbered for k, _ in enumerate(x.outputs))
 
 
 def results_in(makers: ProducerSet) -> Iterator[int]:
@@ -238,33 +222,24 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return which outputs each operand may be: all of its type if `sources` is None.
-
-    Outputs are those of operations. A program with `Operations.sources` states them.
-    """
+    """Return `operations.sources`; if that is `None`, all outputs of each type."""
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))
-    # Nothing is stated: an operand may be any output of its type.
     of_type = [0 for _ in operations.types]
     for number, t in enumerate(outputs):
         of_type[t] |= 1 << number
-
-    def allowed(types: Iterable[int]) -> tuple[ProducerSet, ...]:
-        return tuple(of_type[t] for t in types)
-
-    return Producers(
-        tuple(allowed(operation.inputs) for operation in operations.operations),
-        tuple(allowed(result.tensors) for result in operations.results),
-    )
+    makers = [tuple(of_type[t] for t in types) for types in operand_types(operations)]
+    count = len(operations.operations)
+    return Producers(tuple(makers[:count]), tuple(makers[count:]))
 
 
 @memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
     """Return, per operation and input, whether all producers are in other components.
 
-    Such an operand is loop-invariant, whatever the data. For an operation that is not
-    recurrent all values are false.
+    Such an operand is loop-invariant. It is false for operations that are not
+    recurrent.
     """
     parts, outputs = components(operations), outputs_of(operations)
     results = [union(outputs[o] for o in part.operations) for part in parts]

@@ -321,26 +321,18 @@ def check_operations(operations: Operations) -> None:
                 raise ValueError(
                     f'{what}: expected numbers of {len(known)} types, got {number}'
                 )
-    _check_levels(operations)
-    if operations.sources is not None:
-        _check_sources(operations, operations.sources)
-
-
-def _check_levels(operations: Operations) -> None:
-    """Raise ValueError if a sequence in the value has no result table of its items."""
     results = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(nesting(operations.output)))
     if [(result.kind.level, result.type) for result in results] != expected:
         got = [result.type for result in results[1:]]
         items = [type_ for _, type_ in expected[1:]]
         raise ValueError(f'expected results of items {items}, got {got}')
-
-
-def _check_sources(operations: Operations, sources: Producers) -> None:
-    for name, stated, read in (
-        ('inputs', sources.inputs, [x.inputs for x in operations.operations]),
-        ('results', sources.results, [x.tensors for x in operations.results]),
+    if operations.sources is None:
+        return
+    for name, read in (
+        ('inputs', [x.inputs for x in operations.operations]),
+        ('results', [x.tensors for x in operations.results]),
     ):
-        got, expected = list(map(len, stated)), list(map(len, read))
-        if got != expected:
-            raise ValueError(f'expected `sources.{name}` of {expected}, got {got}')
+        counts = list(map(len, getattr(operations.sources, name)))
+        if counts != (wanted := list(map(len, read))):
+            raise ValueError(f'expected `sources.{name}` of {wanted}, got {counts}')

@@ -26,7 +26,6 @@ from jfold.types import (
 )
 
 LENGTH = TensorType((), 'int32')  # the type of lengths of sequences
-IN_ROW = SequenceType, TensorType  # leaf types that have a tensor in a row
 
 
 def nesting(type_: Type) -> Iterator[Type]:
@@ -112,7 +111,7 @@ def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
         for leaf in leaf_types(type_)
-        if isinstance(leaf, IN_ROW)
+        if isinstance(leaf, SequenceType | TensorType)
     )
 
 

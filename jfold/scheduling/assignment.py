@@ -71,9 +71,7 @@ def default_assignment(
       size: rows of the results, of all shards; by default as few as hold the examples.
 
     Raises:
-      TypeError: `size` is no int.
-      ValueError: `size` is less than `examples`, far more, or no multiple of the number
-        of shards.
+      TypeError, ValueError: as of `rows_of_shard`.
     """
     if shards is None:
         return ShardAssignment(
@@ -88,11 +86,7 @@ def assign_in_order(
 ) -> ShardAssignment:
     """Assign examples to the first `count` shards, in order, `rows` to each.
 
-    The last shards may get fewer or none.
-
-    Args:
-      examples: the number of examples.
-      count: the number of shards to assign to, the first ones; all by default.
+    The last shards may get fewer or none. `count` is that of all shards by default.
     """
     count = shards.count if count is None else count
     ends = [min(shard * rows, examples) for shard in range(count + 1)]

@@ -95,7 +95,6 @@ class Header:
       counts: [operations] nodes of each operation.
       rows: [results] real rows of each result.
       empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
-      combined: [size] the four sections above, one after another.
       examples: [] the number of examples, an element of `rows`: the rows of the value.
     """
 
@@ -103,7 +102,6 @@ class Header:
     counts: Section
     rows: Section
     empty: Section
-    combined: Section
     examples: Section
 
 
@@ -269,5 +267,4 @@ def _header(program: Operations, allocator: Allocator) -> Header:
     depths = allocator.section(len(components(program)))
     counts = allocator.section(len(program.operations))
     rows, empty = allocator.section(len(program.results)), allocator.section(1)
-    header, value = Section(0, (allocator.next,)), program.value_results[0]
-    return Header(depths, counts, rows, empty, header, rows[value])
+    return Header(depths, counts, rows, empty, rows[program.value_results[0]])

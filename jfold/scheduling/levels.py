@@ -25,18 +25,16 @@ from jfold.scheduling.tiles import strategy_of
 class Batch:
     """A selection of examples, and the index array that it is written into.
 
-    The order of nodes, and steps, are of components that may take several steps.
-
     Attributes:
-      selection: the examples; for a program without loops its graph has the tables of
-        summands that `with_pair_tables` appends.
+      selection: the examples; its graph may have the tables of `with_pair_tables`.
       spec: of a capacity that holds the selection.
-      places: the layout of the spec.
       indices: [size] int32, the index array.
-      counts: by operation, the number of nodes on each level [levels].
+      counts: by operation that may take several steps, the number of nodes on each
+        level [levels].
       nodes: by operation, the node of each row [nodes], numbered as in the graph; only
         of operations whose rows are in another order than the graph.
-      last_steps: by component, the step at which each level ends [levels], from 0.
+      last_steps: by component that may take several steps, that at which each level
+        ends [levels], from 0.
     """
 
     selection: Selection

@@ -74,8 +74,7 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
     Args:
       table: the number of the operation; or of the result, behind all operations.
-      a: the number of the input, or of the tensor of the result.
-      t: the number of its type.
+      t: the number of the type of what is read.
       row: the row of the node, or of the result.
     """
     program, sections, indices = part.spec.program, part.sections, _indices(part)

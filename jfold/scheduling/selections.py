@@ -159,10 +159,9 @@ class Parts:
     shared: Array
 
     def by_example(self, numbers: Array) -> Array:
-        """Flatten numbers [parts, examples]: sort by type, then example, then part.
+        """Flatten numbers [parts, examples]: by type, then example, then part [cells].
 
-        This is the order of values that are numbered through all examples. The result
-        is [cells]; a cell is a part in one example.
+        This is the order of merged values.
         """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()

@@ -104,17 +104,18 @@ class Shards:
         """
         if not self.is_explicit:
             return x
-        spec = PartitionSpec(*map(self._without, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
+
+        def others(axes: object) -> object:
+            names = axes if isinstance(axes, tuple) else (axes,)
+            return tuple(x for x in names if x not in (None, *self.axes)) or None
+
+        spec = PartitionSpec(*map(others, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
         """Return `x`, with its sharding on automatic mesh axes constrained to `spec`.
 
         Its cotangent is constrained likewise. Unchanged if only `axes` are automatic.
-
-        Args:
-          x: an array.
-          spec: the axes along which `x` may be split; none by default.
         """
         # Else XLA might split a loop over axes that are not those of the shards, and so
         # put collectives of all shards into it, though each shard runs it a different
@@ -125,12 +126,6 @@ class Shards:
         # JAX refuses constraints that name explicit axes, which are in the type.
         where = NamedSharding(self.mesh, EVERYWHERE if self.is_explicit else spec)
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
-
-    def _without(self, axes: object) -> object:
-        """Drop `self.axes` from a partition spec's entry `axes`; `None` if empty."""
-        names = axes if isinstance(axes, tuple) else (axes,)
-        kept = tuple(x for x in names if x is not None and x not in self.axes)
-        return kept or None
 
     def parted(self, x: object) -> Any:
         """Return `x` [shards, ...], resharded to be split over explicit `axes`.

@@ -334,26 +334,21 @@ def _row_steps(batch: Batch, t: int) -> Array:
     Steps are counted through all components.
     """
     places, computed = batch.places, batch.spec.capacity.constants[t]
+    types = len(batch.spec.program.types)
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
     # A level may take several steps. The reverse pass comes first to the last of them.
     begin = 0
     inside = in_buffers(batch.spec.program)
     for c, component in enumerate(running_components(batch.spec)):
         for o in inside.intersection(component.operations):
-            last = begin + _last_steps(batch, c, o)
+            if c in batch.last_steps:
+                counts = batch.counts[o]
+                last = begin + batch.last_steps[c][: len(counts)].repeat(counts)
+            else:
+                last = np.full(batch.selection.totals[types + o], begin)
             outputs = batch.spec.program.operations[o].outputs
             for number, base in zip(outputs, places.value_base[o], strict=True):
                 if number == t:
                     steps[base - computed :][: len(last)] = last
         begin += places.tables[c][0]
     return steps
-
-
-def _last_steps(batch: Batch, c: int, o: int) -> Array:
-    """Return the step of component `c` at which the level of each node ends [nodes]."""
-    if c in batch.last_steps:
-        counts = batch.counts[o]
-        steps: Array = batch.last_steps[c][: len(counts)].repeat(counts)
-        return steps
-    table = len(batch.spec.program.types) + o
-    return np.zeros(batch.selection.totals[table], np.int64)

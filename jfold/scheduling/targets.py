@@ -36,18 +36,11 @@ def lay_out_targets(
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
-    """Arrange targets, one per sequence item, in the rows of the result's items.
-
-    This is `Schedule.ragged`.
+    """Arrange targets, one per sequence item: `Schedule.ragged`, which tells errors.
 
     Args:
       spec: the spec of each shard's schedule.
       parts: the index array [size] of each shard.
-      lists: for each example the list of its targets, with or without spare rows.
-      type_: the type of a target; inferred if `None`.
-
-    Raises:
-      TypeError, ValueError: as of `Schedule.ragged`.
     """
     item = None
     if type_ is not None:
@@ -76,13 +69,8 @@ def _ragged(
 ) -> Ragged:
     """Make a `Ragged` from lists of items, padded to `rows[k]` rows on nesting level k.
 
-    Args:
-      lists: the items of each example; if items are sequences, lists of lists.
-      rows: the numbers of rows of each level of nesting, the outermost first.
-      type_: the type of an item; if `None`, inferred from all items.
-
-    Raises:
-      TypeError: items are no numbers, have different shapes, or do not fit the type.
+    Raises TypeError if items are no numbers, have different shapes, or do not fit the
+    type.
     """
     lengths: Any = np.array([*map(len, lists)], np.int32)
     items = [*itertools.chain.from_iterable(lists)]
@@ -143,14 +131,11 @@ def _rows_of_levels(
 ) -> list[int]:
     """Return how many rows for items the result has, per level at which `lists` nest.
 
-    The outermost level is first.
-
     Counted are those of the first sequence in the result with as many items as `lists`,
     then those of its items, as long as these are sequences and `lists` nest.
 
     Raises:
-      TypeError: there is no sequence.
-      ValueError: no sequence has such lengths.
+      TypeError, ValueError: as of `_find_result`.
     """
     results = spec.program.value_results
     types = [spec.program.results[r].type for r in results]
@@ -160,7 +145,9 @@ def _rows_of_levels(
     lengths = np.array([*map(len, lists)])
     outer = _find_result(spec, parts, [*results[1 : first[1]]], lengths)
     levels, items = [results.index(outer)], [*itertools.chain.from_iterable(lists)]
-    while isinstance(types[levels[-1]], SequenceType) and _are_lists(items):
+    while isinstance(types[levels[-1]], SequenceType) and all(
+        isinstance(x, list | tuple) for x in items
+    ):
         levels.append(int(first[levels[-1]]))
         example = np.arange(len(lists)).repeat(lengths)
         inner = np.array([*map(len, items)], int)
@@ -170,18 +157,10 @@ def _rows_of_levels(
     return [layout(spec).results[results[k]] * len(parts) for k in levels]
 
 
-def _are_lists(items: list[Any]) -> bool:
-    return all(isinstance(x, list | tuple) for x in items)
-
-
 def _find_result(
     spec: Spec, parts: Sequence[Array], results: list[int], lengths: Array
 ) -> int:
-    """Return the number of the first result whose sequences have the given lengths.
-
-    Args:
-      results: the numbers of results with items of sequences, to choose from.
-      lengths: [examples] the number of items of each row of the batch.
+    """Return the first of `results` whose sequences have such `lengths` [examples].
 
     Raises:
       TypeError: `results` is empty.
