@@ -219,8 +219,7 @@ class _Reads:
     Attributes:
       columns: columns of the graph, its tables of summands included.
       targets: per column, where it is written.
-      edges, steps: [columns] int32, `edge` and `step` of each target.
-      leave_edges: [columns] bool, `leaves_edges` of each target.
+      edges, steps, leave_edges: [columns] attributes of the targets.
     """
 
     columns: Columns

@@ -146,13 +146,10 @@ def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
         spare = min(spare, chance)
     else:  # a stream that has outgrown a capacity may grow by more than chance
         spare = max(spare, min(chance, 2 * wanted))
-    return max(had, _step(max(wanted + spare, 128), sizes))
-
-
-def _step(number: int, sizes: int) -> int:
-    """Round up to one of `sizes` sizes per power of two: (70, 8) -> 72."""
+    number = max(wanted + spare, 128)
+    # Rounded up to one of `sizes` sizes per power of two, such as 72 for 70.
     unit = max(power_of_two(number + 1) // (2 * sizes), 1)
-    return -(-number // unit) * unit
+    return max(had, -(-number // unit) * unit)
 
 
 def power_of_two(number: int) -> int:

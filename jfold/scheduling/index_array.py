@@ -192,7 +192,10 @@ def allocate_sections(
       computed: [types] rows of the value buffer that are not constants.
     """
     program, capacity, allocator = spec.program, spec.capacity, Allocator()
-    section, header = allocator.section, _header(program, allocator)
+    section = allocator.section
+    depths, counts = section(len(components(program))), section(len(program.operations))
+    rows, empty = section(len(program.results)), section(1)
+    header = Header(depths, counts, rows, empty, rows[program.value_results[0]])
     of_components, of_operations = list[Any](), list[Any]()
     of_results, of_types = list[Any](), list[Any]()
     for c, table in enumerate(tables):
@@ -202,19 +205,19 @@ def allocate_sections(
             count = sum(regions[o] * len(program.operations[o].inputs) for o in sums_of)
         of_components.append((section(*table), section(count), section(count)))
     for o, operation in enumerate(program.operations):
-        rows = 0 if summed_at_once(spec, component_of(program)[o]) else regions[o]
-        slots = _slots(allocator, spec, o, len(operation.inputs), rows)
+        count = 0 if summed_at_once(spec, component_of(program)[o]) else regions[o]
+        slots = _slots(allocator, spec, o, len(operation.inputs), count)
         of_operations.append(slots)
     for r, result in enumerate(program.results):
         owners = section(results[r] if result.kind.is_counted else 0)
         numbers = len(program.operations) + r, len(result.tensors)
         of_results.append((owners, *_slots(allocator, spec, *numbers, results[r])))
-    levels = sum(rows for rows, _ in tables)
-    for t, rows in enumerate(computed):
+    levels = sum(steps for steps, _ in tables)
+    for t, size in enumerate(computed):
         # Without loops JAX differentiates the program, so no edges are summed here.
         fan = capacity.fans[t] if program.has_loops else 0
         count = capacity.sums[t] if program.has_loops else 0
-        consumers = section(fan, rows)
+        consumers = section(fan, size)
         steps = section(levels if count else 0, capacity.stages, 2)
         # The last tile of sums may run past their end.
         sums = section(SUM_ARITY, count + sum_width[t] if count else 0)
@@ -261,10 +264,3 @@ def _slots(
     indexed = [rows if mode is ReadMode.INDEXED else 0 for mode in modes]
     reads = tuple(allocator.section(x + y) for x, y in zip(indexed, added, strict=True))
     return reads, tuple(map(allocator.section, added))
-
-
-def _header(program: Operations, allocator: Allocator) -> Header:
-    depths = allocator.section(len(components(program)))
-    counts = allocator.section(len(program.operations))
-    rows, empty = allocator.section(len(program.results)), allocator.section(1)
-    return Header(depths, counts, rows, empty, rows[program.value_results[0]])

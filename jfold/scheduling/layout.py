@@ -42,7 +42,7 @@ from jfold.scheduling.index_array import (
     section_of,
 )
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.tiles import strategy_at, strategy_of
+from jfold.scheduling.tiles import Groups, strategy_at, strategy_of
 
 # ---- components and active types -----------------------------------------------------
 
@@ -87,7 +87,6 @@ def running_components(spec: Spec) -> tuple[Component, ...]:
 # ---- layout --------------------------------------------------------------------------
 
 Numbers: TypeAlias = tuple[int, ...]
-Groups: TypeAlias = tuple[Numbers, ...]
 Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
 
 

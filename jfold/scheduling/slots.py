@@ -16,7 +16,6 @@ read in place in all batches so far may be indexed from some batch on.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jfold.base.memo import memoized
@@ -86,21 +85,9 @@ def slots(program: Operations) -> tuple[Slot, ...]:
 
     Inputs of `segment_sums` are left out. Empty for programs that run in loops alone.
     """
-    return tuple(_slots(program)) if has_slots(program) else ()
-
-
-def has_slots(program: Operations) -> bool:
-    """Return whether something runs outside of loops."""
-    return bool(program.applied) or not program.has_loops
-
-
-@memoized
-def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
-    """Return, by (table, column), the index of each slot in `slots(program)`."""
-    return {(x.table, x.column): s for s, x in enumerate(slots(program))}
-
-
-def _slots(program: Operations) -> Iterator[Slot]:
+    if not has_slots(program):
+        return ()
+    result = []
     producers, sums = sources(program), segment_sums(program)
     first, operations = first_results(program), len(program.operations)
     of_sums = sum(1 << first[o] for o in sums)
@@ -117,7 +104,19 @@ def _slots(program: Operations) -> Iterator[Slot]:
                 # `value_parts` has the constants of each type, then all outputs.
                 part = len(program.types) + next(results_in(may)) if may else t
             kinds = {combines[n] for n in results_in(may & of_sums)}
-            yield Slot(table, column, t, part, min(kinds, default=''))
+            result.append(Slot(table, column, t, part, min(kinds, default='')))
+    return tuple(result)
+
+
+def has_slots(program: Operations) -> bool:
+    """Return whether something runs outside of loops."""
+    return bool(program.applied) or not program.has_loops
+
+
+@memoized
+def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
+    """Return, by (table, column), the index of each slot in `slots(program)`."""
+    return {(x.table, x.column): s for s, x in enumerate(slots(program))}
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:

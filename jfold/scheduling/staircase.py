@@ -83,8 +83,11 @@ def last_steps(levels: Array, profile: Profile) -> Array | None:
         if not len(left):
             break
         # The steps that each level would take in this segment. Levels that end within
-        # it are done.
-        taken = np.maximum(_tiles(left, np.array(rows)).max(1, initial=0), 1)
+        # it are done. No number of tiles of width 0 holds rows.
+        widths = np.array(rows)
+        tiles = -(-left // np.maximum(widths, 1))
+        tiles[(widths == 0) & (left > 0)] = np.iinfo(np.int32).max
+        taken = np.maximum(tiles.max(1, initial=0), 1)
         ends = taken.cumsum()
         done = int(np.searchsorted(ends, trips, side='right'))
         result.append(before + ends[:done] - 1)
@@ -94,15 +97,9 @@ def last_steps(levels: Array, profile: Profile) -> Array | None:
         left = left[done:]
         if remaining and len(left):
             left = left.copy()
-            left[0] = np.maximum(left[0] - remaining * np.array(rows), 0)
+            left[0] = np.maximum(left[0] - remaining * widths, 0)
         before += trips
     return None if len(left) else np.concatenate(result)
-
-
-def _tiles(rows: Array, widths: Array) -> Array:
-    """Return the number of tiles that hold the rows; a huge number for width 0."""
-    tiles = -(-rows // np.maximum(widths, 1))
-    return np.where((widths == 0) & (rows > 0), np.iinfo(np.int32).max, tiles)
 
 
 def fits(levels: Profile, profile: Profile) -> bool:
@@ -136,7 +133,10 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
     """
     if not len(levels):
         return ()
-    counts, blocks = _blocks(levels)
+    # Neighbouring levels are joined into blocks, which have the most rows of any.
+    first = np.arange(0, len(levels), -(-len(levels) // BLOCKS))
+    counts = np.diff(first, append=len(levels))
+    blocks = np.maximum.reduceat(levels, first, axis=0)
     limit = 1 << np.log2(np.maximum(most, NARROW)).astype(np.int64)
     price, trips, widths = _prices(counts, blocks, step, row, limit)
     number = len(blocks)
@@ -160,18 +160,6 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
     return tuple(reversed(segments))
 
 
-def _blocks(levels: Array) -> tuple[Array, Array]:
-    """Join neighbouring levels into at most `BLOCKS` blocks.
-
-    Return the number of levels in each block [blocks], and the most rows of a level in
-    it [blocks, operations].
-    """
-    size = -(-len(levels) // BLOCKS)
-    first = np.arange(0, len(levels), size)
-    counts = np.diff(first, append=len(levels))
-    return counts, np.maximum.reduceat(levels, first, axis=0)
-
-
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
@@ -182,7 +170,8 @@ def _prices(
     further axis, [operations]. If the last is before the first, the price is infinite.
 
     Args:
-      counts, blocks: what `_blocks` returns.
+      counts: [blocks] the number of levels in each block.
+      blocks: [blocks, operations] the most rows of a level in each block.
       step, row: as of `cut`.
       limit: [operations] the widest tile of each operation.
     """

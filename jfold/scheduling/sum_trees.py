@@ -15,7 +15,6 @@ the constants, the *computed* rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -68,15 +67,10 @@ def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
     rows = np.zeros(examples, np.int64)
     rounds = np.zeros(examples, np.int64)
     while (wide := np.flatnonzero(counts > most)).size:
-        counts, most, owner = _sum_counts(counts[wide]), most[wide], owner[wide]
+        counts, most, owner = -(-counts[wide] // SUM_ARITY), most[wide], owner[wide]
         rows += np.bincount(owner, counts, examples).astype(np.int64)
         rounds[owner] += 1
     return rows, rounds
-
-
-def _sum_counts(counts: Array) -> Array:
-    """Return how many sums `counts` uses need [n]: a sum takes `SUM_ARITY` at most."""
-    return -(-counts // SUM_ARITY)
 
 
 # ---- sums over many uses -------------------------------------------------------------
@@ -87,9 +81,8 @@ class RowUses(NamedTuple):
 
     Attributes:
       rows: [uses] the row of the value that is used.
-      edges: [uses] int32, the edge row of the use, where it leaves its cotangent. If a
-        sum operation uses the value it is `~row`: the cotangent is that of the
-        operation's output in row `row`.
+      edges: [uses] int32, the edge row of the use; of a use by a sum operation `~row`,
+        as the cotangent is that of the operation's output in row `row`.
     """
 
     rows: Array
@@ -122,24 +115,23 @@ def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
     return totals
 
 
-@dataclass(frozen=True, eq=False)
-class SumTree:
+class SumTree(NamedTuple):
     """The sums of cotangents of values that have too many uses for one gather.
 
     Attributes:
       table: [sums, SUM_ARITY] int32, the edge rows that each sum adds up.
-      values: [sums] the row of the value whose uses the sum adds up.
-      stages: [sums] the number of rounds before the sum.
+      rounds: [sums] the round of the reverse pass that takes the sum, ascending.
       left: the uses that remain: those in no sum, and sums that no other sum adds up.
     """
 
     table: Array
-    values: Array
-    stages: Array
+    rounds: Array
     left: RowUses
 
 
-def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
+def sum_tree(
+    uses: RowUses, most: Array, rounds: Array, base: int, zero: int
+) -> SumTree:
     """Sum each value's uses in groups, then the sums, until `most` or fewer remain.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
@@ -156,7 +148,8 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
 
     Args:
       most: [rows] the most uses that may be left of the value in each row.
-      base: the edge row of the first sum; the others come behind it.
+      rounds: [rows] the round in which the sums of stage 0 of a value are taken.
+      base: the edge row of the first sum; the others come behind it, round by round.
       zero: an edge row of zeros, which fills sums of fewer uses.
     """
     is_wide = np.bincount(uses.rows, minlength=len(most)) > most
@@ -177,8 +170,21 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
         left.append(sums.chosen(~wide))
         rows, edges = sums.chosen(wide)
     table, value, stage = map(np.concatenate, (tables, values, stages))
-    uses = RowUses(*map(concatenate_arrays, zip(*left, strict=True)))
-    return SumTree(table, value, stage, uses)
+    rows, edges = map(concatenate_arrays, zip(*left, strict=True))
+    # The device takes the sums of a round as one run of rows.
+    rounds = rounds[value] + stage
+    order = np.argsort(rounds, kind='stable')
+    moved = np.empty(len(order), np.int32)
+    moved[order] = np.arange(base - len(order), base)
+
+    def placed(edges: Array) -> Array:
+        # Edge rows of plain uses, and the row of zeros, stay where they are.
+        first, result = base - len(order), edges.copy()
+        is_sum = (edges >= first) & (edges < base)
+        result[is_sum] = moved[edges[is_sum] - first]
+        return result
+
+    return SumTree(placed(table[order]), rounds[order], RowUses(rows, placed(edges)))
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
@@ -197,29 +203,8 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
     group = np.cumsum(begins) - 1
     table = np.full((int(begins.sum()), SUM_ARITY), zero, np.int32)
     table[group, within % SUM_ARITY] = edges
-    groups = _sum_counts(uses)
+    groups = -(-uses // SUM_ARITY)
     return table, rows[begins], np.repeat(groups, groups)
-
-
-def sorted_by_round(tree: SumTree, rounds: Array, base: int) -> SumTree:
-    """Sort a tree's sums by their `rounds` [sums], and renumber their edge rows.
-
-    The first of these is `base`.
-    """
-    # The device takes the sums of a round as one run of rows.
-    order = np.argsort(rounds, kind='stable')
-    moved = np.empty(len(order), np.int32)
-    moved[order] = np.arange(base, base + len(order))
-
-    def placed(edges: Array) -> Array:
-        # Other edge rows, of plain uses and the row of zeros, stay where they are.
-        is_sum = (edges >= base) & (edges < base + len(order))
-        return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)
-
-    if not len(order):
-        return tree
-    of_sums = placed(tree.table[order]), tree.values[order], tree.stages[order]
-    return SumTree(*of_sums, RowUses(tree.left.rows, placed(tree.left.edges)))
 
 
 # ---- in the index array --------------------------------------------------------------
@@ -251,16 +236,18 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
 
     Among these a sum counts as one use in place of those that it adds up.
     """
-    most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
+    for o in adding(batch.spec.program, t):  # by row, as `most_uses` by number
+        first = places.value_base[o][0] - computed
+        most[first : first + places.region[o]] = 1
+    tree, zero = None, places.edge_rows[t] - 1
     if batch.spec.capacity.sums[t]:
-        base = batch.places.edge_sums[t]
-        tree = sum_tree(uses, most, base, zero)
         # All uses of a level's values are in later levels or components. So the reverse
         # pass has all their cotangents when it comes to the level, and sums them there,
         # in round `step * stages + stage`.
-        steps: Array = _row_steps(batch, t)[tree.values]
-        rounds = steps * batch.spec.capacity.stages + tree.stages
-        tree = sorted_by_round(tree, rounds, base)
+        rounds = _row_steps(batch, t) * batch.spec.capacity.stages
+        tree = sum_tree(uses, most, rounds, places.edge_sums[t], zero)
         uses = tree.left
     # The output of a sum operation has one use left, whose edge row holds its total
     # cotangent. That is also the cotangent of each operand, so operands read this row.
@@ -268,8 +255,7 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
     totals = total_cotangent_rows(uses.chosen(is_total), len(most), zero)
     uses = uses.chosen(~is_total)
     if tree is not None:
-        table = resolve_edges(tree.table, totals)
-        _write_sums(batch, t, replace(tree, table=table), np.sort(rounds))
+        _write_sums(batch, t, resolve_edges(tree.table, totals), tree.rounds)
     return RowUses(uses.rows, resolve_edges(uses.edges, totals))
 
 
@@ -305,22 +291,12 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
         rows, edges = rows[left], edges[left]
 
 
-def _most_uses(batch: Batch, t: int) -> Array:
-    """Return `most_uses` of type `t` by row of the value buffer [rows] int8."""
-    places, computed = batch.places, batch.spec.capacity.constants[t]
-    most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
-    for o in adding(batch.spec.program, t):
-        first = places.value_base[o][0] - computed
-        most[first : first + places.region[o]] = 1
-    return most
-
-
-def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
-    """Write sums of type `t`, sorted by `rounds` [sums], and each round's tiles."""
+def _write_sums(batch: Batch, t: int, table: Array, rounds: Array) -> None:
+    """Write the sums of type `t` in a `SumTree`, and each round's tiles."""
     places, sections = batch.places, batch.places.sections
     steps = sections.steps[t].of(batch.indices)
     steps[...] = 0
-    for section, edges in zip(sections.sums[t].rows, tree.table.T, strict=True):
+    for section, edges in zip(sections.sums[t].rows, table.T, strict=True):
         section.fill(batch.indices, edges, places.edge_rows[t] - 1)
     taken, count = np.unique(rounds, return_counts=True)
     flat = steps.reshape(-1, 2)
