@@ -168,7 +168,9 @@ class Budget:
             # Grown as a first capacity, since earlier batches tell nothing about these.
             new = grow(None, need, no_headroom(need) if is_known else {}, self._sizes)
             spec = self._append(need, new, chain)
-            self._log(need, f'reserved {_size(spec)} for {whose}')
+            nodes, levels = sum(spec.capacity.rows), spec.capacity.levels
+            room = f'{nodes:,} nodes' + (f' in {levels} levels' if levels else '')
+            self._log(need, f'reserved {room} for {whose}')
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
@@ -329,13 +331,6 @@ def _outgrown(largest: Capacity, need: Capacity) -> str:
 
 def _batches(need: Capacity) -> Batches:
     return need.examples, need.shards
-
-
-def _size(spec: Spec) -> str:
-    """Return a phrase about a spec's room: '1,024 nodes in 32 levels'."""
-    capacity = spec.capacity
-    levels = f' in {capacity.levels} levels' if capacity.levels else ''
-    return f'{sum(capacity.rows):,} nodes{levels}'
 
 
 def _advice(chains: Mapping[Batches, Chain]) -> str:

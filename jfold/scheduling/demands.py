@@ -96,8 +96,7 @@ def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
 
 def row_columns(program: Operations) -> slice:
     """Return the slice of the columns of `Demands.added` that hold node counts."""
-    first = len(program.types)
-    return slice(first, first + len(program.operations))
+    return slice(*_ends(program)[1:3])
 
 
 def node_counts(program: Operations, demanded: Demands) -> Array:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filling of a schedule's arrays from a selection of examples.
 
-A node is one application of an operation. A selection numbers the values of each tensor
-type; all numbers become rows of value buffers at once, with loops and without:
+A node is one application of an operation, and has one row. Rows of an operation in a
+recurrence are sorted by level, without gaps; rows of other operations are in the order
+of the graph, and run in one step, or in as many steps as the capacity has. A selection
+numbers the values of each tensor type; all numbers become rows of buffers at once:
 
     selection    numbers in columns, merged      rows of the buffers of their types
     of examples  0 0 3 | 1 2 4 | ...        ->   12 12 40 | 13 14 41 | ...
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +23,20 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, ranges, shared_counts
 from jfold.program.components import (
     SUMMANDS,
+    Component,
     Place,
     components,
     operand_types,
     segment_sums,
 )
 from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
-from jfold.scheduling.layout import active_types, layout, running_components
-from jfold.scheduling.levels import Batch, in_steps, make_batch
+from jfold.scheduling.layout import (
+    Layout,
+    active_types,
+    in_buffers,
+    layout,
+    running_components,
+)
 from jfold.scheduling.selections import (
     Column,
     Columns,
@@ -65,7 +73,7 @@ def fill(
         graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
-    batch = make_batch(selection, spec)
+    batch = _make_batch(selection, spec)
     # The array is not cleared before, since every section is written as a whole.
     _write_counts(batch, devices)
     _write_owners(batch)
@@ -73,10 +81,95 @@ def fill(
     return batch.indices, _constants(selection, spec)
 
 
+# ---- levels and steps ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """A selection of examples, and the index array that it is written into.
+
+    Attributes:
+      selection: the examples; its graph may have the tables of `with_pair_tables`.
+      spec: of a capacity that holds the selection.
+      indices: [size] int32, the index array.
+      counts: by operation that may take several steps, the number of nodes on each
+        level [levels].
+      nodes: by operation, the node of each row [nodes], numbered as in the graph; only
+        of operations whose rows are in another order than the graph.
+      last_steps: by component that may take several steps, that at which each level
+        ends [levels], from 0.
+    """
+
+    selection: Selection
+    spec: Spec
+    places: Layout
+    indices: Array
+    counts: dict[int, Array] = field(default_factory=dict)
+    nodes: dict[int, Array] = field(default_factory=dict)
+    last_steps: dict[int, Array] = field(default_factory=dict)
+
+
+@memoized
+def _in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
+    """Return (index, component) of each component that may run in several steps."""
+    pairs = zip(running_components(spec), layout(spec).tables, strict=True)
+    return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
+
+
+def _make_batch(selection: Selection, spec: Spec) -> _Batch:
+    """Make a batch: sort its nodes by level, assign steps, leave its indices unset."""
+    places = layout(spec)
+    result = _Batch(selection, spec, places, np.empty(places.sections.size, np.int32))
+    for c, component in _in_steps(spec):
+        for o in component.operations:
+            if component.recurrent:
+                levels = selection.levels(o)
+                counts = np.bincount(levels, minlength=1)[1:]
+                if len(counts) > 1:
+                    # NumPy sorts 16 bits by radix, which is faster.
+                    short = levels.astype(np.int16) if len(counts) < 1 << 15 else levels
+                    result.nodes[o] = short.argsort(kind='stable')
+            else:
+                number = int(selection.totals[len(spec.program.types) + o])
+                counts = np.array([number] if number else [], np.intp)
+            result.counts[o] = counts
+        counted = [result.counts[o] for o in component.operations]
+        widths = [places.widths[o] for o in component.operations]
+        steps = strategy_of(spec).last_steps(counted, widths, places.trips[c])
+        result.last_steps[c] = steps
+    return result
+
+
+def _row_steps(batch: _Batch, t: int) -> Array:
+    """Return, for type `t`, the loop step at which each value's level ends [rows].
+
+    Steps are counted through all components, and rows behind the constants.
+    """
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    types = len(batch.spec.program.types)
+    steps = np.zeros(places.value_rows[t] - computed, np.int64)
+    # A level may take several steps. The reverse pass comes first to the last of them.
+    begin = 0
+    inside = in_buffers(batch.spec.program)
+    for c, component in enumerate(running_components(batch.spec)):
+        for o in inside.intersection(component.operations):
+            if c in batch.last_steps:
+                counts = batch.counts[o]
+                last = begin + batch.last_steps[c][: len(counts)].repeat(counts)
+            else:
+                last = np.full(batch.selection.totals[types + o], begin)
+            outputs = batch.spec.program.operations[o].outputs
+            for number, base in zip(outputs, places.value_base[o], strict=True):
+                if number == t:
+                    steps[base - computed :][: len(last)] = last
+        begin += places.tables[c][0]
+    return steps
+
+
 # ---- counts and constants ------------------------------------------------------------
 
 
-def _write_counts(batch: Batch, devices: int) -> None:
+def _write_counts(batch: _Batch, devices: int) -> None:
     """Write the header and the tables of tiles; `devices` is as of `fill`."""
     spec, indices, places = batch.spec, batch.indices, batch.places
     types, tables = len(spec.program.types), batch.selection.behind
@@ -87,7 +180,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
     depths[...] = 0
     depths[components[ends > 0]] = 1
     indices[at], indices[at + 1] = 0, ends
-    for c, component in in_steps(spec):
+    for c, component in _in_steps(spec):
         last = batch.last_steps[c]
         depths[c] = last[-1] + 1 if len(last) else 0
         table = places.sections.tiles[c].of(indices)
@@ -118,7 +211,7 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     return components, operations, starts
 
 
-def _write_owners(batch: Batch) -> None:
+def _write_owners(batch: _Batch) -> None:
     """Write which example each row belongs to, for results with any number of rows."""
     sections, tables = batch.places.sections.owners, batch.selection.behind
     for r, section in enumerate(sections, tables - len(sections)):
@@ -167,7 +260,7 @@ def _first_rows(spec: Spec) -> Array:
     return np.array(first, np.intp)[:, None]
 
 
-def _value_rows(batch: Batch) -> Array:
+def _value_rows(batch: _Batch) -> Array:
     """Return the row of each value in the buffer of its type [values]."""
     selection, spec = batch.selection, batch.spec
     numbers, types = selection.numbers, len(spec.program.types)
@@ -291,7 +384,7 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
             behind += 1
 
 
-def _write_rows(batch: Batch) -> None:
+def _write_rows(batch: _Batch) -> None:
     """Write the rows that inputs and results read, and the cotangents to sum."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
@@ -326,7 +419,8 @@ def _write_rows(batch: Batch) -> None:
                 leaves = reads.leave_edges[begin:end].repeat(merged.lengths[begin:end])
                 is_in_buffer = uses.rows < batch.places.value_rows[t]
                 uses = uses.chosen(leaves & is_in_buffer)
-            write_consumers(batch, t, uses)
+            steps = _row_steps(batch, t) if spec.capacity.sums[t] else None
+            write_consumers(spec, indices, t, uses, steps)
 
 
 def _edges(reads: _Reads, merged: Merged) -> Array:

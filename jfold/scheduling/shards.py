@@ -172,14 +172,6 @@ def make_shards(sharding: Sharding) -> Shards:
             f'expected `sharding` on a mesh of devices, got {sharding} without one: '
             'pass `NamedSharding(mesh, spec)`, or call `jax.set_mesh(mesh)` before'
         )
-    return Shards(mesh, _axes(mesh, spec))
-
-
-def _axes(mesh: Mesh, spec: PartitionSpec) -> tuple[str, ...]:
-    """Return the mesh axes over which a partition spec splits arrays [examples].
-
-    Raises ValueError if there are none, unknown ones, or some for further axes.
-    """
     first, *others = *spec, None
     axes = first if isinstance(first, tuple) else (first,)
     known = all(axis in mesh.axis_names for axis in axes)
@@ -189,4 +181,4 @@ def _axes(mesh: Mesh, spec: PartitionSpec) -> tuple[str, ...]:
             'expected `sharding` of the axis of examples alone, over axes of its mesh, '
             f'{names}, got {spec}'
         )
-    return axes
+    return Shards(mesh, axes)

@@ -23,9 +23,9 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, concatenate_arrays
 from jfold.program.operations import Operations
 from jfold.scheduling.index_array import SUM_ARITY
-from jfold.scheduling.layout import in_buffers, running_components
-from jfold.scheduling.levels import Batch
+from jfold.scheduling.layout import layout
 from jfold.scheduling.selections import Selection
+from jfold.scheduling.spec import Spec
 
 
 @memoized
@@ -210,43 +210,49 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 # ---- in the index array --------------------------------------------------------------
 
 
-def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
-    """Write the consumers of each value of type `t` into the index array.
+def write_consumers(
+    spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
+) -> None:
+    """Write the consumers of each value of type `t` into the index array `indices`.
 
     They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
     need go to the sections `sums[t]` and `steps[t]`.
 
     Args:
       uses: all uses of values of the type, by rows of the whole value buffer.
+      steps: [rows] the loop step at which each value's level ends; `None` if the
+        capacity has no sums of the type.
     """
-    places, computed = batch.places, batch.spec.capacity.constants[t]
+    places, computed = layout(spec), spec.capacity.constants[t]
     zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
     # Constants lie first in the buffer of values, and have no cotangents.
     if computed:
         uses = uses.chosen((uses.rows >= computed).nonzero()[0])
         uses = RowUses(uses.rows - computed, uses.edges)
-    by_sums = bool(adding(batch.spec.program, t))
-    if by_sums or batch.spec.capacity.sums[t]:
-        uses = _summed(batch, t, uses)
-    _write_columns(table.of(batch.indices), uses, zero, unique=not by_sums)
+    by_sums = bool(adding(spec.program, t))
+    if by_sums or steps is not None:
+        uses = _summed(spec, indices, t, uses, steps)
+    _write_columns(table.of(indices), uses, zero, unique=not by_sums)
 
 
-def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
+def _summed(
+    spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
+) -> RowUses:
     """Write sums for values of type `t` that have too many uses; return uses left.
 
     Among these a sum counts as one use in place of those that it adds up.
     """
-    places, computed = batch.places, batch.spec.capacity.constants[t]
+    places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
-    for o in adding(batch.spec.program, t):  # by row, as `most_uses` by number
+    for o in adding(spec.program, t):  # by row, as `most_uses` by number
         first = places.value_base[o][0] - computed
         most[first : first + places.region[o]] = 1
     tree, zero = None, places.edge_rows[t] - 1
-    if batch.spec.capacity.sums[t]:
+    if steps is not None:
         # All uses of a level's values are in later levels or components. So the reverse
         # pass has all their cotangents when it comes to the level, and sums them there,
         # in round `step * stages + stage`.
-        rounds = _row_steps(batch, t) * batch.spec.capacity.stages
+        rounds = steps * spec.capacity.stages
         tree = sum_tree(uses, most, rounds, places.edge_sums[t], zero)
         uses = tree.left
     # The output of a sum operation has one use left, whose edge row holds its total
@@ -255,7 +261,7 @@ def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
     totals = total_cotangent_rows(uses.chosen(is_total), len(most), zero)
     uses = uses.chosen(~is_total)
     if tree is not None:
-        _write_sums(batch, t, resolve_edges(tree.table, totals), tree.rounds)
+        _write_sums(spec, indices, t, resolve_edges(tree.table, totals), tree.rounds)
     return RowUses(uses.rows, resolve_edges(uses.edges, totals))
 
 
@@ -291,40 +297,15 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
         rows, edges = rows[left], edges[left]
 
 
-def _write_sums(batch: Batch, t: int, table: Array, rounds: Array) -> None:
+def _write_sums(
+    spec: Spec, indices: Array, t: int, table: Array, rounds: Array
+) -> None:
     """Write the sums of type `t` in a `SumTree`, and each round's tiles."""
-    places, sections = batch.places, batch.places.sections
-    steps = sections.steps[t].of(batch.indices)
-    steps[...] = 0
+    places, sections = layout(spec), layout(spec).sections
     for section, edges in zip(sections.sums[t].rows, table.T, strict=True):
-        section.fill(batch.indices, edges, places.edge_rows[t] - 1)
+        section.fill(indices, edges, places.edge_rows[t] - 1)
     taken, count = np.unique(rounds, return_counts=True)
-    flat = steps.reshape(-1, 2)
-    width = places.sum_width[t]
-    flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // width)
-
-
-def _row_steps(batch: Batch, t: int) -> Array:
-    """Return, for type `t`, the loop step at which each value's level ends [rows].
-
-    Steps are counted through all components.
-    """
-    places, computed = batch.places, batch.spec.capacity.constants[t]
-    types = len(batch.spec.program.types)
-    steps = np.zeros(places.value_rows[t] - computed, np.int64)
-    # A level may take several steps. The reverse pass comes first to the last of them.
-    begin = 0
-    inside = in_buffers(batch.spec.program)
-    for c, component in enumerate(running_components(batch.spec)):
-        for o in inside.intersection(component.operations):
-            if c in batch.last_steps:
-                counts = batch.counts[o]
-                last = begin + batch.last_steps[c][: len(counts)].repeat(counts)
-            else:
-                last = np.full(batch.selection.totals[types + o], begin)
-            outputs = batch.spec.program.operations[o].outputs
-            for number, base in zip(outputs, places.value_base[o], strict=True):
-                if number == t:
-                    steps[base - computed :][: len(last)] = last
-        begin += places.tables[c][0]
-    return steps
+    steps = sections.steps[t].of(indices).reshape(-1, 2)
+    steps[...] = 0
+    tiles = -(-count // places.sum_width[t])
+    steps[taken, 0], steps[taken, 1] = count.cumsum() - count, tiles
