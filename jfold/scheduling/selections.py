@@ -222,7 +222,8 @@ class Numbers:
         """
         p, t = self.parts.places[table, output]
         a, b = self.parts.bounds[t : t + 2]
-        return self._of_cells(p, a, b) + self.parts.shared[p]
+        begin: Array = self._of_cells(p, a, b) + self.parts.shared[p]
+        return begin
 
     def _of_cells(self, p: int, a: int, b: int) -> Array:
         """Return where part `p` begins [examples]; those of its type are `a` to `b`."""

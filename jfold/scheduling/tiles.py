@@ -295,8 +295,8 @@ class Fixed(Strategy):
         if not component.recurrent:
             (o,) = operations
             size = row_bytes(spec.program, spec.program.operations[o])
-            count, rows = even_parts(capacity.rows[o], size, 2 * MEMORY)
-            return ((count, (rows,)),)
+            count, width = even_parts(capacity.rows[o], size, 2 * MEMORY)
+            return ((count, (width,)),)
         if capacity.profiles:
             c = component_of(spec.program)[operations[0]]
             return capacity.profiles[c] or ((0, (NARROW,) * len(operations)),)
