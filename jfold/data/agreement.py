@@ -3,23 +3,23 @@
 
 The parts of a batch in all processes need one capacity, and no process may wait for one
 that has failed. So for each batch a process sends what its part needs, or its error.
+Whoever waits for others raises RuntimeError if one has sent an error, has no more
+batches, or has sent nothing for `PATIENCE` seconds.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import jax
 
 from jfold.base.errors import describe_error
-from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 
 PATIENCE = 60.0  # seconds until a process that sends nothing counts as lost
@@ -39,40 +39,31 @@ class Channel:
     Attributes:
       what: the subject, a plural for error messages.
       processes: the indices of those that take part, this one among them.
-      number: the index of this channel among those of the same processes.
       rounds: how many rounds are complete.
     """
 
     what: str
     processes: Processes
-    number: int = field(init=False)
     rounds: int = 0
+    _prefix: str = field(init=False)  # of the keys of its messages
 
     def __post_init__(self) -> None:
-        self.number = next(_NUMBERS[self.processes])
+        group = hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
+        self._prefix = f'jfold/{group}/{next(_NUMBERS[self.processes])}'
 
     def need(self, need: Capacity) -> Capacity:
         """Return the least capacity that holds the part of a batch in each process.
 
         Args:
           need: the capacity that the part in this process needs.
-
-        Raises:
-          RuntimeError: another process sent an error, sent nothing for `PATIENCE`
-            seconds, or has no more batches.
         """
         result = need  # with its shards, which no message holds
-        for message in self._gather({'need': _numbers(need)}):
-            result |= _capacity(message['need'], need.shards)
+        for message in self._gather({'need': capacity_as_json(need)}):
+            result |= replace(capacity_of_json(message['need']), shards=need.shards)
         return result
 
     def most(self, number: int) -> int:
-        """Return the largest `number` that any of the processes passed.
-
-        Raises:
-          RuntimeError: another process sent an error, sent nothing for `PATIENCE`
-            seconds, or has no more batches.
-        """
+        """Return the largest `number` that any of the processes passed."""
         messages = self._gather({'number': number})
         return max(int(message['number']) for message in messages)
 
@@ -82,11 +73,9 @@ class Channel:
         self.rounds += 1  # as for those who read it
 
     def finish(self) -> None:
-        """Tell other processes that this one has no more batches; wait for all of them.
+        """Tell the other processes that this one has no more batches; wait for all.
 
-        Raises:
-          RuntimeError: another process has more batches, sent an error, or sent nothing
-            for `PATIENCE` seconds.
+        Raises RuntimeError also if another process has more batches.
         """
         self._gather({'ended': True})
 
@@ -95,23 +84,11 @@ class Channel:
         _store().key_value_set(key, json.dumps(message))
 
     def _key(self, number: int, process: int) -> str:
-        """Return the key under which a process stores its message in the coordinator.
-
-        `number` is the index of a round, in which every process sends one message.
-        """
-        return f'jfold/{self._name}/{self.number}/{number}/{process}'
-
-    @functools.cached_property
-    def _name(self) -> str:
-        """A digest of the indices of the processes, 16 characters long."""
-        return hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
+        """Return the key of a process's message of a round in the coordinator."""
+        return f'{self._prefix}/{number}/{process}'
 
     def _gather(self, message: Message) -> list[Message]:
-        """Send a message, wait for one of each process, and return these messages.
-
-        Raises:
-          RuntimeError: a process sent an error or nothing, or only some have ended.
-        """
+        """Send a message, wait for one of each process, and return these messages."""
         self._send(message)
         messages = {process: self._receive(process) for process in self.processes}
         self._forget()
@@ -131,10 +108,7 @@ class Channel:
         return list(messages.values())
 
     def _receive(self, process: int) -> Message:
-        """Wait for the next message of a process, and return it.
-
-        Raise RuntimeError if none has come after `PATIENCE` seconds.
-        """
+        """Wait for the next message of a process, and return it."""
         key = self._key(self.rounds, process)
         try:
             text = _store().blocking_key_value_get(key, int(1000 * PATIENCE))
@@ -165,15 +139,15 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
-def _numbers(capacity: Capacity) -> Message:
+def capacity_as_json(capacity: Capacity) -> Message:
     """Return the fields of a capacity by name, without `shards`."""
     names = (x.name for x in fields(capacity) if x.name != 'shards')
     return {name: getattr(capacity, name) for name in names}
 
 
-def _capacity(numbers: Mapping[str, Any], shards: Shards | None) -> Capacity:
-    """Return a capacity with the fields that `_numbers` gave, read from JSON."""
-    return Capacity(**{n: _tuples(x) for n, x in numbers.items()}, shards=shards)
+def capacity_of_json(numbers: Mapping[str, Any]) -> Capacity:
+    """Return the capacity, without shards, whose fields were read from JSON."""
+    return Capacity(**{name: _tuples(x) for name, x in numbers.items()})
 
 
 def _tuples(x: object) -> Any:

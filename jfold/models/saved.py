@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import jax
@@ -24,6 +23,7 @@ import jfold
 from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
 from jfold.base.errors import describe_error, expect, short_repr
 from jfold.base.tracebacks import api_boundary
+from jfold.data.agreement import capacity_as_json, capacity_of_json
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
@@ -123,7 +123,7 @@ def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
         'residuals': specs[0].residuals,
         'strategy': specs[0].strategy,
         'reproducible': specs[0].reproducible,
-        'capacities': [_write_capacity(spec.capacity) for spec in specs],
+        'capacities': [capacity_as_json(spec.capacity) for spec in specs],
         'layouts': [_layout_digest(spec) for spec in specs],
     }
 
@@ -276,11 +276,6 @@ def _export(
         raise
 
 
-def _write_capacity(capacity: Capacity) -> dict[str, Any]:
-    names = [x.name for x in fields(capacity) if x.name != 'shards']
-    return {name: getattr(capacity, name) for name in names}
-
-
 def _layout_digest(spec: Spec) -> str:
     """Return a digest of where rows and indices lie in the arrays of a schedule."""
     return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
@@ -406,18 +401,13 @@ def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> P
 def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
     """Yield the specs of a file; raise TypeError or ValueError if one is malformed."""
     for numbers in saved['capacities']:
-        capacity = Capacity(**{name: _tuples(x) for name, x in numbers.items()})
+        capacity = capacity_of_json(numbers)
         if capacity.shards or {*map(type, capacity.numbers)} != {int}:
             raise TypeError(f'expected whole numbers for one device, got {capacity}')
         residuals, strategy = saved['residuals'], saved['strategy']
         if residuals not in RESIDUALS or strategy not in STRATEGIES:
             raise ValueError(f'expected ways to run, got {residuals!r}, {strategy!r}')
         yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
-
-
-def _tuples(value: object) -> Any:
-    """Return a value of JSON with tuples in place of lists, nested ones too."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _read_params(arrays: Mapping[str, Array], program: Program) -> dict[str, Any]:
