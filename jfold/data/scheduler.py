@@ -3,7 +3,7 @@
 
 A budget keeps the capacities in use, and adds one if none holds a selection. A schedule
 has the shapes of its capacity, and spare room in them. Examples may be assigned to
-shards; a single device is one shard.
+shards; a single device is one shard. Times are those of `time.perf_counter`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import operator
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from jfold.base.errors import check_examples
 from jfold.data.agreement import Channel, Processes
-from jfold.data.traced import Traced, graph_in, make_digest
+from jfold.data.fingerprint import fingerprint
+from jfold.data.traced import Traced, digest_of, graph_in
 from jfold.files.encoding import Encoder, decode
 from jfold.graph import labels_of
 from jfold.language.portable import portable
@@ -37,6 +38,17 @@ from jfold.scheduling.selections import Selection, select
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity, Spec, of_one_shard
 from jfold.tracing.record import trace
+
+
+class Scheduling(Protocol):
+    """The protocol of a model, for what loads corpora or makes batches."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the model."""
+
+    def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
+        """Return the schedule of examples; see `Model.schedule`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +69,7 @@ class Scheduler:
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the fingerprint of the expression."""
-        return make_digest(self.program)
+        return digest_of(fingerprint(self.program))
 
     def channel(self, shards: Shards) -> Channel:
         """Return the channel of all processes with devices of a mesh, opened if new."""
@@ -73,14 +85,14 @@ class Scheduler:
 
     def portable(self) -> Scheduler:
         """Return a scheduler for other processes, without budget and layers."""
-        return _of_records(_encoded(self.program))
+        return _decoded(_encoded(self.program))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scheduler:
         """Return a scheduler of the same program with a copy of the budget."""
         return Scheduler(self.program, copy.deepcopy(self.budget, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of_records, (_encoded(self.program),)
+        return _decoded, (_encoded(self.program),)
 
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
         """Return the selection of all `examples`, traced here if no tracer has done so.
@@ -110,8 +122,7 @@ class Scheduler:
         """Return the schedule of selected examples, which `deal` assigns to shards.
 
         Args:
-          deal: which shard has which examples.
-          begin: when the work began, by `time.perf_counter`; `None` for now.
+          begin: when the work began; `None` for now.
           channel: the channel to the processes with other shards; all make this call.
 
         Raises:
@@ -151,10 +162,7 @@ class Scheduler:
         return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
-        """Return the least capacity that holds each shard's examples, given as `parts`.
-
-        `deal` gives the number of rows of results and the shards.
-        """
+        """Return the least capacity that holds each part, of the rows of `deal`."""
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
         need = functools.reduce(operator.or_, needs)
@@ -163,10 +171,9 @@ class Scheduler:
         return replace(need, profiles=profiles(program, parts))
 
     def _headroom(self, selection: Selection, examples: int) -> Headroom:
-        """Return how much more room other batches, of `examples` examples, may need.
+        """Estimate how much more room other batches of so many examples may need.
 
-        Batches differ by chance; how much is estimated from the selection. The result
-        is empty if the selection has too few examples.
+        Batches differ by chance. Empty if the selection has too few examples.
         """
         more = chance(self.program, demands(selection), examples)
         if not (more and self.budget.has_profiles):
@@ -181,7 +188,7 @@ def build(
 
     Args:
       spec: a spec whose capacity holds each part.
-      begin: when the work began, by `time.perf_counter`; `None` to measure no time.
+      begin: when the work began; `None` to measure no time.
     """
     shards, local = spec.shards, of_one_shard(spec)
     if shards is None:
@@ -198,16 +205,12 @@ def build(
 # ---- for other processes -------------------------------------------------------------
 
 
-def _of_records(records: Any) -> Scheduler:
-    return Scheduler(_decoded(records), FixedBudget(()))
-
-
 def _encoded(program: Program) -> tuple[Any, ...]:
     """Return a program as flat records for pickle, with users' objects as they are."""
     encoder = Encoder(by_name=False)
     return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
-def _decoded(records: tuple[Any, ...]) -> Program:
-    """Return a program from the records of `_encoded`; its layers cannot be called."""
-    return lower_typed(*decode(*records))
+def _decoded(records: tuple[Any, ...]) -> Scheduler:
+    """Return the scheduler of a program that `_encoded` took, without its layers."""
+    return Scheduler(lower_typed(*decode(*records)), FixedBudget(()))

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jfold.base.memo import Memoized, memoized
 from jfold.data.adoption import fit_graph
-from jfold.data.fingerprint import fingerprint, numbers_of
+from jfold.data.fingerprint import numbers_of
 from jfold.graph import Graph
 from jfold.program.operations import Program
 from jfold.tracing.check_graph import checked
@@ -26,12 +26,10 @@ class Traced(Memoized):
     Attributes:
       graph: the operations that the examples run, and their operands.
       digest: the digest of the expression that they were traced for.
-      is_own: whether this process traced them; then the graph fits by construction.
     """
 
     graph: Graph
     digest: str
-    is_own: bool = field(default=False, repr=False, kw_only=True)
 
     def __len__(self) -> int:
         return self.graph.examples
@@ -40,23 +38,17 @@ class Traced(Memoized):
         return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
 
     def __getstate__(self) -> dict[str, Any]:
-        return {'graph': self.graph, 'digest': self.digest}  # `is_own` holds here alone
+        graph = replace(self.graph, fits=False)  # another process is to check it
+        return {'graph': graph, 'digest': self.digest}
 
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
     """Return the graph of traced examples, checked once if another process made it.
 
-    Raises:
-      ValueError: the graph does not fit the program.
+    Raises ValueError if it does not fit the program.
     """
-    graph = fit_graph(program, traced.graph, numbers_of(program))
-    return graph if traced.is_own else checked(program, replace(graph, fits=False))
-
-
-def make_digest(program: Program) -> str:
-    """Return the digest of a program's fingerprint, in hex."""
-    return digest_of(fingerprint(program))
+    return checked(program, fit_graph(program, traced.graph, numbers_of(program)))
 
 
 def digest_of(expression: dict[str, Any]) -> str:

@@ -62,7 +62,8 @@ def _text(key: ExportedKey | SpecKey) -> str:
 def _spec_text(spec: Spec) -> str:
     """Return a spec as JSON text; raise TypeError if its program has no source."""
     # Imported where it is needed, to keep `import jfold` fast.
-    from jfold.data.traced import make_digest
+    from jfold.data.fingerprint import fingerprint
+    from jfold.data.traced import digest_of
     from jfold.program.operations import Program
 
     program, shards = spec.program, spec.shards
@@ -72,7 +73,7 @@ def _spec_text(spec: Spec) -> str:
             'function of its `indices` and `constants`'
         )
     content = {
-        'digest': make_digest(program),
+        'digest': digest_of(fingerprint(program)),
         'capacity': dict(spec.capacity.dimensions()),
         'profiles': spec.capacity.profiles,
         'residuals': spec.residuals,
