@@ -4,6 +4,9 @@
 In a notebook a model is often defined again. A graph of examples stays valid if its
 numbers of values can be mapped to those of the new program, whatever the widths of
 layers. A schedule stays valid only if shapes, constants and options are the same.
+
+Each value of an example has a producer, or *part*: a constant, a list of constants, or
+an output of an operation. The values of a part have consecutive numbers.
 """
 
 from __future__ import annotations
@@ -57,8 +60,9 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     """Return a graph traced for an equal program, with this program's value numbers.
 
+    Its empty tables of constants get this program's shapes.
+
     Args:
-      graph: its empty tables of constants also get this program's shapes.
       numbers: what `numbers_of` returns for the program that it was traced for.
 
     Raises:
@@ -82,10 +86,7 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; if it is empty, with a column shaped by `type_`.
-
-    The column is [0, *shape]. Other tables are returned as they are.
-    """
+    """Return a table of constants; if it is empty, with a column [0, *shape]."""
     if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
         return table
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -94,14 +95,9 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
 def _renumbered(
     graph: Graph, constants: tuple[Table, ...], old: Numbers, new: Numbers
 ) -> Graph:
-    """Return a graph with other constants and the value numbers of a new program.
+    """Return a graph with the constants, by type, and value numbers of a new program.
 
-    Args:
-      constants: per new type, the table of the examples' constants.
-      old, new: what `numbers_of` returns for the old and the new program.
-
-    Raises:
-      ValueError: see `fit_graph`.
+    Raises ValueError, see `fit_graph`.
     """
     _check_shared(old, new)
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
@@ -131,10 +127,9 @@ def _renumbered(
 
 
 def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Return the numbers [n] that values of one type have in a new program.
+    """Return the numbers [n] that values [n] of one type have in a new program.
 
     Args:
-      values: [n] the numbers of the values in the old program.
       example: [n] the example of each value.
       before, after: what `_parts` returns for the type, of the old and the new program.
 
@@ -154,14 +149,10 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return, for each type, the range of value numbers that each producer has.
-
-    A producer is a constant, a list of constants, or an output of an operation. A range
-    is two arrays [examples]: in each example the first number, and the end.
+    """Return, for each type, the value numbers that each producer's values have.
 
     Args:
       constants: per type, the table of the examples' constants.
-      numbers: what `numbers_of` returns for the program.
     """
     one = np.ones(graph.examples, np.int64)
     rows: list[tuple[int, list[Part], Array]] = []
@@ -205,7 +196,6 @@ def adopt_schedule(
 
     Args:
       spec_of: returns the spec of the equal model for a capacity.
-      program: the program of the equal model.
 
     Raises:
       ValueError: the models are not equal: they differ in structure, widths, constants

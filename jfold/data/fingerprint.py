@@ -22,7 +22,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import SequenceMatcher
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
 from types import (
@@ -41,7 +41,7 @@ import numpy as np
 from jfold.combinators import Function
 from jfold.language.lazy_expression import Reader
 from jfold.language.typed import TypedUse
-from jfold.program.operations import Operation, Program
+from jfold.program.operations import Program
 from jfold.scheduling.layout import active_types
 from jfold.tracing.helpers import HELPERS, Numbers
 from jfold.types import Type
@@ -79,7 +79,11 @@ def fingerprint(program: Program) -> dict[str, Any]:
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
         'numbers': numbers_of(program),
-        'operations': [_plain(_operation(x)) for x in program.operations],
+        # Demands depend on sums: their operands need no rows for their cotangents.
+        'operations': [
+            _plain(f'operation {x!r}' + (', a sum' if x.is_sum else ''))
+            for x in program.operations
+        ],
         'results': [_plain(str(x)) for x in program.results],
         'data': [[text, '', without_ids(at)] for text, at in _data(program)],
         'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
@@ -94,14 +98,18 @@ def without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield (type, block) for each list of constants that is read from examples.
+    """Yield text and block for each list of constants that is read from examples.
 
-    The type is text, with the bound of the constants. The block, as used in the
-    expression, reads the constants; it is `None` if several blocks do.
+    The text is type and bound of the constants. The block, as used in the expression,
+    reads them; it is `None` if several do.
     """
     expression: Any = program.expression
     reads = [
-        (tape, f'data {program.types[t]!r}' + _limit(below), site)
+        (
+            tape,
+            f'data {program.types[t]!r}' + ('' if below is None else f' below {below}'),
+            site,
+        )
         for t, of in enumerate(program.source.recording.constants)
         for (tape, *_), (below, site) in zip(
             of, expression.sites.get(t, ()), strict=True
@@ -109,10 +117,6 @@ def _data(program: Program) -> Iterator[tuple[str, object]]:
     ]
     for _, text, site in sorted(reads, key=operator.itemgetter(0)):
         yield text, site if isinstance(site, TypedUse) else None
-
-
-def _limit(below: int | None) -> str:
-    return '' if below is None else f' below {below}'
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
@@ -136,11 +140,6 @@ def numbers_of(program: Program) -> dict[str, Any]:
         'own': [t for _, t in sorted(tapes)],
         'shared': [*recording.shared],
     }
-
-
-def _operation(operation: Operation) -> str:
-    # Demands depend on it: the operands of a sum need no rows for their cotangents.
-    return f'operation {operation!r}' + (', a sum' if operation.is_sum else '')
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -198,21 +197,12 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _binding(name: str, value: object, place: str, code: bool) -> Line:
-    """Return a fingerprint's line for a name that the source of a program uses.
-
-    The line has three texts: 'name = value', the hash of the value, and `place`.
-
-    Args:
-      code: whether the hash covers the code of functions.
-    """
+    """Return the line for a name that the source uses; `code` as in `contents`."""
     return [f'{name} = {_short(value)}', contents(value, code=code), place]
 
 
 def _plain(text: str) -> Line:
-    """Return the line of a fingerprint for a text, with shapes as `[3]` cut out.
-
-    The line has three texts: this one, '' in place of a hash, and '' as the place.
-    """
+    """Return the line for a text, with shapes as `[3]` cut out."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
@@ -239,11 +229,12 @@ def contents(*values: object, code: bool = True) -> str:
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}
-    waiting: list[object] = list(reversed(values))
+    # Values, and containers of which all items before them on the stack were hashed.
+    waiting = [(value, False) for value in reversed(values)]
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, _End):
-            del known[id(value.container)]
+        value, is_done = waiting.pop()
+        if is_done:
+            del known[id(value)]
             continue
         text, parts = summary_of(value)
         is_left_out = id(value) in known or (isinstance(value, CodeType) and not code)
@@ -253,27 +244,17 @@ def contents(*values: object, code: bool = True) -> str:
             known[id(value)] = value
             # Plain containers are forgotten after their last item, so that one list in
             # two places and two equal lists have the same hash.
-            is_object = hasattr(value, '__dict__') or is_dataclass(value)
-            waiting += [*([] if is_object else [_End(value)]), *reversed(parts)]
+            if not (hasattr(value, '__dict__') or is_dataclass(value)):
+                waiting.append((value, True))
+            waiting += [(part, False) for part in reversed(parts)]
     return state.hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class _End:
-    """A mark on a stack of values to hash, below the items of a container.
-
-    When it is taken off the stack, all the items have been hashed.
-    """
-
-    container: object
 
 
 @functools.singledispatch
 def summary_of(value: object) -> Said:
     """Return a text for a value without its inner values, and a list of these.
 
-    By default the text is the name of the class, and the inner values are fields or
-    plain attributes.
+    By default the name of the class, and fields or plain attributes.
     """
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]

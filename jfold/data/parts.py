@@ -16,13 +16,9 @@ from jfold.graph import Array, Graph, concatenate, first_of
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The graphs of consecutive groups of examples, which stay in their files.
+    """The graphs of consecutive groups of examples, which stay in their files."""
 
-    Attributes:
-      graphs: one or more graphs, of one program.
-    """
-
-    graphs: tuple[Graph, ...]
+    graphs: tuple[Graph, ...]  # one or more, of one program
 
     @functools.cached_property
     def first(self) -> Array:
@@ -50,10 +46,7 @@ class Parts:
                 picked.append(self.graphs[number].pick(places))
         if not picked:
             return self.graphs[0].pick(examples)
-        # Undo the sort by file: `inverse` is where each example is in `order`.
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        return concatenate(picked).pick(inverse)
+        return concatenate(picked).pick(order.argsort())  # undoes the sort by file
 
 
 def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:

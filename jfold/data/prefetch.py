@@ -22,9 +22,9 @@ class _Channel:
     """
 
     def __init__(self, size: int) -> None:
-        # One ticket for each value that the thread may compute now; pairs of a value
-        # and `None`, at the end `None` and the error.
+        # One ticket for each value that the thread may compute now.
         self.tickets: SimpleQueue[None] = SimpleQueue()
+        # Pairs of a value and `None`, at the end `None` and the error.
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.stopped = False
         for _ in range(size):

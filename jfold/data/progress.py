@@ -21,7 +21,6 @@ def progress_bar(
     """Show a progress bar after `BAR_DELAY` seconds; yield a function to advance it.
 
     Args:
-      what: the caption.
       total: the number of examples; `None` if it is not known.
       progress: whether to show the bar, on a terminal or in a notebook.
     """
@@ -36,12 +35,9 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """Show a line that counts seconds; return a function that ends the line.
+    """Show a line that counts seconds; return a function that removes the line.
 
     The line appears after `BAR_DELAY` seconds.
-
-    Returns:
-      A function that ends the line and leaves nothing of it.
     """
     done = threading.Event()
     if _is_seen():

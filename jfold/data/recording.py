@@ -29,11 +29,7 @@ FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; a chunk is at most twice the 
 def trace_corpus(
     scheduler: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
 ) -> Corpus:
-    """Trace examples into a corpus; see `Model.trace`.
-
-    Raises:
-      InputError: an example does not fit the expression, and `skip_errors` is false.
-    """
+    """Trace examples into a corpus; see `Model.trace`."""
     tracing = Tracing(scheduler.program, skip_errors)
     size = operator.length_hint(examples, -1)
     with progress_bar('trace', size if size >= 0 else None, progress) as update:
@@ -47,7 +43,10 @@ def trace_corpus(
 
 @dataclass(eq=False)
 class Tracing:
-    """A corpus in the making, to which examples are added chunk by chunk."""
+    """A corpus in the making, to which examples are added chunk by chunk.
+
+    One that does not fit is an InputError, unless `skip_errors` is true.
+    """
 
     program: Program
     skip_errors: bool
@@ -59,11 +58,7 @@ class Tracing:
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, examples: list[Any]) -> None:
-        """Trace the next examples, and set `chunk`: how many to pass next.
-
-        Raises:
-          InputError: an example does not fit, and `skip_errors` is false.
-        """
+        """Trace the next examples, and set `chunk`."""
         work = 0
         for part in self._parts(examples):
             self.parts.append(part)
@@ -93,9 +88,6 @@ class Tracing:
         If an example of a group does not fit the expression, the others are traced
         again in two halves, so that many such examples cost little more than a few. All
         groups are in order.
-
-        Raises:
-          InputError: an example does not fit, and `skip_errors` is false.
         """
         waiting = [np.arange(len(examples))]
         while waiting:
@@ -114,9 +106,6 @@ class Tracing:
                 waiting += [half for half in halves if len(half)]
 
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Trace examples; return their graph, their demands, and `source` itself.
-
-        Demands are the numbers of rows and levels that each example needs.
-        """
+        """Trace examples; return their graph, their demands, and `source` itself."""
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 
@@ -28,8 +28,7 @@ COMPILED = '/jax/core/compile/backend_compile_duration'
 BY_ITSELF = 'execute'  # the function that JAX compiles for `apply` outside `jax.jit`
 
 
-@dataclass(frozen=True, eq=False)
-class _Application:
+class _Application(NamedTuple):
     """A call of a model's `apply`: its time, and weak references to its spec."""
 
     when: float
@@ -45,17 +44,12 @@ class _Application:
 
 
 class _Thread(threading.local):
-    """The calls of models' `apply` in one thread, and its compilations by JAX.
-
-    Attributes:
-      applied: the last 64 calls of models' `apply`.
-      programs: by function name, the names of programs applied in its last trace.
-      seconds: by function name, how long trace and compilation have taken so far.
-      end_line: ends the line that tells what is being compiled.
-    """
+    """The calls of models' `apply` in one thread, and its compilations by JAX."""
 
     def __init__(self) -> None:
         self.applied = collections.deque[_Application](maxlen=64)
+        # By name of the function that JAX compiles: the names of programs applied in
+        # its last trace, and the seconds that trace and compilation have taken so far.
         self.programs: dict[str, list[str]] = {}
         self.seconds = collections.defaultdict[str, float](float)
         self.end_line: Callable[[], object] = lambda: None
@@ -73,10 +67,7 @@ def note(budget: Budget, spec: Spec) -> None:
 def _listen(
     event: str, start_time: float, end_time: float, **options: str | int
 ) -> None:
-    """Add up the time to trace, lower and compile a function, and log the sum.
-
-    JAX calls this with each of its events; only these three count.
-    """
+    """Add up the time to trace, lower and compile a function, and log the sum."""
     if event not in (TRACED, LOWERED, COMPILED):
         return
     name = _name(options)
@@ -97,8 +88,8 @@ def _listen(
 def _begin(event: str, value: float, **options: str | int) -> None:
     """Start a progress line if the function being compiled applies a model.
 
-    JAX calls this at the begin of each of its events, with the time. A logger without
-    warnings shows no line.
+    JAX calls this at the begin of each of its events. A logger without warnings shows
+    no line.
     """
     is_shown = event == COMPILED and LOG.isEnabledFor(logging.WARNING)
     if is_shown and (applying := _applying(_name(options))):
