@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An iterator over the batches of a run, which a thread builds ahead.
 
-A `BatchSampler` chooses the examples of each batch of an epoch, as a pure function of
-the arguments and the number of the epoch. A `Source` turns examples into a schedule. A
-`Prefetcher` runs any iterator on a thread. A `Progress` counts what was delivered, so
-that a restored run continues there, whatever was prefetched.
+A `BatchSampler` chooses the examples of each batch of an epoch. A `Source` turns
+examples into a schedule. A `Prefetcher` runs any iterator on a thread. A `Progress`
+counts what was delivered, so that a restored run continues there, whatever was
+prefetched.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from jfold.base.errors import InputError, ProgramBudgetError, check_at_least
 from jfold.base.tracebacks import api_boundary
 from jfold.data.corpus import Corpus
 from jfold.data.prefetch import Prefetcher
-from jfold.data.resuming import Progress, progress_of, state_of
 from jfold.data.sampler import (
+    Progress,
     Settings,
     Shuffle,
-    check_settings,
     epoch_samplers,
     key_words,
     make_sampler,
+    progress_of,
+    state_of,
 )
-from jfold.data.sources import Scheduling, Source, make_source
+from jfold.data.scheduler import Scheduling
+from jfold.data.sources import Source, make_source
 from jfold.scheduling.assignment import assign_evenly
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
@@ -74,19 +76,12 @@ class Batch:
 
 
 class _Chunk(NamedTuple):
-    """The examples of a batch to be made.
-
-    Attributes:
-      epoch: the number of the pass over the source.
-      position: how many of the epoch's examples are done after these.
-      places: [count] int64, their places in the source.
-      items: what `Source.build` takes for each.
-    """
+    """The examples of a batch to be made."""
 
     epoch: int
-    position: int
-    places: Array
-    items: list[Any]
+    position: int  # how many of the epoch's examples are done after these
+    places: Array  # [count] int64, in the source
+    items: list[Any]  # what `Source.build` takes for each
 
 
 def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
@@ -108,7 +103,7 @@ def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Ch
     for epoch in itertools.count(start.epoch):
         if settings.epochs is not None and epoch >= settings.epochs:
             return
-        sampler = make_sampler(settings, source.nodes, epoch)
+        sampler = make_sampler(settings, epoch)
         for batch in range(int(np.searchsorted(sampler.cuts, position)), len(sampler)):
             places, end = sampler[batch], int(sampler.cuts[batch + 1])
             yield _Chunk(epoch, end, places, source.items(places))
@@ -120,8 +115,7 @@ def _read_chunks(
 ) -> Iterator[_Chunk]:
     """Yield the examples of a stream, batch by batch, from a position on.
 
-    Raises:
-      ValueError: the stream ends before the position.
+    Raises ValueError if the stream ends before the position.
     """
     # Positions count the examples of all processes, `begin` those of this stream.
     iterator, size, total = iter(stream), settings.local_size, settings.batch_size
@@ -158,16 +152,15 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return the batches that may need the largest capacity, and a bool.
+    """Return batches that may need the largest capacity; and if the run has no others.
 
-    The bool is true if these are all the batches of the run. A batch is the places [n]
-    of its examples. Only the first epochs are looked at, as many as have `PLANNED`
-    batches.
+    Only the first epochs are looked at, as many as have `PLANNED` batches.
     """
     epochs = (settings.epochs or math.inf) if settings.key else 1
-    per_epoch = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
+    per_epoch = max(len(make_sampler(settings, 0)), 1)
     first_epochs = min(epochs, -(-PLANNED // per_epoch))
-    batches = list(_batches_of(corpus, replace(settings, epochs=int(first_epochs))))
+    samplers = epoch_samplers(replace(settings, epochs=int(first_epochs)))
+    batches = list(itertools.chain.from_iterable(samplers))
     if len(batches) <= PLANNED:
         return batches, first_epochs == epochs
     # Those with most operations, and those with an example of the largest demand for
@@ -179,16 +172,6 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     with_extreme = [k for k, x in first_epoch if np.isin(extreme, x).any()]
     largest = np.argsort(nodes)[-PLANNED:].tolist()
     return [batches[k] for k in {*largest, *with_extreme}], False
-
-
-def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
-    """Yield, for each batch, the places [n] of its examples in the corpus.
-
-    Without shuffling all epochs are alike, and only the batches of one are yielded.
-    """
-    for sampler in epoch_samplers(settings, corpus.nodes):
-        for batch in range(len(sampler)):
-            yield sampler[batch]
 
 
 def _reserve(settings: Settings, source: Source) -> None:
@@ -213,9 +196,8 @@ _Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
     """Yield each batch after `cursor`, the examples left out of it, and the progress.
 
-    Raises:
-      InputError: an example does not fit, and `skip_errors` is false.
-      ValueError: epochs are endless, and no example of a whole epoch fits.
+    Raises InputError if an example does not fit, and `skip_errors` is false; ValueError
+    if epochs are endless, and no example of a whole epoch fits.
     """
     in_vain = 0
     _reserve(settings, source)
@@ -236,12 +218,9 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
 def _build_batch(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
-    """Return the batch of a chunk, and the examples left out of it.
+    """Return the batch of a chunk, `None` if it is empty, and the examples left out.
 
-    The batch is `None` if all are left out.
-
-    Raises:
-      InputError: an example does not fit, and `skip_errors` is false.
+    Raises InputError if an example does not fit, and `skip_errors` is false.
     """
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while items:
@@ -334,7 +313,7 @@ class Batches:
             )
         if settings.max_nodes is None:  # then all epochs have as many batches
             settings = replace(settings, key=())
-        total = sum(map(len, epoch_samplers(settings, self._source.nodes)))
+        total = sum(map(len, epoch_samplers(settings)))
         return total if settings.key else total * epochs
 
     @property
@@ -361,7 +340,8 @@ class Batches:
                 f'{got} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        return _capacity(corpus, settings, _batches_of(corpus, settings))
+        every = itertools.chain.from_iterable(epoch_samplers(settings))
+        return _capacity(corpus, settings, every)
 
     def state(self) -> dict[str, Array]:
         """Return arguments and progress as a dict of small arrays, for `restore`.
@@ -391,7 +371,7 @@ class Batches:
                 f'{type(source.argument).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
-        cuts = make_sampler(self._settings, source.nodes, cursor.epoch).cuts
+        cuts = make_sampler(self._settings, cursor.epoch).cuts
         if source.examples is not None and cursor.position not in cuts:
             raise ValueError(
                 f'expected a state at the end of a batch, got {cursor.position} '
@@ -475,6 +455,7 @@ def batches(
     settings = Settings(
         key_words(shuffle),
         origin.examples,
+        None if origin.corpus is None else origin.corpus.nodes,
         batch_size,
         max_nodes,
         drop_remainder,
@@ -483,5 +464,4 @@ def batches(
         has_devices if device_put is None else device_put,
         shards,
     )
-    check_settings(settings, origin.nodes)
     return Batches(settings, origin, check_at_least('prefetch', prefetch, 0))

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -18,13 +18,14 @@ from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, check_at_least, expect, has_masked
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import fit_graph, structure_differences
+from jfold.data.corpus_files import arrays_of, graph_of_arrays, labels_as_text
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
-from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts, joined_graph
-from jfold.data.scheduler import Scheduler
+from jfold.data.scheduler import Scheduler, Scheduling
+from jfold.data.traced import Traced, graph_in
 from jfold.files import storage
 from jfold.files.formats import check_path, note_missing, parts_in, reading
-from jfold.graph import Graph, Table, labels_of
+from jfold.graph import Graph, labels_of
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import default_assignment, rows_of_shard
 from jfold.scheduling.demands import (
@@ -47,16 +48,6 @@ from jfold.tracing.check_graph import check_graph
 
 Array = np.ndarray[Any, Any]
 Indices: TypeAlias = Sequence[int] | Array | jax.Array
-DEMANDS = 'added', 'highest'  # fields of `Demands`
-OUTPUTS = 'outputs'  # in a file, the table of results with one row per example
-
-
-class Scheduled(Protocol):
-    """The protocol of a model that a corpus can be loaded for."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler of the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +87,13 @@ class Corpus(Displayed):
     @property
     def nbytes(self) -> int:
         """The number of bytes of all arrays, constants of examples included."""
-        return sum(x.nbytes for x in _arrays(self).values())
+        return sum(x.nbytes for x in self._arrays.values())
+
+    @property
+    def _arrays(self) -> dict[str, Array]:
+        """The arrays by their names in a file, but for labels."""
+        graph = joined_graph(self.graph)
+        return {'source': self.source, **arrays_of(self.program, graph, self.demands)}
 
     @property
     def labels(self) -> dict[str, Array]:
@@ -190,24 +187,19 @@ class Corpus(Displayed):
         added = np.partition(self.demands.added, len(self) - count, axis=0)
         total = added[len(self) - count :].sum(0, dtype=np.int64)
         if max_nodes is not None:
+            limit, nodes = check_at_least('max_nodes', max_nodes, 1), self.nodes
+            if nodes.max(initial=0) > limit:
+                raise ValueError(
+                    f'expected `max_nodes` of at least {nodes.max()}, the operations '
+                    f'of example {np.argmax(nodes)} alone, got {limit}'
+                )
             rows = row_columns(self.program)
-            total[rows] = np.minimum(total[rows], self._limit(max_nodes))
+            total[rows] = np.minimum(total[rows], limit)
         together = Demands(total[None], self.demands.highest)
         need = capacity(self.program, together, size, shards)
         if not self.scheduler.budget.has_profiles:
             return need
         return replace(need, profiles=largest_profiles(self._all_examples, count))
-
-    def _limit(self, max_nodes: int) -> int:
-        """Return `max_nodes`; raise ValueError if an example alone exceeds it."""
-        limit = check_at_least('max_nodes', max_nodes, 1)
-        nodes = self.nodes
-        if nodes.max(initial=0) > limit:
-            raise ValueError(
-                f'expected `max_nodes` of at least {nodes.max()}, the operations of '
-                f'example {np.argmax(nodes)} alone, got {limit}'
-            )
-        return limit
 
     @api_boundary
     def capacities_of(self, batches: Iterable[Indices], size: int) -> Capacity:
@@ -241,9 +233,7 @@ class Corpus(Displayed):
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """Return how many rows each level of `chosen` examples [n] has, per component.
-
-        () if no loop depends on these numbers."""
+        """Return the rows of each level of examples [n]; () if no loop needs them."""
         if not self.scheduler.budget.has_profiles:
             return ()
         return profiles(self.program, [self.select(chosen)])
@@ -265,7 +255,7 @@ class Corpus(Displayed):
     @classmethod
     @api_boundary
     def load(
-        cls, path: str | os.PathLike[str], model: Scheduled, *, verify: bool = True
+        cls, path: str | os.PathLike[str], model: Scheduling, *, verify: bool = True
     ) -> Corpus:
         """Open a saved corpus; its arrays stay in the file until they are used.
 
@@ -295,7 +285,7 @@ class Corpus(Displayed):
         check_path(path)
         if os.path.isdir(path):
             parts = [cls.load(x, model, verify=verify) for x in parts_in(path)]
-            return join_corpora(scheduler, parts)
+            return _joined(scheduler, parts)
         with note_missing('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
@@ -307,15 +297,18 @@ class Corpus(Displayed):
         _refuse(f'{path}: ', unlike)
         with reading(path):
             skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-            numbers = saved['fingerprint']['numbers']
-            corpus = _corpus(scheduler, arrays, skipped, numbers)
-        assert isinstance(corpus.graph, Graph)  # of one file
+            numbers, source = saved['fingerprint']['numbers'], arrays['source']
+            program, types = scheduler.program, numbers['types']
+            graph, demanded = graph_of_arrays(program, arrays, len(source), types)
+            graph = fit_graph(program, graph, numbers)
+            corpus = Corpus(scheduler, graph, demanded, source, skipped)
+            corpus = _with_demands(corpus, numbers)
         if verify:
             try:
-                check_graph(corpus.program, corpus.graph)
+                check_graph(program, graph)
             except ValueError as error:  # a wrong number, under a right checksum
                 raise ValueError(f'{path}: {error}') from None
-        return replace(corpus, graph=replace(corpus.graph, fits=True))
+        return replace(corpus, graph=replace(graph, fits=True))
 
     def __getstate__(self) -> dict[str, Any]:
         return {x.name: getattr(self, x.name) for x in fields(self)}
@@ -360,9 +353,6 @@ def _int_array(indices: Indices) -> Array:
     raise TypeError(f'expected `indices` as a sequence of ints, got {got}{hint}')
 
 
-# ---- arrays by name ------------------------------------------------------------------
-
-
 def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
@@ -370,75 +360,18 @@ def write(
     check_path(path)
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
-    arrays = {**_arrays(corpus), **labels_as_text(corpus.program, corpus.labels)}
+    arrays = {**corpus._arrays, **labels_as_text(corpus.program, corpus.labels)}
     with note_missing('`path` in a folder that exists, got another: make the folder'):
         storage.write(path, arrays, metadata)
 
 
-def _arrays(corpus: Corpus) -> dict[str, Array]:
-    """Return the arrays of a corpus by their names in a file; `_corpus` inverts it."""
-    graph = joined_graph(corpus.graph)
-    arrays = {'source': corpus.source}
-    program = corpus.program
-    tables = graph.constants + graph.operations + graph.results
-    for name, table in zip(_names(program, len(program.types)), tables, strict=True):
-        # With one row per example, where rows begin need not be written.
-        if name != OUTPUTS:
-            arrays[f'{name}/first'] = table.first
-        for k, column in enumerate(table.columns):
-            arrays[f'{name}/{k}'] = column
-    for name in DEMANDS:
-        arrays[f'demands/{name}'] = getattr(corpus.demands, name)
-    return arrays
-
-
-def _names(program: Program, types: int) -> list[str]:
-    """Return the names of tables in a file: of constants, operations, results.
-
-    The constants of each of the `types` types have a table.
-    """
-    names = [f'constants/{t}' for t in range(types)]
-    names += [f'operations/{o}' for o in range(len(program.operations))]
-    numbers = {r: n for n, r in enumerate(program.observed)}
-    return names + [
-        f'metrics/{numbers[r]}' if r in numbers else OUTPUTS
-        for r in range(len(program.results))
-    ]
-
-
-def _corpus(
-    scheduler: Scheduler,
-    arrays: dict[str, Array],
-    skipped: tuple[tuple[int, str], ...],
-    numbers: Mapping[str, Any],
-) -> Corpus:
-    """Return a corpus from a file's arrays; `numbers` says how values are numbered."""
-    program = scheduler.program
-    types, examples = numbers['types'], len(arrays['source'])
-    columns = [1 for _ in range(types)]
-    columns += [1 + len(operation.inputs) for operation in program.operations]
-    columns += [len(result.tensors) for result in program.results]
-    tables = tuple(
-        Table(
-            np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
-            tuple(arrays[f'{name}/{k}'] for k in range(count)),
-        )
-        for name, count in zip(_names(program, types), columns, strict=True)
-    )
-    behind = types + len(program.operations)
-    graph = Graph(examples, tables[:types], tables[types:behind], tables[behind:])
-    graph = replace(graph, labels=labels_of_text(program, graph, arrays))
-    demanded = Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
-    graph = fit_graph(program, graph, numbers)
-    corpus = Corpus(scheduler, graph, demanded, arrays['source'], skipped)
-    return _with_demands(corpus, numbers)
+# ---- of other models -----------------------------------------------------------------
 
 
 def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
     """Return a corpus for `scheduler`, made from a corpus for an equal expression.
 
-    Raises:
-      ValueError: the expressions differ in structure.
+    Raises ValueError if the expressions differ in structure.
     """
     if corpus.scheduler is scheduler:
         return corpus
@@ -451,11 +384,7 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Raise ValueError if two expressions differ: if `unlike` has texts that say how.
-
-    Args:
-      where: the beginning of the message, such as the path of a file.
-    """
+    """Raise ValueError if two expressions differ, as the texts `unlike` say."""
     if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
@@ -467,14 +396,11 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     """Return a corpus with `demands` for its program, computed anew if need be.
 
-    Demands are the counts of rows and levels that each example needs.
-
     Args:
       numbers: what `numbers_of` returned for the program of the present demands.
     """
     program, graph = corpus.program, corpus.graph
-    # Those it has may be for another program, with loops where this one has none, or
-    # with other numbers of values: `numbers`.
+    # The present program may have other numbers of values, or no loops.
     if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
     return replace(corpus, demands=demands(select(program, joined_graph(graph))))
@@ -483,8 +409,45 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 # ---- several -------------------------------------------------------------------------
 
 
-def join_corpora(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """Join parts to one corpus, with `source` as if all had been traced at once."""
+def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
+    """Return one corpus of all examples in several parts; see `Model.join`."""
+    is_several = isinstance(parts, Iterable)
+    expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
+    corpora = [_adopted(scheduler, n, part) for n, part in enumerate(parts)]
+    if not corpora:
+        raise ValueError('expected at least one corpus or Traced, got none')
+    return _joined(scheduler, corpora)
+
+
+def _adopted(scheduler: Scheduler, number: int, part: Corpus | Traced) -> Corpus:
+    """Return part `number` of several as a corpus for `scheduler`.
+
+    Raises TypeError or ValueError unless it was traced for the same expression.
+    """
+    if not isinstance(part, Corpus | Traced):
+        raise TypeError(
+            f'part {number}: expected a corpus or what a tracer made, got '
+            f'{type(part).__name__}: trace examples by `model.trace`'
+        )
+    program = scheduler.program
+    if isinstance(part, Corpus):
+        is_other = bool(structure_differences(program, part.program))
+    else:
+        is_other = part.digest != scheduler.digest
+    if is_other:
+        raise ValueError(
+            f'part {number}: expected examples traced for the expression of this '
+            'model, got those of another'
+        )
+    if isinstance(part, Corpus):
+        return adopt_corpus(scheduler, part)
+    graph = graph_in(part, program)
+    demanded = demands(select(program, graph))
+    return Corpus(scheduler, graph, demanded, np.arange(len(part)))
+
+
+def _joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
+    """Join corpora to one, with `source` as if all had been traced at once."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))
     return Corpus(

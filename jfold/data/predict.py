@@ -16,10 +16,9 @@ import numpy as np
 from jfold.base.errors import short_repr
 from jfold.base.tracebacks import api_boundary
 from jfold.data.batches import Batch, batches
-from jfold.data.corpus import Corpus
-from jfold.data.joining import join
+from jfold.data.corpus import Corpus, join
 from jfold.data.progress import progress_bar
-from jfold.data.sources import Scheduling
+from jfold.data.scheduler import Scheduling
 from jfold.data.traced import Traced
 from jfold.program.operations import Program
 from jfold.ragged import MetricValues, assemble_value, pick_rows
@@ -116,14 +115,7 @@ def predictions(
     sharding: Sharding | None,
     progress: bool,
 ) -> Any:
-    """Return the results of all examples, in their order; see `predict`.
-
-    Args:
-      run_batch: takes a schedule and returns the results of its batch.
-
-    Raises:
-      ValueError: `sharding` is over devices of other processes.
-    """
+    """Return the results of all examples, in their order; see `predict`."""
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -148,9 +140,6 @@ def predictions(
                 update(batch.count)
     parts = parts or [_no_results(model.scheduler.program)]
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
-
-
-# ---- of one batch --------------------------------------------------------------------
 
 
 def _real_rows(batch: Batch, results: object, program: Program) -> object:
@@ -178,20 +167,14 @@ def _metric(values: object, example: Array) -> MetricValues:
     return MetricValues(values, *rows)
 
 
-# ---- of none -------------------------------------------------------------------------
-
-
 def _no_results(program: Program) -> object:
     """Return the results of zero examples: arrays without rows."""
     results = program.results
     return program.assemble(
         [list(map(_no_rows, leaf_types(result.type))) for result in results],
         lambda tables: assemble_value(program.output, tables),
-        lambda r, tensors: _metric(pack(results[r].type, tensors), _NONE),
+        lambda r, tensors: _metric(pack(results[r].type, tensors), np.zeros(0)),
     )
-
-
-_NONE = np.zeros(0, np.int64)
 
 
 def _no_rows(type_: Type) -> Array:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the examples of each batch of an epoch.
+"""The choice of the examples of each batch of an epoch, and the state of a run.
 
-It is a pure function of the checked arguments and the number of the epoch, so a run can
-be resumed at any batch, on any machine.
+The choice is a pure function of the checked arguments and the number of the epoch, so a
+run can be resumed at any batch, on any machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,18 +23,21 @@ Array = np.ndarray[Any, Any]
 Shuffle: TypeAlias = jax.Array | Array | int | np.integer | None  # key, seed, none
 
 KEY_WORDS = 4  # the most 32-bit words that a key of JAX's own generators has
+FORMAT = 1  # of what `Batches.state` returns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Settings:
     """The arguments of `batches`, checked.
 
     Raises:
-      TypeError, ValueError: an argument has another type, or is out of range.
+      TypeError, ValueError: an argument has another type, is out of range, or does not
+        go with the source or with another argument.
     """
 
     key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
     examples: int | None  # how many the source has; `None` for a stream
+    nodes: Array | None  # [examples] operations of each; `None` if not of a corpus
     batch_size: int
     max_nodes: int | None
     drop_remainder: bool
@@ -60,6 +63,7 @@ class Settings:
                 raise TypeError(f'expected `{name}` as bool, got {value!r}')
         if self.shards is not None:
             rows_of_shard('batch_size', self.shards, self.batch_size, self.batch_size)
+        _check_together(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,16 +79,14 @@ class BatchSampler:
     def __getitem__(self, batch: int) -> Array:
         return self.order[self.cuts[batch] : self.cuts[batch + 1]]
 
+    def __iter__(self) -> Iterator[Array]:
+        return map(self.__getitem__, range(len(self)))
 
-def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSampler:
-    """Return the sampler of an epoch.
 
-    Args:
-      nodes: [examples] int64 operations of each example; `None` if they are not known,
-        and then there must be no `max_nodes`.
-    """
+def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
+    """Return the sampler of an epoch."""
     order = _order(settings.key, epoch, settings.examples or 0)
-    size, limit = settings.batch_size, settings.max_nodes
+    nodes, size, limit = settings.nodes, settings.batch_size, settings.max_nodes
     if nodes is None or limit is None:
         cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
         is_full = len(order) % size == 0
@@ -125,13 +127,13 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     return np.array(cuts, np.int64)
 
 
-def epoch_samplers(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
+def epoch_samplers(settings: Settings) -> Iterator[BatchSampler]:
     """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled.
 
     Endless epochs yield none if they are shuffled.
     """
     epochs = settings.epochs if settings.key else 1
-    return (make_sampler(settings, nodes, epoch) for epoch in range(epochs or 0))
+    return (make_sampler(settings, epoch) for epoch in range(epochs or 0))
 
 
 # ---- arguments -----------------------------------------------------------------------
@@ -167,21 +169,17 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
     return tuple(np.asarray(data).tolist())
 
 
-def check_settings(settings: Settings, nodes: Array | None) -> None:
-    """Raise ValueError if arguments do not go with the source, or with one another.
-
-    Args:
-      nodes: [examples] operations of each example; `None` if they are not known.
-    """
+def _check_together(settings: Settings) -> None:
+    """Raise ValueError if arguments do not go with the source, or with one another."""
     if settings.examples is None:
         _check_stream(settings)
     elif not settings.drop_remainder:
         check_spare_rows('batch_size', settings.batch_size, settings.examples)
     if settings.shards is not None and not settings.shards.is_local:
-        _check_processes(settings, nodes)
+        _check_processes(settings)
     if settings.max_nodes is not None:
-        _check_limit(settings.max_nodes, nodes)
-    if settings.epochs is None and not len(make_sampler(settings, nodes, 0)):
+        _check_limit(settings.max_nodes, settings.nodes)
+    if settings.epochs is None and not len(make_sampler(settings, 0)):
         raise ValueError(
             'expected `source` of at least one batch, for `epochs=None`, got '
             f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
@@ -203,9 +201,9 @@ def _check_stream(settings: Settings) -> None:
         )
 
 
-def _check_processes(settings: Settings, nodes: Array | None) -> None:
+def _check_processes(settings: Settings) -> None:
     """Raise ValueError if several processes share a sequence or skip errors."""
-    if nodes is None and settings.examples is not None:
+    if settings.nodes is None and settings.examples is not None:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
             'as source of batches for several, got a sequence: pass '
@@ -231,3 +229,83 @@ def _check_limit(limit: int, nodes: Array | None) -> None:
             f'expected examples of at most {limit} operations, as `max_nodes` says, '
             f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
         )
+
+
+# ---- the state of a run --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run of batches, up to the last batch that was delivered."""
+
+    epoch: int = 0  # of the last batch
+    # How many examples of the epoch are done, left out ones included, of all processes.
+    position: int = 0
+    batches: int = 0  # how many were delivered
+    skipped: int = 0  # how many examples were left out
+
+
+def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
+    """Return the arguments and progress of a run, in arrays of fixed shapes by name.
+
+    All are int64 scalars, -1 for `None`, except `key` [1 + KEY_WORDS] uint32: how many
+    words the key has, the words, and zeros.
+    """
+    key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
+    fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
+    numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
+    return {'key': np.array(key, np.uint32)} | {
+        name: np.array(-1 if number is None else number, np.int64)
+        for name, number in (numbers | vars(cursor)).items()
+    }
+
+
+def progress_of(settings: Settings, state: object) -> Progress:
+    """Return the progress in a `state` that `state_of` returned.
+
+    Raises:
+      TypeError: `state` is no dict.
+      ValueError: its arrays have other names or shapes, a count is no int of 0 or more,
+        or the arguments of the run were others.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            'expected `state` as a dict, which `Batches.state` returns, got '
+            f'{type(state).__name__}'
+        )
+    fresh = state_of(settings, Progress())
+    arrays = {name: np.asarray(x) for name, x in state.items()}
+    expected, got = ({k: x.shape for k, x in d.items()} for d in (fresh, arrays))
+    if expected != got:
+        raise ValueError(
+            f'expected a state of arrays of shapes {expected}, got {got}: pass what '
+            '`Batches.state` returned'
+        )
+    cursor = {name: _count(name, arrays[name]) for name in vars(Progress())}
+    differing = [
+        f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
+        for name, value in fresh.items()
+        if name not in cursor and not np.array_equal(arrays[name], value)
+    ]
+    if differing:
+        raise ValueError(
+            'expected `state` of batches made with the same arguments, got one with '
+            f'{", ".join(differing)}: make them with these'
+        )
+    return Progress(**cursor)
+
+
+def _count(name: str, value: Array) -> int:
+    """Return a count in a state, checked to be an int of 0 or more."""
+    if value.dtype.kind not in 'iu' or value < 0:
+        raise ValueError(
+            f'expected `{name}` of a state as an int of 0 or more, got {value} '
+            f'({value.dtype}): pass what `Batches.state` returned'
+        )
+    return int(value)
+
+
+def _shown(name: str, value: Array) -> str:
+    if name == 'key':
+        return str(value[1 : 1 + int(value[0])].tolist())
+    return 'none' if value == -1 else str(value)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from jfold.data.agreement import Channel
-from jfold.data.corpus import Corpus, Scheduled, adopt_corpus
-from jfold.data.scheduler import Scheduler
+from jfold.data.corpus import Corpus, adopt_corpus
+from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.data.traced import Traced
 from jfold.scheduling.assignment import (
     ShardAssignment,
@@ -24,13 +24,6 @@ from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
-
-
-class Scheduling(Scheduled, Protocol):
-    """The protocol of a model from which batches can be made."""
-
-    def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
-        """Return the schedule of examples; see `Model.schedule`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +48,6 @@ class Source:
     def corpus(self) -> Corpus | None:
         """The corpus of the examples; `None` if the source is no corpus."""
         return self.argument if _is_corpus(self.argument) else None
-
-    @property
-    def nodes(self) -> Array | None:
-        """The number of operations per example [examples]; `None` without a corpus."""
-        return None if self.corpus is None else self.corpus.nodes
 
     def items(self, places: Array) -> list[Any]:
         """Return items at `places` [n]; raise ValueError if the source grew or shrank.
@@ -112,9 +100,6 @@ def _is_corpus(source: object) -> bool:
 def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
     """Return the `Source` for the argument `source` of `Model.batches`.
 
-    Args:
-      shards: the devices that share each batch; `None` for one device.
-
     Raises:
       TypeError: `source` holds no examples or may be one; or `model` is no model.
       ValueError: `source` is a corpus of another expression.
@@ -146,23 +131,19 @@ def schedule_part(
     examples: Iterable[Any] | Traced,
     size: int | None,
     shards: Shards,
-    agreement: Channel,
+    channel: Channel,
     begin: float | None = None,
 ) -> tuple[Schedule, ShardAssignment]:
-    """Return the schedule of a batch to which each process contributes a part.
+    """Return the schedule of a batch of several processes, and its assignment.
 
-    All processes with devices of the mesh call this together. If tracing fails in one,
-    the error is also sent to the others.
+    All processes with devices of the mesh call this together. This one's examples are
+    assigned to its shards. If tracing fails here, the error is also sent to the others.
 
     Args:
       examples: the part of this process, for its shards in order.
       size: rows of the results of all parts; by default as many in each shard as the
         largest part needs.
-      agreement: the channel between the processes.
-      begin: when work on the schedule began, by `time.perf_counter`; `None` for now.
-
-    Returns:
-      The schedule, and the assignment of this process's examples to its shards.
+      begin: see `Scheduler.schedule`.
 
     Raises:
       RuntimeError: another process has no part; see `Channel.need`. Other errors: see
@@ -174,8 +155,8 @@ def schedule_part(
         part = None if size is None else rows_of_shard('size', shards, 0, size) * count
         rows = rows_of_shard('size', shards, len(selection), part, count)
     except Exception as error:
-        agreement.fail(error)
+        channel.fail(error)
         raise
-    rows = agreement.most(rows) if size is None else rows
+    rows = channel.most(rows) if size is None else rows
     deal = assign_in_order(shards, rows, len(selection), count)
-    return scheduler.schedule(selection, deal, begin, agreement), deal
+    return scheduler.schedule(selection, deal, begin, channel), deal

@@ -16,8 +16,7 @@ from jfold.base.containers import plain_containers
 from jfold.base.displays import Displayed
 from jfold.base.errors import check_at_least, check_examples, expect
 from jfold.base.tracebacks import api_boundary
-from jfold.data.corpus import Corpus
-from jfold.data.joining import join
+from jfold.data.corpus import Corpus, join
 from jfold.data.predict import predictions
 from jfold.data.recording import trace_corpus
 from jfold.data.scheduler import Scheduler, build

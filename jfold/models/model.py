@@ -18,8 +18,7 @@ from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
 from jfold.data.batches import batches as make_batches
-from jfold.data.corpus import Corpus
-from jfold.data.joining import join
+from jfold.data.corpus import Corpus, join
 from jfold.data.predict import predict as make_predict
 from jfold.data.recording import trace_corpus
 from jfold.data.scheduler import Scheduler

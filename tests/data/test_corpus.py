@@ -27,7 +27,6 @@ from programs import with_metric_first
 from tree_corpora import TREES, assert_equal, assert_same, forest, trees
 
 import jfold as jf
-from jfold.data import corpus as corpora
 from jfold.data import recording
 from jfold.data.corpus import Corpus
 from jfold.data.fingerprint import fingerprint
@@ -356,7 +355,7 @@ def test_a_file_that_others_read(tmp_path: Path) -> None:
     for name, (_, _, offset, _) in document['arrays'].items():
         file = io.BytesIO(content[content.rindex(b'\x93NUMPY', 0, offset) :])
         arrays[name] = np.load(file, allow_pickle=False)
-    assert sorted(arrays) == sorted(corpora._arrays(corpus))
+    assert sorted(arrays) == sorted(corpus._arrays)
     np.testing.assert_array_equal(arrays['constants/0/first'], [0, 1, 3, 7, 8, 11])
     words = np.split(arrays['constants/0/0'], [1, 3, 7, 8])
     assert [sorted(each) for each in words] == [
@@ -389,7 +388,7 @@ def test_a_loaded_corpus_stays_in_its_file(tmp_path: Path) -> None:
     first, second = model.trace(TREES), model.trace(TREES[::-1])
     first.save(tmp_path / 'c')
     loaded = Corpus.load(str(tmp_path / 'c'), model)
-    for name, array in corpora._arrays(loaded).items():
+    for name, array in loaded._arrays.items():
         base = array
         while isinstance(base, np.ndarray):
             base = base.base

@@ -9,7 +9,6 @@ import numpy as np
 from binary_trees import binary_tree, tree_block
 
 import jfold as jf
-from jfold.data import corpus as corpora
 from jfold.data.corpus import Corpus
 
 TREES: list[Any] = [1, (2, 3), ((1, 2), (3, 4)), 5, (6, (7, 8))]
@@ -38,7 +37,7 @@ def assert_same(left: jf.Schedule, right: jf.Schedule) -> None:
 
 def assert_equal(left: Corpus, right: Corpus) -> None:
     """Equal arrays."""
-    ours, theirs = corpora._arrays(left), corpora._arrays(right)
+    ours, theirs = left._arrays, right._arrays
     assert list(ours) == list(theirs)
     for name, array in ours.items():
         assert array.dtype == theirs[name].dtype, name

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A corpus as arrays by their names in a file; labels are the bytes of JSON lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jfold.base.errors import short_repr
+from jfold.graph import Graph, Table
+from jfold.program.operations import Program
+from jfold.scheduling.selections import Demands
+
+Array = np.ndarray[Any, Any]
+DEMANDS = 'added', 'highest'  # fields of `Demands`
+OUTPUTS = 'outputs'  # the table of results with one row per example
+
+
+def arrays_of(program: Program, graph: Graph, demanded: Demands) -> dict[str, Array]:
+    """Return the arrays of a graph, but its labels, and its demands, by name."""
+    arrays = {}
+    for name, table in zip(
+        _names(program, len(program.types)), graph.tables, strict=True
+    ):
+        # With one row per example, where rows begin need not be written.
+        if name != OUTPUTS:
+            arrays[f'{name}/first'] = table.first
+        for k, column in enumerate(table.columns):
+            arrays[f'{name}/{k}'] = column
+    for name in DEMANDS:
+        arrays[f'demands/{name}'] = getattr(demanded, name)
+    return arrays
+
+
+def graph_of_arrays(
+    program: Program, arrays: Mapping[str, Array], examples: int, types: int
+) -> tuple[Graph, Demands]:
+    """Return the graph, with labels, and the demands that arrays hold.
+
+    Args:
+      types: how many types the program had that the examples were traced for.
+    """
+    columns = [1 for _ in range(types)]
+    columns += [1 + len(operation.inputs) for operation in program.operations]
+    columns += [len(result.tensors) for result in program.results]
+    tables = tuple(
+        Table(
+            np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
+            tuple(arrays[f'{name}/{k}'] for k in range(count)),
+        )
+        for name, count in zip(_names(program, types), columns, strict=True)
+    )
+    behind = types + len(program.operations)
+    graph = Graph(examples, tables[:types], tables[types:behind], tables[behind:])
+    graph = replace(graph, labels=_labels_of_text(program, graph, arrays))
+    return graph, Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
+
+
+def _names(program: Program, types: int) -> list[str]:
+    """Return the names of tables in a file: of constants, operations, results."""
+    names = [f'constants/{t}' for t in range(types)]
+    names += [f'operations/{o}' for o in range(len(program.operations))]
+    numbers = {r: n for n, r in enumerate(program.observed)}
+    return names + [
+        f'metrics/{numbers[r]}' if r in numbers else OUTPUTS
+        for r in range(len(program.results))
+    ]
+
+
+# ---- labels of metrics ---------------------------------------------------------------
+
+
+def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the labels of each metric as JSON, bytes [size], by name in a file.
+
+    Args:
+      labels: [rows] object by name of the metric, as `labels_of` returns them.
+
+    Raises:
+      TypeError: JSON would not give a label back unchanged.
+    """
+    texts = (_text(name, column.tolist()) for name, column in labels.items())
+    return dict(zip(_label_names(program), texts, strict=True))
+
+
+def _labels_of_text(
+    program: Program, graph: Graph, arrays: Mapping[str, Array]
+) -> tuple[Table, ...]:
+    """Return the tables of labels of a graph; `arrays` are from `labels_as_text`."""
+    tables = []
+    for r, name in zip(program.labelled, _label_names(program), strict=True):
+        labels = json.loads(arrays[name].tobytes())
+        column = np.fromiter(labels, object, len(labels))
+        tables.append(Table(graph.results[r].first, (column,)))
+    return tuple(tables)
+
+
+def _label_names(program: Program) -> Iterable[str]:
+    return (f'labels/{n}' for n in range(len(program.labelled)))
+
+
+def _text(name: str, labels: list[Any]) -> Array:
+    text = _encoded(labels)
+    if text is None:
+        label = next(x for x in labels if _encoded([x]) is None)
+        raise TypeError(
+            f'metric {name!r}: expected labels that a file can hold as JSON (None, '
+            'bools, numbers, strings, lists and dicts of these by strings), got '
+            f'{short_repr(label)}: label rows by those, as by a number or a path'
+        )
+    return np.frombuffer(text, np.uint8)
+
+
+def _encoded(labels: list[Any]) -> bytes | None:
+    """Return labels as JSON; `None` if reading the JSON would not give equal labels."""
+    try:
+        text = json.dumps(labels, allow_nan=False)
+        return text.encode() if bool(json.loads(text) == labels) else None
+    except (TypeError, ValueError, RecursionError):
+        return None
