@@ -65,13 +65,13 @@ from jfold.types import (
 )
 
 if TYPE_CHECKING:
+    from jfold.data.adoption import Traced
     from jfold.data.batches import Batch, Batches
     from jfold.data.corpus import Corpus
-    from jfold.data.traced import Traced
     from jfold.data.tracer import Tracer
     from jfold.debug.nonfinite import NonFinite, find_nan
     from jfold.display.drawing import draw
-    from jfold.files.formats import DamagedError, UnknownFormatError
+    from jfold.files.storage import DamagedError, UnknownFormatError
     from jfold.models.compiled import CompiledStep
     from jfold.models.loaded import LoadedModel
     from jfold.models.model import Model, compile
@@ -170,13 +170,13 @@ __all__ = [
 # only writes expressions starts sooner.
 _MODULES = 'layers', 'linen', 'nnx'  # these import Flax
 _LATER = {
+    'data.adoption': ['Traced'],
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
-    'data.traced': ['Traced'],
     'data.tracer': ['Tracer'],
     'debug.nonfinite': ['NonFinite', 'find_nan'],
     'display.drawing': ['draw'],
-    'files.formats': ['DamagedError', 'UnknownFormatError'],
+    'files.storage': ['DamagedError', 'UnknownFormatError'],
     'models.compiled': ['CompiledStep'],
     'models.loaded': ['LoadedModel'],
     'models.model': ['Model', 'compile'],

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transfer of graphs and schedules from one model to another of equal structure.
 
-In a notebook a model is often defined again. A graph of examples stays valid if its
-numbers of values can be mapped to those of the new program, whatever the widths of
-layers. A schedule stays valid only if shapes, constants and options are the same.
+In a notebook a model is often defined again, and other processes have copies. A graph
+of examples stays valid if its numbers of values can be mapped to those of the new
+program, whatever the widths of layers. A schedule stays valid only if shapes, constants
+and options are the same.
 
 Each value of an example has a producer, or *part*: a constant, a list of constants, or
 an output of an operation. The values of a part have consecutive numbers.
@@ -13,18 +14,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.base.memo import memoized
+from jfold.base.memo import Memoized, memoized
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.graph import Array, Graph, Table
 from jfold.program.operations import Operations, Program
 from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Capacity, Spec
+from jfold.tracing.check_graph import checked
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
@@ -184,6 +186,41 @@ def _check_shared(old: Numbers, new: Numbers) -> None:
                 'one in which they were one: trace the examples again with '
                 '`model.trace`'
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Traced(Memoized):
+    """Traced examples for `Model.schedule`, as arrays that can be sent anywhere.
+
+    A graph from another process is checked against the program once, when it is first
+    used, which takes a small part of the time that tracing took (`checked`).
+
+    Attributes:
+      graph: the operations that the examples run, and their operands.
+      digest: the digest of the expression that they were traced for.
+    """
+
+    graph: Graph
+    digest: str
+
+    def __len__(self) -> int:
+        return self.graph.examples
+
+    def __repr__(self) -> str:
+        return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
+
+    def __getstate__(self) -> dict[str, Any]:
+        graph = replace(self.graph, fits=False)  # another process is to check it
+        return {'graph': graph, 'digest': self.digest}
+
+
+@memoized
+def graph_in(traced: Traced, program: Program) -> Graph:
+    """Return the graph of traced examples, checked once if another process made it.
+
+    Raises ValueError if it does not fit the program.
+    """
+    return checked(program, fit_graph(program, traced.graph, numbers_of(program)))
 
 
 # ---- schedules -----------------------------------------------------------------------

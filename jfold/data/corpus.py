@@ -17,14 +17,13 @@ import numpy as np
 from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, check_at_least, expect, has_masked
 from jfold.base.tracebacks import api_boundary
-from jfold.data.adoption import fit_graph, structure_differences
+from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
 from jfold.data.corpus_files import arrays_of, graph_of_arrays, labels_as_text
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.parts import Parts, graphs_in, in_parts, joined_graph
 from jfold.data.scheduler import Scheduler, Scheduling
-from jfold.data.traced import Traced, graph_in
 from jfold.files import storage
-from jfold.files.formats import check_path, note_missing, parts_in, reading
+from jfold.files.storage import check_path, note_missing, parts_in, reading
 from jfold.graph import Graph, labels_of
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import default_assignment, rows_of_shard

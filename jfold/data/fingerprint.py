@@ -17,6 +17,7 @@ import enum
 import functools
 import hashlib
 import itertools
+import json
 import operator
 import re
 import sys
@@ -90,6 +91,16 @@ def fingerprint(program: Program) -> dict[str, Any]:
         'tables': [_binding(*x, place(x[0]), code=False) for x in names.items()],
         'functions': [_binding(*x, place(x[0]), code=True) for x in names.items()],
     }
+
+
+def digest_of(expression: dict[str, Any]) -> str:
+    """Return the SHA-256, in hex, of a fingerprint without the paths of its blocks."""
+    sections = {
+        name: [line[:2] for line in x] if isinstance(x, list) else x
+        for name, x in expression.items()
+    }
+    text = json.dumps(sections, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def without_ids(place: object) -> str:

@@ -15,11 +15,11 @@ import numpy as np
 
 from jfold.base.errors import short_repr
 from jfold.base.tracebacks import api_boundary
+from jfold.data.adoption import Traced
 from jfold.data.batches import Batch, batches
 from jfold.data.corpus import Corpus, join
 from jfold.data.progress import progress_bar
 from jfold.data.scheduler import Scheduling
-from jfold.data.traced import Traced
 from jfold.program.operations import Program
 from jfold.ragged import MetricValues, assemble_value, pick_rows
 from jfold.scheduling.schedule import Schedule

@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 from jfold.base.errors import check_examples
+from jfold.data.adoption import Traced, graph_in
 from jfold.data.agreement import Channel, Processes
-from jfold.data.fingerprint import fingerprint
-from jfold.data.traced import Traced, digest_of, graph_in
+from jfold.data.fingerprint import digest_of, fingerprint
 from jfold.files.encoding import Encoder, decode
 from jfold.graph import labels_of
 from jfold.language.portable import portable

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from jfold.data.adoption import Traced
 from jfold.data.agreement import Channel
 from jfold.data.corpus import Corpus, adopt_corpus
 from jfold.data.scheduler import Scheduler, Scheduling
-from jfold.data.traced import Traced
 from jfold.scheduling.assignment import (
     ShardAssignment,
     assign_evenly,

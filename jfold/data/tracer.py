@@ -1,23 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Tracer`, which traces examples in other processes."""
+"""The tracing of examples: to a corpus, chunk by chunk, or in other processes."""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from jfold.base.errors import check_examples
+import numpy as np
+
+from jfold.base.errors import InputError, check_examples
 from jfold.base.tracebacks import api_boundary
-from jfold.data.corpus import write
-from jfold.data.fingerprint import fingerprint
-from jfold.data.recording import trace_corpus
+from jfold.data.adoption import Traced
+from jfold.data.corpus import Corpus, write
+from jfold.data.fingerprint import digest_of, fingerprint
+from jfold.data.progress import progress_bar
 from jfold.data.scheduler import Scheduler
-from jfold.data.traced import Traced, digest_of
+from jfold.graph import Graph, concatenate
 from jfold.program.operations import Program
+from jfold.scheduling.demands import demands, join_demands
+from jfold.scheduling.selections import Demands, select
 from jfold.tracing.record import trace
+
+Array = np.ndarray[Any, Any]
+CHUNK_WORK = 1 << 17  # operations or numbers of a chunk: fast, and little memory
+FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; a chunk is at most twice the last
+
+
+def trace_corpus(
+    scheduler: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
+) -> Corpus:
+    """Trace examples into a corpus; see `Model.trace`."""
+    tracing = Tracing(scheduler.program, skip_errors)
+    size = operator.length_hint(examples, -1)
+    with progress_bar('trace', size if size >= 0 else None, progress) as update:
+        iterator = iter(examples)
+        while chunk := list(itertools.islice(iterator, tracing.chunk)):
+            tracing.add(chunk)
+            update(len(chunk))
+            del chunk  # so that no two are in memory
+    return tracing.corpus(scheduler)
+
+
+@dataclass(eq=False)
+class Tracing:
+    """A corpus in the making, to which examples are added chunk by chunk.
+
+    One that does not fit is an InputError, unless `skip_errors` is true.
+    """
+
+    program: Program
+    skip_errors: bool
+    chunk: int = FIRST_CHUNK  # how many examples to add next
+    seen: int = 0  # how many examples were added
+    # Per group of examples: graph, demands, and places among all examples [n] int64.
+    # Per example left out: place and error message.
+    parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, examples: list[Any]) -> None:
+        """Trace the next examples, and set `chunk`."""
+        work = 0
+        for part in self._parts(examples):
+            self.parts.append(part)
+            graph, *_ = part
+            sizes = (table.columns[0].size for table in graph.constants)
+            work += max(graph.nodes, sum(sizes))
+        self.seen += len(examples)
+        # The number of examples with work of `CHUNK_WORK`, if they are like these.
+        likely = CHUNK_WORK * len(examples) // max(work, len(examples))
+        self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
+
+    def corpus(self, scheduler: Scheduler) -> Corpus:
+        """Return a corpus of all examples that were added."""
+        parts = self.parts or [self._part([], np.zeros(0, np.int64))]
+        graphs, demanded, sources = zip(*parts, strict=True)
+        return Corpus(
+            scheduler,
+            concatenate(graphs),
+            join_demands(demanded),
+            np.concatenate(sources),
+            tuple(sorted(self.skipped)),
+        )
+
+    def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
+        """Trace examples in groups; yield the graph, demands and indices [n] of each.
+
+        If an example of a group does not fit the expression, the others are traced
+        again in two halves, so that many such examples cost little more than a few. All
+        groups are in order.
+        """
+        waiting = [np.arange(len(examples))]
+        while waiting:
+            places = waiting.pop()
+            try:
+                chosen = list(map(examples.__getitem__, places.tolist()))
+                yield self._part(chosen, self.seen + places)
+            except InputError as error:
+                located = error.renumbered(self.seen + int(places[error.example]))
+                if not self.skip_errors:
+                    located = located.with_traceback(error.__traceback__)
+                    raise located from error.__cause__
+                self.skipped.append((located.example, str(located)))
+                others = np.delete(places, error.example)
+                halves = np.array_split(others, 2)[::-1]
+                waiting += [half for half in halves if len(half)]
+
+    def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
+        """Trace examples; return their graph, their demands, and `source` itself."""
+        graph = trace(self.program, examples)
+        return graph, demands(select(self.program, graph)), source
+
+
+# ---- in other processes --------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

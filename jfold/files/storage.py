@@ -20,25 +20,29 @@ of the machine that wrote it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import mmap
 import os
 import re
+import secrets
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from jfold.files.formats import DamagedError, UnknownFormatError, reading, replacing
+from jfold.base.errors import describe_error, expect
 
 Array = np.ndarray[Any, Any]
-Path: TypeAlias = str | os.PathLike[str]
+FilePath: TypeAlias = str | os.PathLike[str]
 
 VERSION = 2
+SUFFIX = '.jfold'  # the ending of names of files that hold parts of a corpus
 EXTENDED = {  # the dtypes of `ml_dtypes`, by name
     np.dtype(type_).name: np.dtype(type_)
     for type_ in vars(ml_dtypes).values()
@@ -51,10 +55,128 @@ _ALIGNMENT = _HEADER.size  # 64 bytes, to which an `.npy` aligns its data
 _CHUNK = 1 << 20  # bytes that are read or written at a time
 
 
+class DamagedError(ValueError):
+    """An error about a file that is damaged, or was never one of jfold's."""
+
+
+class UnknownFormatError(ValueError):
+    """An error about an intact file that the installed versions cannot read.
+
+    It is of another version of jfold or JAX, or has an unknown dtype.
+    """
+
+
+def check_path(path: object) -> None:
+    """Raise TypeError if `path` is no path, such as an int, which `open` would take."""
+    expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
+
+
+@contextlib.contextmanager
+def note_missing(expected: str) -> Iterator[None]:
+    """Add the note 'expected ...' to a FileNotFoundError raised in this context."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        error.add_note(f'expected {expected}')
+        raise
+
+
+@contextlib.contextmanager
+def reading(path: FilePath) -> Iterator[None]:
+    """Turn errors in this context, which reads a file's content, into DamagedError.
+
+    The checksums of the content were right, but another program may have written it.
+
+    Raises:
+      DamagedError: the body raised anything but an ImportError.
+      ImportError: the body raised it; a note names the file.
+    """
+    try:
+        yield
+    except ImportError as error:
+        error.add_note(f'for {path}, a model that names it')
+        raise
+    except Exception as error:
+        text = f'{path}: malformed: {describe_error(error)}; write it again'
+        raise DamagedError(text) from error
+
+
+@contextlib.contextmanager
+def replacing(path: FilePath) -> Iterator[IO[bytes]]:
+    """Open a temporary file to write; replace `path` by it when the body ends.
+
+    The temporary file is in the folder of `path`. Where `path` is a link, its target is
+    replaced. If the body raises, `path` is unchanged and the temporary file removed.
+
+    Raises:
+      IsADirectoryError: `path` is a folder.
+      FileExistsError: `path` is a device or a pipe.
+      OSError: the system fails, as where the disk is full; the error names `path`, not
+        the temporary file.
+    """
+    place = _place(path)
+    spare = place.with_name(f'.{place.name[:40]}.{secrets.token_hex(8)}.tmp')
+    with _naming(path):
+        file = open(spare, 'xb')
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(spare, place)
+        except BaseException:
+            spare.unlink(missing_ok=True)
+            raise
+
+
+def _place(path: FilePath) -> Path:
+    place = Path(os.path.realpath(path))
+    if place.is_dir():
+        text = (
+            'expected `path` of a file, got that of a folder: give it a name in there'
+        )
+        raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
+    if place.exists() and not place.is_file():  # `os.replace` would remove a device
+        text = 'expected `path` of a file, got that of a device or pipe: give another'
+        raise FileExistsError(errno.EEXIST, text, os.fspath(path))
+    return place
+
+
+@contextlib.contextmanager
+def _naming(path: FilePath) -> Iterator[None]:
+    """Name `path`, not a temporary file, in an OSError raised in this context."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def parts_in(folder: FilePath) -> list[Path]:
+    """Return the paths of a folder's `.jfold` files, parts of a corpus, by name.
+
+    Raises:
+      FileNotFoundError: the folder has none.
+    """
+    paths = sorted(Path(folder).glob(f'*{SUFFIX}'))
+    if not paths:
+        text = (
+            f'{folder}: expected a folder of `{SUFFIX}` files, which `Corpus.save` '
+            'writes, got one without'
+        )
+        if any(Path(folder).glob('*.npz')):
+            text += '; write `.npz` files of an earlier version anew'
+        raise FileNotFoundError(text)
+    return paths
+
+
 # ---- writing -------------------------------------------------------------------------
 
 
-def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
+def write(
+    path: FilePath, arrays: Mapping[str, Array], metadata: Mapping[str, Any]
+) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
     The content goes to a new file in the same folder, which then replaces `path`.
@@ -134,7 +256,9 @@ def _append(file: IO[bytes], array: Array) -> list[Any]:
 # ---- reading -------------------------------------------------------------------------
 
 
-def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str, Any]]:
+def read(
+    path: FilePath, *, verify: bool = True
+) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return the arrays that `write` wrote, by name, and the metadata.
 
     The arrays are read-only memory maps of the file. `write` never changes a file in
@@ -173,7 +297,7 @@ def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str
     return arrays, metadata
 
 
-def _document(path: Path, file: IO[bytes]) -> bytes:
+def _document(path: FilePath, file: IO[bytes]) -> bytes:
     """Return a file's JSON document as bytes, after a check of its checksum.
 
     Raises:
@@ -206,7 +330,7 @@ def _document(path: Path, file: IO[bytes]) -> bytes:
     return text
 
 
-def _dtype(path: Path, array: str, name: str) -> np.dtype[Any]:
+def _dtype(path: FilePath, array: str, name: str) -> np.dtype[Any]:
     dtype = EXTENDED.get(name)
     if dtype is None and re.fullmatch(r'[<>|][biufc]\d+', name):
         with contextlib.suppress(TypeError):
@@ -239,5 +363,5 @@ def _checksum(file: IO[bytes], start: int, end: int) -> int:
     return checksum
 
 
-def _damaged(path: Path, what: str) -> DamagedError:
+def _damaged(path: FilePath, what: str) -> DamagedError:
     return DamagedError(f'{path}: {what}; write it again')

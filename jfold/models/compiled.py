@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,9 @@ class CompiledStep:
 
     compiled: jax.stages.Compiled
     specs: tuple[Spec, ...]
-    _recipe: _Recipe
+    _compile: Callable[[Sequence[Spec]], jax.stages.Compiled]  # for any capacities
+    # Positions and names of arguments that are, or hold, schedules.
+    _holders: tuple[int | str, ...]
     _others: Recent[jax.stages.Compiled] = field(default_factory=Recent)
 
     @api_boundary
@@ -49,7 +51,12 @@ class CompiledStep:
           TypeError: other arguments differ from those the step was compiled for.
         """
         # Schedules are searched only in arguments that held capacities, which is fast.
-        specs = self._recipe.specs_of(args, options)
+        values = [
+            args[x] if isinstance(x, int) else options.get(x)
+            for x in self._holders
+            if isinstance(x, str) or x < len(args)
+        ]
+        specs = _specs_in(values)
         if len(specs) != len(self.specs):  # static arguments left out move the others
             specs = _specs_in((args, options))
         pairs = zip(self.specs, specs, strict=False)
@@ -66,10 +73,7 @@ class CompiledStep:
         return compiled(*args, **options)
 
     def _adopt(self, *tree: Any) -> Any:
-        """Return the arguments `tree`, with this model's specs in their schedules.
-
-        Schedules of models that are not equal to this one stay as they are.
-        """
+        """Return arguments with this model's specs in schedules of equal models."""
         # An NNX module is a leaf: the step may change the object, so none is made anew.
         leaves, structure = jax.tree.flatten(
             tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
@@ -87,7 +91,7 @@ class CompiledStep:
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         """Return the step compiled for other specs, and warn of the differences."""
         begin = time.perf_counter()
-        compiled = self._recipe.compiled(specs)
+        compiled = self._compile(specs)
         changes = ', '.join(map(_changes, self.specs, specs))
         warnings.warn(
             'expected schedules of the capacity that the step was compiled for, got '
@@ -101,43 +105,6 @@ class CompiledStep:
 
     def __repr__(self) -> str:
         return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'
-
-
-@dataclass(frozen=True, eq=False)
-class _Recipe:
-    """The arguments of a step as shapes, to compile it for any capacities.
-
-    Attributes:
-      step: a function with `lower`, as `jax.jit` returns.
-      leaves: the leaves of positional and named arguments: shapes of arrays, a capacity
-        for a schedule, and NNX modules themselves, which may hold an array twice.
-      tree: the tree structure of the arguments.
-      holders: positions and names of arguments that are, or hold, schedules.
-    """
-
-    step: Any
-    leaves: list[Any]
-    tree: Any
-    holders: tuple[int | str, ...]
-
-    def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
-        """Return the step compiled for `specs`, one per schedule in its arguments."""
-        specs = iter(specs)
-        leaves = [abstract(next(specs)) if _is_capacity(x) else x for x in self.leaves]
-        args, options = jax.tree.unflatten(self.tree, leaves)
-        result: jax.stages.Compiled = self.step.lower(*args, **options).compile()
-        return result
-
-    def specs_of(
-        self, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[Spec, ...]:
-        """Return the specs of the schedules among the arguments of a call."""
-        values = [
-            args[x] if isinstance(x, int) else options.get(x)
-            for x in self.holders
-            if isinstance(x, str) or x < len(args)
-        ]
-        return _specs_in(values)
 
 
 def _specs_in(tree: object) -> tuple[Spec, ...]:
@@ -169,8 +136,17 @@ def compile_step(
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
     places: list[tuple[int | str, Any]] = [*enumerate(args), *options.items()]
     holders = tuple(place for place, held in places if _holds_capacity(held))
-    recipe = _Recipe(compilable, [*map(_shape_of, leaves)], tree, holders)
-    return CompiledStep(recipe.compiled(specs), specs, recipe)
+    shapes = [*map(_shape_of, leaves)]
+
+    def compiled(specs: Sequence[Spec]) -> jax.stages.Compiled:
+        """Return the step compiled for `specs`, one for each capacity in `shapes`."""
+        remaining = iter(specs)
+        inputs = (abstract(next(remaining)) if _is_capacity(x) else x for x in shapes)
+        args, options = jax.tree.unflatten(tree, inputs)
+        result: jax.stages.Compiled = compilable.lower(*args, **options).compile()
+        return result
+
+    return CompiledStep(compiled(specs), specs, compiled, holders)
 
 
 def _holds_capacity(value: object) -> bool:

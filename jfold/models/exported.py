@@ -62,8 +62,7 @@ def _text(key: ExportedKey | SpecKey) -> str:
 def _spec_text(spec: Spec) -> str:
     """Return a spec as JSON text; raise TypeError if its program has no source."""
     # Imported where it is needed, to keep `import jfold` fast.
-    from jfold.data.fingerprint import fingerprint
-    from jfold.data.traced import digest_of
+    from jfold.data.fingerprint import digest_of, fingerprint
     from jfold.program.operations import Program
 
     program, shards = spec.program, spec.shards

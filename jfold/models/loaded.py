@@ -16,12 +16,11 @@ from jfold.base.containers import plain_containers
 from jfold.base.displays import Displayed
 from jfold.base.errors import check_at_least, check_examples, expect
 from jfold.base.tracebacks import api_boundary
+from jfold.data.adoption import Traced
 from jfold.data.corpus import Corpus, join
 from jfold.data.predict import predictions
-from jfold.data.recording import trace_corpus
 from jfold.data.scheduler import Scheduler, build
-from jfold.data.traced import Traced
-from jfold.data.tracer import Tracer, make_tracer
+from jfold.data.tracer import Tracer, make_tracer, trace_corpus
 from jfold.language.parameter_checks import check_kept, check_params
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import default_assignment
@@ -97,7 +96,14 @@ class LoadedModel(Displayed):
             they were traced for another expression.
         """
         if size is not None:
-            size = self._checked(size)
+            size = check_at_least('size', size, 0)
+            known = sorted({capacity.examples for capacity in self.capacities})
+            if size not in known:
+                text = ' or '.join(map(str, known))
+                raise ValueError(
+                    f'expected `size` as {text}, with which the model was saved, got '
+                    f'{size}'
+                )
         selection = self.scheduler.select(examples)
         deal = default_assignment(len(selection), size)
         schedule = self.scheduler.schedule(selection, deal)
@@ -108,17 +114,6 @@ class LoadedModel(Displayed):
                 'with a larger one, `jf.save(path, model, params, capacities=[...])`'
             )
         return schedule
-
-    def _checked(self, size: int) -> int:
-        """Return `size`; raise ValueError if no capacity has that number of rows."""
-        rows = check_at_least('size', size, 0)
-        known = sorted({capacity.examples for capacity in self.capacities})
-        if rows not in known:
-            text = ' or '.join(map(str, known))
-            raise ValueError(
-                f'expected `size` as {text}, with which the model was saved, got {rows}'
-            )
-        return rows
 
     @api_boundary
     def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
@@ -148,9 +143,8 @@ class LoadedModel(Displayed):
             )
         saved: Any = jax.tree.structure(self.params)
         if jax.tree.structure(params) != saved:
-            params = plain_containers(
-                params
-            )  # others may have their leaves in another order
+            # Other containers may have their leaves in another order.
+            params = plain_containers(params)
         check_kept(self.program)
         check_params(self.program.layers, params)
         return step(jax.tree.leaves(params), schedule.indices, schedule.constants)

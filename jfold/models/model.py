@@ -17,14 +17,13 @@ from jfold.base.keys import Rngs, check_key
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
+from jfold.data.adoption import Traced
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus, join
 from jfold.data.predict import predict as make_predict
-from jfold.data.recording import trace_corpus
 from jfold.data.scheduler import Scheduler
 from jfold.data.sources import schedule_part
-from jfold.data.traced import Traced
-from jfold.data.tracer import Tracer, make_tracer
+from jfold.data.tracer import Tracer, make_tracer, trace_corpus
 from jfold.device.random_keys import make_draws
 from jfold.device.results import returned
 from jfold.language.lazy_expression import Recorded, learned

@@ -28,7 +28,7 @@ from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
 from jfold.files.encoding import PLAIN, Encoder, decode, tags
-from jfold.files.formats import UnknownFormatError, check_path, note_missing, reading
+from jfold.files.storage import UnknownFormatError, check_path, note_missing, reading
 from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import portable
 from jfold.language.typed import TypedExpression

@@ -27,12 +27,11 @@ from programs import with_metric_first
 from tree_corpora import TREES, assert_equal, assert_same, forest, trees
 
 import jfold as jf
-from jfold.data import recording
+from jfold.data import tracer as tracing
 from jfold.data.corpus import Corpus
 from jfold.data.fingerprint import fingerprint
-from jfold.data.recording import Tracing
-from jfold.files.formats import DamagedError
-from jfold.files.storage import write
+from jfold.data.tracer import Tracing
+from jfold.files.storage import DamagedError, write
 from jfold.models import model as model_face
 
 # ---- the same schedules --------------------------------------------------------------
@@ -47,7 +46,7 @@ def test_chunks_of_any_size_give_the_same_corpus(
     at_once.add(examples)
     expected = at_once.corpus(model.scheduler)
     for work in 1, 50, 1 << 17:
-        monkeypatch.setattr(recording, 'CHUNK_WORK', work)
+        monkeypatch.setattr(tracing, 'CHUNK_WORK', work)
         assert_equal(model.trace(examples), expected)
         assert_equal(model.trace(x for x in examples), expected)
 
@@ -185,8 +184,8 @@ def test_few_examples_are_in_memory(
     The limits are those of chunks: 200 nodes, or 200 examples where these suddenly
     grow.
     """
-    monkeypatch.setattr(recording, 'CHUNK_WORK', 200)
-    monkeypatch.setattr(recording, 'LARGEST_CHUNK', 200)
+    monkeypatch.setattr(tracing, 'CHUNK_WORK', 200)
+    monkeypatch.setattr(tracing, 'LARGEST_CHUNK', 200)
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     most: list[int] = []
     corpus = model.trace(watched(sizes, most))
@@ -204,7 +203,7 @@ def test_constants_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
         add(self, examples)
 
     monkeypatch.setattr(Tracing, 'add', counted)
-    monkeypatch.setattr(recording, 'CHUNK_WORK', 1000)
+    monkeypatch.setattr(tracing, 'CHUNK_WORK', 1000)
     model = jf.compile(jf.Vector(100) >> jf.Function(jnp.sum))
     model.trace([np.zeros(100)] * 100)
     assert chunks == [64, 10, 10, 10, 6]

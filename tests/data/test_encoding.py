@@ -29,8 +29,7 @@ from traced_cases import CASES
 import jfold as jf
 from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
 from jfold.data.fingerprint import fingerprint
-from jfold.files.encoding import Encoder, decode, tags
-from jfold.files.naming import description, name_of, named
+from jfold.files.encoding import Encoder, decode, description, name_of, named, tags
 from jfold.language.names import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, portable
 from jfold.language.typed import TypedUse

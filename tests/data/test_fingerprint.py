@@ -23,8 +23,7 @@ import pytest
 from binary_trees import binary, dense_cell, embedding, tree_block
 
 import jfold as jf
-from jfold.data.fingerprint import contents, differences, fingerprint
-from jfold.data.traced import digest_of
+from jfold.data.fingerprint import contents, differences, digest_of, fingerprint
 
 WORDS = {'a': 0, 'b': 1}
 LIMIT = 3

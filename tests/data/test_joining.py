@@ -20,7 +20,7 @@ from tree_corpora import TREES, assert_equal, assert_same, trees
 
 import jfold as jf
 from jfold.data.fingerprint import fingerprint
-from jfold.data.recording import Tracing
+from jfold.data.tracer import Tracing
 
 
 def sent(corpus: Any) -> Any:

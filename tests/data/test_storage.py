@@ -22,8 +22,7 @@ import pytest
 from checking import refuses
 
 from jfold.files import storage
-from jfold.files.formats import DamagedError, UnknownFormatError
-from jfold.files.storage import read, write
+from jfold.files.storage import DamagedError, UnknownFormatError, read, write
 
 Array = np.ndarray[Any, Any]
 

@@ -61,7 +61,7 @@ FIRST_USES = (
     'jf.Scalar().eval(3).item() == 3',
     'float(jf.compile(jf.Scalar()).eval(3)) == 3',
     "str(jf.Scalar().output_type) == 'float32[]'",
-    "jf.DamagedError.__module__ == 'jfold.files.formats'",
+    "jf.DamagedError.__module__ == 'jfold.files.storage'",
     "{'compile', 'Corpus'} <= {*dir(jf)}",
     "'flax' not in sys.modules and jf.linen.Fold and 'flax' in sys.modules",
     "jf.nnx.Fold.__module__ == 'jfold.flax.nnx'",
