@@ -94,7 +94,6 @@ def _run_shard(
     """Run one shard of a schedule; return the tensors of each result, each [rows, ...].
 
     Args:
-      shards: the devices that share the batch; `None` if it is not split.
       used: parameters by name, of the layers that the program uses.
     """
     schedule = with_keys(schedule, draws, shards)
@@ -187,11 +186,7 @@ def _forward(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """Run the forward pass; return result tensors, then values and residuals.
-
-    Args:
-      stores: whether residuals are stored.
-    """
+    """Run the forward pass; return result tensors, values and, if stored, residuals."""
     policies = execution.policies if stores else execution.forward_alone
     batch = Batch(execution.layout, indices, constants)
     carry = forward(execution, policies, weights, batch, entering)
@@ -206,9 +201,7 @@ def _pull(
 
     Args:
       arguments: as of `_forward`; index array and constants have no cotangents.
-      stored: values and residuals of the forward pass.
-      cotangents: of the tensors of all results, each [rows, *shape], or `None` for
-        zero.
+      cotangents: of the tensors of all results, each [rows, *shape], or `None`.
     """
     weights, _, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
@@ -240,8 +233,7 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
 def residual_bytes(spec: Spec) -> int:
     """Return the number of bytes that training stores between forward and reverse.
 
-    Raises:
-      Exception: whatever a user's function raises that has no gradient.
+    Raises whatever a user's function raises that has no gradient.
     """
     layers = spec.program.layers
     execution = make_execution(spec, {layer.name: layer.params for layer in layers})

@@ -91,7 +91,10 @@ class Channel:
         """Send a message, wait for one of each process, and return these messages."""
         self._send(message)
         messages = {process: self._receive(process) for process in self.processes}
-        self._forget()
+        # All have sent a message of this round, so they have read the previous ones.
+        if self.rounds:
+            before = self._key(self.rounds - 1, jax.process_index())
+            _store().key_value_delete(before)
         done, self.rounds = self.rounds, self.rounds + 1
         for process, answer in messages.items():
             if 'failure' in answer:
@@ -119,13 +122,6 @@ class Channel:
             ) from error
         message: Message = json.loads(text)
         return message
-
-    def _forget(self) -> None:
-        """Delete this process's message of the previous round."""
-        # All have sent a message of this round, so they have read the previous ones.
-        if self.rounds:
-            before = self._key(self.rounds - 1, jax.process_index())
-            _store().key_value_delete(before)
 
 
 def _store() -> Any:

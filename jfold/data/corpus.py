@@ -18,9 +18,16 @@ from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, check_at_least, expect, has_masked
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
-from jfold.data.corpus_files import arrays_of, graph_of_arrays, labels_as_text
+from jfold.data.corpus_files import (
+    Parts,
+    arrays_of,
+    graph_of_arrays,
+    graphs_in,
+    in_parts,
+    joined_graph,
+    labels_as_text,
+)
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
-from jfold.data.parts import Parts, graphs_in, in_parts, joined_graph
 from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.files import storage
 from jfold.files.storage import check_path, note_missing, parts_in, reading

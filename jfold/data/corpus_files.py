@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus as arrays by their names in a file; labels are the bytes of JSON lists."""
+"""A corpus in files: its arrays by name, and graphs in several files used as one."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import mmap
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from jfold.base.errors import short_repr
-from jfold.graph import Graph, Table
+from jfold.graph import Array, Graph, Table, concatenate, first_of
 from jfold.program.operations import Program
 from jfold.scheduling.selections import Demands
 
-Array = np.ndarray[Any, Any]
 DEMANDS = 'added', 'highest'  # fields of `Demands`
 OUTPUTS = 'outputs'  # the table of results with one row per example
 
@@ -75,7 +77,7 @@ def _names(program: Program, types: int) -> list[str]:
 
 
 def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the labels of each metric as JSON, bytes [size], by name in a file.
+    """Return the labels of each metric as a JSON list, bytes [size], by name in a file.
 
     Args:
       labels: [rows] object by name of the metric, as `labels_of` returns them.
@@ -122,3 +124,76 @@ def _encoded(labels: list[Any]) -> bytes | None:
         return text.encode() if bool(json.loads(text) == labels) else None
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+# ---- several files -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The graphs of consecutive groups of examples, which stay in their files."""
+
+    graphs: tuple[Graph, ...]  # one or more, of one program
+
+    @functools.cached_property
+    def first(self) -> Array:
+        """The index of each graph's first example, and the end [graphs + 1]."""
+        return first_of(np.array([graph.examples for graph in self.graphs]))
+
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        return int(self.first[-1])
+
+    @property
+    def nodes(self) -> int:
+        """The number of operations that all examples run."""
+        return sum(graph.nodes for graph in self.graphs)
+
+    def pick(self, examples: Array) -> Graph:
+        """Return one graph of the examples with these indices [n], in that order."""
+        part = np.searchsorted(self.first, examples, side='right') - 1
+        order = part.argsort(kind='stable')  # so each file is read once
+        picked, ends = [], np.searchsorted(part[order], np.arange(len(self.first)))
+        for number, (a, b) in enumerate(itertools.pairwise(ends.tolist())):
+            if a < b:
+                places = examples[order[a:b]] - self.first[number]
+                picked.append(self.graphs[number].pick(places))
+        if not picked:
+            return self.graphs[0].pick(examples)
+        return concatenate(picked).pick(order.argsort())  # undoes the sort by file
+
+
+def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
+    """Return several graphs as one graph, or as `Parts` if some lie in files.
+
+    Neighbours in memory are concatenated; those in files stay apart, and are not read.
+    """
+    parts: list[Graph] = []
+    pieces = itertools.chain(*map(graphs_in, graphs))
+    for in_file, group in itertools.groupby(pieces, key=_is_in_file):
+        together = list(group)
+        parts += together if in_file else [concatenate(together)]
+    return parts[0] if len(parts) == 1 else Parts(tuple(parts))
+
+
+def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
+    """Return the graphs of `Parts`; of a single graph, a tuple of it."""
+    return graph.graphs if isinstance(graph, Parts) else (graph,)
+
+
+def joined_graph(graph: Graph | Parts) -> Graph:
+    """Return one graph of all examples, read into memory."""
+    return concatenate(graphs_in(graph))
+
+
+def _is_in_file(graph: Graph) -> bool:
+    """Return whether an array of a graph is a view of a memory-mapped file."""
+    for table in graph.constants + graph.operations:
+        for array in table.columns:
+            base: object = array
+            while isinstance(base, np.ndarray):
+                base = base.base
+            if isinstance(base, mmap.mmap):
+                return True
+    return False

@@ -8,7 +8,7 @@ import itertools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,23 +29,9 @@ from jfold.types import SequenceType, Type, leaf_types, pack
 Array = np.ndarray[Any, Any]
 
 
-class Predictor(Scheduling, Protocol):
-    """The protocol of a model that can predict."""
-
-    def apply(
-        self,
-        params: object,
-        schedule: Schedule,
-        external: object = None,
-        *,
-        deterministic: bool = False,
-    ) -> Any:
-        """Run a batch; see `Model.apply`."""
-
-
 @api_boundary
 def predict(
-    model: Predictor,
+    model: Any,
     params: Mapping[str, Any],
     source: object,
     *,
@@ -101,7 +87,7 @@ def predict(
     scheduler = model.scheduler.without_limit()
     if isinstance(source, Corpus) and source.scheduler is model.scheduler:
         source = replace(source, scheduler=scheduler)
-    twin: Any = copy.copy(model)
+    twin = copy.copy(model)
     twin.scheduler = scheduler
     twin._recorded = None  # the program may not grow, since the parameters fit this one
     return predictions(twin, run_batch, source, batch_size, sharding, progress)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jfold.base.structs import is_leaf
 from jfold.data.corpus import Corpus
-from jfold.data.parts import graphs_in
+from jfold.data.corpus_files import graphs_in
 from jfold.display import markup as m
 from jfold.display.pictures import bars
 from jfold.display.texts import (

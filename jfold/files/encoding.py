@@ -216,10 +216,7 @@ _BY_TAG: dict[str, Codec] = {
 
 
 def tags() -> list[str]:
-    """Return the sorted names of all kinds of values that can be encoded.
-
-    They depend on the version of jfold.
-    """
+    """Return the sorted tags of all values that this version can encode."""
     return sorted(_BY_TAG)
 
 
@@ -281,10 +278,9 @@ class Encoder:
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
     def encode(self, value: object, where: str = '') -> Json:
-        """Write a value: add records for it, and return JSON that stands for it.
+        """Write a value: add records for it, and return its code.
 
-        The JSON is an atom itself, or `[n]` with the number of a record. A value that
-        cannot be written is added to `refused`; no error is raised.
+        A value that cannot be written is added to `refused`; no error is raised.
 
         Args:
           where: the path of the block to name in `refused`. Within a `TypedUse`, its
@@ -311,10 +307,9 @@ class Encoder:
         return code
 
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
-        """Return the kind of a value, such as 'dtype', and the parts of the value.
+        """Return the tag and the parts of a value; `None` if it stands for itself.
 
-        The kind is `None` if the value is written as it is. An unknown value that
-        no name imports is added to `refused`.
+        An unknown value that no name imports is added to `refused`.
         """
         if tag := _tag(value):
             return tag, _BY_TAG[tag].parts(value)
@@ -335,9 +330,6 @@ class Encoder:
 
 def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -> Any:
     """Return the value that `Encoder.encode` turned into `code`, records and arrays.
-
-    Args:
-      records, arrays: those of the encoder.
 
     Raises:
       ValueError, TypeError, ...: no encoder writes such records.

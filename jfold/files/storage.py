@@ -85,14 +85,13 @@ def note_missing(expected: str) -> Iterator[None]:
 def reading(path: FilePath) -> Iterator[None]:
     """Turn errors in this context, which reads a file's content, into DamagedError.
 
-    The checksums of the content were right, but another program may have written it.
-
-    Raises:
-      DamagedError: the body raised anything but an ImportError.
-      ImportError: the body raised it; a note names the file.
+    The checksums of the content were right, but another program may have written it. An
+    ImportError gets a note that names the file; an UnknownFormatError stays.
     """
     try:
         yield
+    except UnknownFormatError:
+        raise
     except ImportError as error:
         error.add_note(f'for {path}, a model that names it')
         raise
@@ -156,8 +155,7 @@ def _naming(path: FilePath) -> Iterator[None]:
 def parts_in(folder: FilePath) -> list[Path]:
     """Return the paths of a folder's `.jfold` files, parts of a corpus, by name.
 
-    Raises:
-      FileNotFoundError: the folder has none.
+    Raises FileNotFoundError if it has none.
     """
     paths = sorted(Path(folder).glob(f'*{SUFFIX}'))
     if not paths:
@@ -233,10 +231,7 @@ def can_hold(dtype: object) -> bool:
 
 
 def _append(file: IO[bytes], array: Array) -> list[Any]:
-    """Append an array to a file as `.npy`; return a list that describes it.
-
-    The list is [dtype, shape, offset, checksum].
-    """
+    """Append an array to a file as `.npy`; return [dtype, shape, offset, checksum]."""
     is_extended, head = array.dtype.name in EXTENDED, io.BytesIO()
     descr = f'|V{array.itemsize}' if is_extended else array.dtype.str
     header = {'descr': descr, 'fortran_order': False, 'shape': array.shape}
@@ -276,17 +271,17 @@ def read(
     """
     with open(path, 'rb') as file:
         text = _document(path, file)
+        arrays: dict[str, Array] = {}
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         with reading(path):
             document = json.loads(text)
             entries, metadata = document['arrays'].items(), dict(document['metadata'])
-            texts = {name: str(dtype) for name, (dtype, _, _, _) in entries}
-        dtypes = {name: _dtype(path, name, text) for name, text in texts.items()}
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        with reading(path):
-            arrays = {
-                name: _mapped(content, dtypes[name], shape, offset)
-                for name, (_, shape, offset, _) in entries
-            }
+            for name, (dtype, shape, offset, _) in entries:
+                if offset < _ALIGNMENT:  # NumPy checks only the end of the data
+                    what = f'data behind the header, got an offset of {offset}'
+                    raise ValueError(f'expected {what}')
+                type_ = _dtype(path, name, str(dtype))
+                arrays[name] = np.ndarray(shape, type_, content, offset)
         start = _ALIGNMENT
         for name, (_, _, offset, checksum) in entries if verify else ():
             end = offset + arrays[name].nbytes
@@ -298,11 +293,7 @@ def read(
 
 
 def _document(path: FilePath, file: IO[bytes]) -> bytes:
-    """Return a file's JSON document as bytes, after a check of its checksum.
-
-    Raises:
-      DamagedError, UnknownFormatError: see `read`.
-    """
+    """Return a file's JSON document as bytes, after a check of its checksum."""
     size, header = os.fstat(file.fileno()).st_size, file.read(_HEADER.size)
     # Version 1 was a zip archive, an `.npz` with metadata.
     is_old = header.startswith(b'PK\3\4') and b'metadata.json' in header
@@ -341,17 +332,6 @@ def _dtype(path: FilePath, array: str, name: str) -> np.dtype[Any]:
             f'{name!r}; update ml_dtypes, or read it where it was written'
         )
     return dtype
-
-
-def _mapped(content: mmap.mmap, dtype: np.dtype[Any], shape: Any, at: int) -> Array:
-    """Return the array at offset `at` of a memory-mapped file, without a copy.
-
-    Raises:
-      ValueError, TypeError: the array does not fit into the file.
-    """
-    if at < _ALIGNMENT:  # NumPy checks only the end of the data
-        raise ValueError(f'expected data behind the header, got an offset of {at}')
-    return np.ndarray(shape, dtype, content, at)
 
 
 def _checksum(file: IO[bytes], start: int, end: int) -> int:

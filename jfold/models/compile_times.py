@@ -104,9 +104,7 @@ def _name(options: dict[str, str | int]) -> str:
 
 
 def _applying(name: str) -> tuple[str, str] | None:
-    """Return name and programs of a function that calls `apply`, `None` for others.
-
-    The programs are text, such as 'program 1, program 2'."""
+    """Return a function's name and programs, as 'program 1, program 2', if any."""
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
         name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]

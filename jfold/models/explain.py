@@ -140,8 +140,7 @@ def _memory(schedule: Schedule) -> list[str]:
 def _training(spec: Spec, values: int, edges: int) -> list[str]:
     """Return text lines about memory in training; [] if an operation has no gradient.
 
-    Args:
-      values, edges: the sizes in bytes of the buffers of values and of edges.
+    `values` and `edges` are the bytes of their buffers.
     """
     try:
         residuals = residual_bytes(spec)

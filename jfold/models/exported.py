@@ -30,10 +30,7 @@ class ExportedKey:
 
     @property
     def spec(self) -> ExportedKey:
-        """This key, in the role of `Schedule.spec`: a file has no spec, only its key.
-
-        Tree structures from a file are compared, and never run.
-        """
+        """This key, in place of a spec: tree structures from a file never run."""
         return self
 
     @property

@@ -109,23 +109,19 @@ def save(
     for n, spec in enumerate(specs):
         data = _export(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
-    content = {'program': program, **_metadata(model.program, specs)}
-    with note_missing('`path` in a folder that exists, got another: make the folder'):
-        storage.write(path, arrays, {'model': content})
-
-
-def _metadata(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
-    """Return what a file says of a model as JSON, apart from program and parameters."""
-    return {
+    content = {
         'format': FORMAT,
         'versions': _versions(),
-        'fingerprint': fingerprint(program),
+        'program': program,
+        'fingerprint': fingerprint(model.program),
         'residuals': specs[0].residuals,
         'strategy': specs[0].strategy,
         'reproducible': specs[0].reproducible,
         'capacities': [capacity_as_json(spec.capacity) for spec in specs],
         'layouts': [_layout_digest(spec) for spec in specs],
     }
+    with note_missing('`path` in a folder that exists, got another: make the folder'):
+        storage.write(path, arrays, {'model': content})
 
 
 def _check_platforms(platforms: object) -> None:
@@ -196,8 +192,7 @@ def _versions() -> dict[str, str]:
 def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return a program as arrays by name, and as JSON.
 
-    Raises:
-      TypeError: the program holds functions or values that cannot be written.
+    Raises TypeError if it holds functions or values that cannot be written.
     """
     encoder = Encoder()
     root = encoder.encode(portable(program))
@@ -224,10 +219,8 @@ def _refusal(refused: Iterable[tuple[str, str]]) -> str:
 def _leaves(params: object) -> list[Array]:
     """Return the arrays of parameters, in the order of `plain_leaves(params)`.
 
-    Their containers are written with the layers of the program.
-
-    Raises:
-      TypeError: a leaf is no array of numbers.
+    Raises TypeError if a leaf is no array of numbers. Containers are written with the
+    layers of the program.
     """
     leaves = tree_leaves_with_path(plain_containers(params))
     for path, leaf in leaves:
@@ -250,11 +243,7 @@ def _shape(leaf: Any) -> Any:
 def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
-    """Return the bytes of `model.apply` for batches of a spec, from `jax.export`.
-
-    Args:
-      params: the shapes of the parameters.
-    """
+    """Return the bytes of `model.apply` for parameters of these shapes, and a spec."""
     structure = leaf_restorer(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
@@ -318,7 +307,12 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     arrays, saved = _open(path)
     _check_versions(path, saved)
     with reading(path):
-        program, specs, params = _read_content(arrays, saved)
+        program = _read_program(arrays, saved['program'])
+        specs = tuple(_read_specs(program, saved))
+        if not specs:
+            raise ValueError('expected a capacity at least, got none')
+        params = _read_params(arrays, program)
+        check_params(program.layers, params)
         data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
         is_laid_out = [*map(_layout_digest, specs)] == saved['layouts']
     if check_functions:
@@ -350,30 +344,15 @@ def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     return {name: np.array(array) for name, array in maps.items()}, saved
 
 
-def _read_content(
-    arrays: Mapping[str, Array], saved: Mapping[str, Any]
-) -> tuple[Program, tuple[Spec, ...], Any]:
-    """Return program, specs and parameters of a file; raise if they do not agree."""
-    program = _read_program(arrays, saved['program'])
-    specs = tuple(_read_specs(program, saved))
-    if not specs:
-        raise ValueError('expected a capacity at least, got none')
-    params = _read_params(arrays, program)
-    check_params(program.layers, params)
-    return program, specs, params
-
-
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
     """Raise UnknownFormatError if the format or the set of block classes differs."""
     with reading(path):
         number, _ = saved['format'], _versions_text(saved['versions'])
-    if number != FORMAT:  # of which nothing else is known
-        raise _unknown(path, saved, f'format {number!r}, not {FORMAT}')
-    with reading(path):
-        unlike = {*saved['program']['classes']} ^ {*tags()}
-    if unlike:
-        names = ', '.join(sorted(map(str, unlike)))
-        raise _unknown(path, saved, f'other kinds of blocks: {names}')
+        if number != FORMAT:  # of which nothing else is known
+            raise _unknown(path, saved, f'format {number!r}, not {FORMAT}')
+        if unlike := {*saved['program']['classes']} ^ {*tags()}:
+            names = ', '.join(sorted(map(str, unlike)))
+            raise _unknown(path, saved, f'other kinds of blocks: {names}')
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
