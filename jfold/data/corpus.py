@@ -367,8 +367,7 @@ def write(
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
     arrays = {**corpus._arrays, **labels_as_text(corpus.program, corpus.labels)}
-    with note_missing('`path` in a folder that exists, got another: make the folder'):
-        storage.write(path, arrays, metadata)
+    storage.write(path, arrays, metadata)
 
 
 # ---- of other models -----------------------------------------------------------------

@@ -28,7 +28,12 @@ from jfold.graph import labels_of
 from jfold.language.portable import portable
 from jfold.lower import lower_typed
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import ShardAssignment, default_assignment
+from jfold.scheduling.assignment import (
+    ShardAssignment,
+    assign_in_order,
+    default_assignment,
+    rows_of_shard,
+)
 from jfold.scheduling.budget import Budget, FixedBudget
 from jfold.scheduling.demands import capacity, chance, demands, margins, profiles
 from jfold.scheduling.fill import fill
@@ -138,6 +143,43 @@ class Scheduler:
         # Headroom is estimated from local examples, so processes would disagree.
         spec = self.budget.reserve(need, dict if channel else headroom_of)
         return build([parts[k] for k in deal.own], spec, begin)
+
+    def schedule_part(
+        self,
+        examples: Iterable[Any] | Traced,
+        size: int | None,
+        shards: Shards,
+        channel: Channel,
+        begin: float | None = None,
+    ) -> tuple[Schedule, ShardAssignment]:
+        """Return the schedule of a batch of several processes, and its assignment.
+
+        All processes with devices of the mesh call this together. This one's examples
+        are assigned to its shards. If tracing fails here, the error is also sent to the
+        others.
+
+        Args:
+          examples: the part of this process, for its shards in order.
+          size: rows of the results of all parts; by default as many in each shard as
+            the largest part needs.
+          channel, begin: see `schedule`.
+
+        Raises:
+          Those of `schedule`, `select` and `rows_of_shard`.
+        """
+        count = len(shards.own)
+        try:
+            selection = self.select(examples)
+            part = None
+            if size is not None:
+                part = rows_of_shard('size', shards, 0, size) * count
+            rows = rows_of_shard('size', shards, len(selection), part, count)
+        except Exception as error:
+            channel.fail(error)
+            raise
+        rows = channel.most(rows) if size is None else rows
+        deal = assign_in_order(shards, rows, len(selection), count)
+        return self.schedule(selection, deal, begin, channel), deal
 
     def schedules(
         self, selections: Sequence[Selection], size: int | None = None

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from jfold.data.adoption import Traced
 from jfold.data.agreement import Channel
 from jfold.data.corpus import Corpus, adopt_corpus
-from jfold.data.scheduler import Scheduler, Scheduling
+from jfold.data.scheduler import Scheduling
 from jfold.scheduling.assignment import (
     ShardAssignment,
     assign_evenly,
-    assign_in_order,
     default_assignment,
-    rows_of_shard,
 )
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
@@ -82,7 +79,7 @@ class Source:
                 return corpus.schedule(np.array(items, np.int64), size=size), deal
             return self.model.schedule(items, size=size), deal
         if self.channel is not None:
-            return schedule_part(scheduler, items, size, shards, self.channel)
+            return scheduler.schedule_part(items, size, shards, self.channel)
         if corpus is not None:
             places = np.array(items, np.int64)
             selection, work = corpus.select(places), corpus.nodes[places]
@@ -124,39 +121,3 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
         f'{type(source).__name__}: pass `[example]` for a single one'
         f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
     )
-
-
-def schedule_part(
-    scheduler: Scheduler,
-    examples: Iterable[Any] | Traced,
-    size: int | None,
-    shards: Shards,
-    channel: Channel,
-    begin: float | None = None,
-) -> tuple[Schedule, ShardAssignment]:
-    """Return the schedule of a batch of several processes, and its assignment.
-
-    All processes with devices of the mesh call this together. This one's examples are
-    assigned to its shards. If tracing fails here, the error is also sent to the others.
-
-    Args:
-      examples: the part of this process, for its shards in order.
-      size: rows of the results of all parts; by default as many in each shard as the
-        largest part needs.
-      begin: see `Scheduler.schedule`.
-
-    Raises:
-      RuntimeError: another process has no part; see `Channel.need`. Other errors: see
-        `Scheduler.select`, `rows_of_shard`.
-    """
-    count = len(shards.own)
-    try:
-        selection = scheduler.select(examples)
-        part = None if size is None else rows_of_shard('size', shards, 0, size) * count
-        rows = rows_of_shard('size', shards, len(selection), part, count)
-    except Exception as error:
-        channel.fail(error)
-        raise
-    rows = channel.most(rows) if size is None else rows
-    deal = assign_in_order(shards, rows, len(selection), count)
-    return scheduler.schedule(selection, deal, begin, channel), deal

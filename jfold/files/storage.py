@@ -195,7 +195,8 @@ def write(
     ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
     """
     plain = {name: _plain(name, array) for name, array in arrays.items()}
-    with replacing(path) as file:
+    expected = '`path` in a folder that exists, got another: make the folder'
+    with note_missing(expected), replacing(path) as file:
         file.write(bytes(_HEADER.size))
         entries = {name: _append(file, array) for name, array in plain.items()}
         document = {'arrays': entries, 'metadata': metadata}

@@ -125,7 +125,9 @@ def compile_step(
       adopt: reserves a capacity in the model and returns its spec.
     """
     expect('step', step, callable(step), 'a function', 'pass it first')
-    leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_leaf)
+    leaves, tree = jax.tree.flatten(
+        (args, options), is_leaf=lambda x: _is_capacity(x) or is_graph(x)
+    )
     if not any(map(_is_capacity, leaves)):
         raise TypeError(
             'expected a `Capacity` among the arguments, in place of the schedule, '
@@ -135,7 +137,11 @@ def compile_step(
     specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
     places: list[tuple[int | str, Any]] = [*enumerate(args), *options.items()]
-    holders = tuple(place for place, held in places if _holds_capacity(held))
+    holders = tuple(
+        place
+        for place, held in places
+        if any(map(_is_capacity, jax.tree.leaves(held, is_leaf=_is_capacity)))
+    )
     shapes = [*map(_shape_of, leaves)]
 
     def compiled(specs: Sequence[Spec]) -> jax.stages.Compiled:
@@ -149,10 +155,6 @@ def compile_step(
     return CompiledStep(compiled(specs), specs, compiled, holders)
 
 
-def _holds_capacity(value: object) -> bool:
-    return any(map(_is_capacity, jax.tree.leaves(value, is_leaf=_is_capacity)))
-
-
 def _shape_of(leaf: object) -> object:
     """Return the shape, dtype and sharding of an array; other leaves as they are."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
@@ -163,10 +165,6 @@ def _shape_of(leaf: object) -> object:
         sharding=leaf.sharding if leaf.committed else None,
         weak_type=getattr(leaf, 'weak_type', False),  # keys have none
     )
-
-
-def _is_leaf(value: object) -> bool:
-    return _is_capacity(value) or is_graph(value)
 
 
 def _is_capacity(value: object) -> bool:

@@ -22,7 +22,6 @@ from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus, join
 from jfold.data.predict import predict as make_predict
 from jfold.data.scheduler import Scheduler
-from jfold.data.sources import schedule_part
 from jfold.data.tracer import Tracer, make_tracer, trace_corpus
 from jfold.device.random_keys import make_draws
 from jfold.device.results import returned
@@ -174,9 +173,8 @@ class Model(Stays, Displayed):
         begin = time.perf_counter()
         shards = None if sharding is None else make_shards(sharding)
         if shards is not None and not shards.is_local:
-            channel = self.scheduler.channel(shards)
-            part = self.scheduler, examples, size, shards, channel, begin
-            return schedule_part(*part)[0]
+            scheduler, channel = self.scheduler, self.scheduler.channel(shards)
+            return scheduler.schedule_part(examples, size, shards, channel, begin)[0]
         scheduler, (selection,) = self._selected([examples])
         deal = default_assignment(len(selection), size, shards)
         schedule = scheduler.schedule(selection, deal, begin)

@@ -120,8 +120,7 @@ def save(
         'capacities': [capacity_as_json(spec.capacity) for spec in specs],
         'layouts': [_layout_digest(spec) for spec in specs],
     }
-    with note_missing('`path` in a folder that exists, got another: make the folder'):
-        storage.write(path, arrays, {'model': content})
+    storage.write(path, arrays, {'model': content})
 
 
 def _check_platforms(platforms: object) -> None:
@@ -197,7 +196,13 @@ def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
     encoder = Encoder()
     root = encoder.encode(portable(program))
     if encoder.refused:
-        raise TypeError(_refusal(encoder.refused))
+        refused = (f'{what}, in {where}' for where, what in encoder.refused)
+        raise TypeError(
+            'expected an expression whose functions on the host can be imported by '
+            f'name, and whose tables, keys and defaults are made of {PLAIN}, got: '
+            f'{"; ".join(dict.fromkeys(refused))}. Define functions at the top of a '
+            'module that can be imported'
+        )
     arrays = {f'{POOL}{name}': array for name, array in encoder.arrays.items()}
     document = {'classes': tags(), 'records': encoder.records, 'root': root}
     # A wrong program is reported now, not when it is loaded, perhaps years later.
@@ -205,15 +210,6 @@ def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
     if differences(fingerprint(program), fingerprint(read)):
         raise AssertionError('jfold wrote a wrong program, please report it')
     return arrays, document
-
-
-def _refusal(refused: Iterable[tuple[str, str]]) -> str:
-    text = '; '.join(dict.fromkeys(f'{what}, in {where}' for where, what in refused))
-    return (
-        'expected an expression whose functions on the host can be imported by name, '
-        f'and whose tables, keys and defaults are made of {PLAIN}, got: {text}. Define '
-        'functions at the top of a module that can be imported'
-    )
 
 
 def _leaves(params: object) -> list[Array]:
