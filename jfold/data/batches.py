@@ -81,7 +81,7 @@ class _Chunk(NamedTuple):
     epoch: int
     position: int  # how many of the epoch's examples are done after these
     places: Array  # [count] int64, in the source
-    items: list[Any]  # what `Source.build` takes for each
+    items: list[Any] | Array  # what `Source.build` takes
 
 
 def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
@@ -223,7 +223,7 @@ def _build_batch(
     Raises InputError if an example does not fit, and `skip_errors` is false.
     """
     places, items, skipped = chunk.places, chunk.items, _Skipped()
-    while items:
+    while len(items):
         try:
             schedule, deal = source.build(items, settings.batch_size, settings.shards)
         except InputError as error:
@@ -232,7 +232,7 @@ def _build_batch(
             if not settings.skip_errors:
                 raise located.with_traceback(error.__traceback__) from error.__cause__
             skipped.append((located.example, str(located)))
-            places, items = np.delete(places, bad), items[:bad] + items[bad + 1 :]
+            places, items = np.delete(places, bad), [*items[:bad], *items[bad + 1 :]]
         else:
             schedule = on_device(schedule) if settings.device_put else schedule
             rows, mask = deal.of_rows

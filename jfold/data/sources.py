@@ -11,7 +11,7 @@ import numpy as np
 
 from jfold.data.agreement import Channel
 from jfold.data.corpus import Corpus, adopt_corpus
-from jfold.data.scheduler import Scheduling
+from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.scheduling.assignment import (
     ShardAssignment,
     assign_evenly,
@@ -46,14 +46,14 @@ class Source:
         """The corpus of the examples; `None` if the source is no corpus."""
         return self.argument if _is_corpus(self.argument) else None
 
-    def items(self, places: Array) -> list[Any]:
+    def items(self, places: Array) -> list[Any] | Array:
         """Return items at `places` [n]; raise ValueError if the source grew or shrank.
 
         Not for a stream.
         """
         items = self.argument
         if self.corpus is not None:
-            return list(places.tolist())
+            return places
         try:
             if len(items) == self.examples:
                 return [items[i] for i in places.tolist()]
@@ -67,25 +67,23 @@ class Source:
         )
 
     def build(
-        self, items: list[Any], size: int, shards: Shards | None
+        self, items: Any, size: int, shards: Shards | None
     ) -> tuple[Schedule, ShardAssignment]:
         """Return the schedule of items, with `size` rows, and each item's shard."""
         corpus = self.corpus
         # A model that has grown has another scheduler than a corpus adopted before.
-        scheduler = (self.model if corpus is None else corpus).scheduler
+        maker: Any = self.model if corpus is None else corpus
+        scheduler: Scheduler = maker.scheduler
         if shards is None:
             deal = default_assignment(len(items), size)
-            if corpus is not None:
-                return corpus.schedule(np.array(items, np.int64), size=size), deal
-            return self.model.schedule(items, size=size), deal
+            return maker.schedule(items, size=size), deal
         if self.channel is not None:
             return scheduler.schedule_part(items, size, shards, self.channel)
-        if corpus is not None:
-            places = np.array(items, np.int64)
-            selection, work = corpus.select(places), corpus.nodes[places]
-        else:
+        if corpus is None:
             selection = scheduler.select(items)
             work = selection.graph.nodes_of_examples
+        else:
+            selection, work = corpus.select(items), corpus.nodes[items]
         deal = assign_evenly(shards, size // shards.count, work.tolist())
         return scheduler.schedule(selection, deal), deal
 
