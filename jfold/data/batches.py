@@ -218,9 +218,9 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
 def _build_batch(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
-    """Return the batch of a chunk, `None` if it is empty, and the examples left out.
+    """Return the batch of a chunk, or `None`, and the examples left out.
 
-    Raises InputError if an example does not fit, and `skip_errors` is false.
+    `None` if all are. Raises InputError if one does not fit and `skip_errors` is false.
     """
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):

@@ -334,7 +334,7 @@ class Corpus(Displayed):
         )
 
 
-# ---- arguments -----------------------------------------------------------------------
+# ---- arguments and files -------------------------------------------------------------
 
 
 def _int_array(indices: Indices) -> Array:

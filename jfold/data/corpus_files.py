@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus in files: its arrays by name, and graphs in several files used as one."""
+"""A corpus in files: its arrays by name, and graphs in several files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _names(program: Program, types: int) -> list[str]:
 
 
 def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the labels of each metric as a JSON list, bytes [size], by name in a file.
+    """Return the labels of each metric, by name in a file, as JSON, bytes [size].
 
     Args:
       labels: [rows] object by name of the metric, as `labels_of` returns them.
@@ -131,7 +131,7 @@ def _encoded(labels: list[Any]) -> bytes | None:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The graphs of consecutive groups of examples, which stay in their files."""
+    """The graphs of consecutive groups of examples, used as one; they stay in files."""
 
     graphs: tuple[Graph, ...]  # one or more, of one program
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the examples of each batch of an epoch, and the state of a run.
+"""The examples of each batch of an epoch, and the state of a run.
 
-The choice is a pure function of the checked arguments and the number of the epoch, so a
-run can be resumed at any batch, on any machine.
+The examples are a pure function of the checked arguments and the number of the epoch,
+so a run can be resumed at any batch, on any machine.
 """
 
 from __future__ import annotations

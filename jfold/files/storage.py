@@ -177,9 +177,9 @@ def write(
 ) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
-    The content goes to a new file in the same folder, which then replaces `path`.
-    Whenever writing is interrupted, `path` holds the old content or the new one. Memory
-    maps of the old file stay valid. Any number of processes may write at the same time.
+    Whenever writing is interrupted, `path` holds the old content or the new one; see
+    `replacing`. Memory maps of the old file stay valid. Any number of processes may
+    write at the same time.
 
     Raises:
       TypeError: an array has another dtype (nothing is ever pickled), or JSON cannot
