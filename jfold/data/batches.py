@@ -27,14 +27,15 @@ from jfold.data.sampler import (
     Progress,
     Settings,
     Shuffle,
+    Source,
     epoch_samplers,
     key_words,
     make_sampler,
+    make_source,
     progress_of,
     state_of,
 )
 from jfold.data.scheduler import Scheduling
-from jfold.data.sources import Source, make_source
 from jfold.scheduling.assignment import assign_evenly
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
