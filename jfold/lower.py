@@ -89,12 +89,9 @@ def _tall_stack() -> Iterator[None]:
 
 @_tall_stack()
 def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
-    """Lower a typed expression to a `Program`.
+    """Lower a typed expression to a `Program`; see `lower`.
 
     It need not have the code of its layers; see `portable`.
-
-    Args:
-      fuses, unrolls: see `lower`.
 
     Raises:
       TypeError: a recursion never ends, or blocks are nested too deep.

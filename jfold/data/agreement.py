@@ -35,16 +35,11 @@ class Channel:
     """A channel between processes, which all make the same calls in the same order.
 
     In each round every process sends one message and reads those of all.
-
-    Attributes:
-      what: the subject, a plural for error messages.
-      processes: the indices of those that take part, this one among them.
-      rounds: how many rounds are complete.
     """
 
-    what: str
-    processes: Processes
-    rounds: int = 0
+    what: str  # the subject, a plural for error messages
+    processes: Processes  # those that take part, this one among them
+    rounds: int = 0  # how many are complete
     _prefix: str = field(init=False)  # of the keys of its messages
 
     def __post_init__(self) -> None:
@@ -52,11 +47,7 @@ class Channel:
         self._prefix = f'jfold/{group}/{next(_NUMBERS[self.processes])}'
 
     def need(self, need: Capacity) -> Capacity:
-        """Return the least capacity that holds the part of a batch in each process.
-
-        Args:
-          need: the capacity that the part in this process needs.
-        """
+        """Return the least capacity that holds what any of the processes passed."""
         result = need  # with its shards, which no message holds
         for message in self._gather({'need': capacity_as_json(need)}):
             result |= replace(capacity_of_json(message['need']), shards=need.shards)
