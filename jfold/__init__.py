@@ -48,7 +48,7 @@ from jfold.blocks import (
     convert_to_block,
 )
 from jfold.blocks.compose import Composition, compose, recursive
-from jfold.blocks.external import External
+from jfold.blocks.inputs import External
 from jfold.blocks.lazy import Lazy, float32, int32, lazy, observe, select, tensor
 from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.ragged import MetricValues, Ragged

@@ -166,8 +166,6 @@ ARRAYS = np.ndarray, np.generic, jax.Array
 MODULES = (
     __name__,
     'jfold.blocks.control',
-    'jfold.blocks.declarations',
-    'jfold.blocks.external',
     'jfold.blocks.inputs',
     'jfold.blocks.reductions',
     'jfold.blocks.sequences',

@@ -3,13 +3,11 @@
 
 from jfold.blocks.control import (
     Concat,
+    ForwardDeclaration,
     Identity,
     Metric,
     OneOf,
     Optional,
-)
-from jfold.blocks.declarations import (
-    ForwardDeclaration,
     Reference,
     Share,
 )

@@ -31,8 +31,7 @@ from jfold.base.operands import (
 )
 from jfold.base.printing import Printed
 from jfold.base.tracebacks import api_boundary
-from jfold.blocks.control import Arguments
-from jfold.blocks.declarations import ForwardDeclaration, Reference
+from jfold.blocks.control import Arguments, ForwardDeclaration, Reference
 from jfold.blocks.sequences import RNN, GetItem
 from jfold.combinators import (
     AllOf,

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks that read the data of an example, and constants."""
+"""The blocks that read the data of an example, or arrays beside it, and constants."""
 
 from __future__ import annotations
 
 import itertools
 import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
+import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jfold.base.errors import check_at_least, check_int, expect
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import api_boundary
-from jfold.combinators import Block, block
+from jfold.combinators import Block, Function, Pipe, block
 from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
 # A function of the data, or a mapping from data to results.
@@ -217,3 +219,69 @@ class Zeros(Block):
 @block
 class Void(Block):
     """A sink: takes any value, gives no result."""
+
+
+# ---- rows of arrays that are passed when a batch runs --------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The function `(table [rows, *shape], index) -> row [*shape]` of an `External`."""
+
+    name: str  # of the table, in `external`
+    type: TensorType  # of a row
+
+    @property
+    def spec(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a table with a single row."""
+        shape = 1, *self.type.shape
+        return jax.ShapeDtypeStruct(shape, self.type.dtype)  # type: ignore[no-untyped-call]
+
+    def __call__(self, table: Any, index: jax.Array) -> jax.Array:
+        # The value of a row beyond the table: NaN, the least int, or False.
+        dtype, missing = self.type.dtype, float('nan')
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            missing = 0 if dtype.kind == 'b' else int(jnp.iinfo(dtype).min)  # type: ignore[no-untyped-call]
+        if table.shape[0] == 0:  # JAX refuses to index an empty axis
+            table = jnp.full(self.spec.shape, missing, dtype)
+        rows = jnp.asarray(table)
+        row: jax.Array = rows.at[index].get(mode='fill', fill_value=missing)
+        return row
+
+
+def shown_rows(table: Any) -> str:
+    """Return the type of a table as text for errors, such as 'float32[rows, 3]'."""
+    shape = ', '.join(map(str, ('rows', *table.shape[1:])))
+    return f'{table.dtype}[{shape}]'
+
+
+@api_boundary
+def External(name: str, type: TypeLike) -> Pipe:
+    """A row, by its index, of an array that is passed when a batch runs.
+
+    So results of another network flow in and gradients flow out, and a table of
+    embeddings can be held elsewhere. The input is a Python int, the result a tensor. An
+    index without a row gives NaN, in an array of ints their least value, of bools
+    False; negative indices count from the end, as in Python.
+
+    Args:
+      name: the name of the array [rows, *shape] in `Model.apply(..., external={name:
+        array})`. Its number of rows may change; JAX then compiles again.
+      type: the type of a row, or a short-hand for it, as `convert_to_type` takes them.
+
+    Raises:
+      TypeError: `name` is no str, or is empty, or `type` is not that of a tensor.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import Map, Sum
+    >>> block = Map(External('features', 2)) >> Sum()
+    >>> features = jnp.array([[1.0, 2.0], [30.0, 40.0], [5.0, 6.0]])
+    >>> block.eval([0, 2, 2], external={'features': features}).tolist()
+    [11.0, 14.0]
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'External: expected `name` as a word, got {name!r}')
+    row = convert_to_type(type)
+    if not isinstance(row, TensorType):
+        raise TypeError(f'External: expected `type` as that of a tensor, got {row!r}')
+    return Scalar('int32') >> Function(Rows(name, row), name=name)

@@ -18,7 +18,7 @@ from jfold.base.arrays import array_spec, strong
 from jfold.base.keys import as_key
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm, flatten_once, is_struct
-from jfold.blocks.external import Rows, shown_rows
+from jfold.blocks.inputs import Rows, shown_rows
 from jfold.combinators import Function
 from jfold.language.flax_modules import (
     Called,

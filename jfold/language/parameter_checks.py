@@ -12,7 +12,7 @@ import numpy as np
 from jfold.base.containers import leaf_restorer, plain_containers
 from jfold.base.errors import short_repr
 from jfold.base.memo import memoized
-from jfold.blocks.external import shown_rows
+from jfold.blocks.inputs import shown_rows
 from jfold.program.operations import Layer, Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct

@@ -18,8 +18,7 @@ from typing import Any
 
 from jfold.base.errors import MASKED, check_at_least, has_masked
 from jfold.base.tracebacks import api_boundary
-from jfold.blocks.control import Concat, Optional
-from jfold.blocks.declarations import ForwardDeclaration
+from jfold.blocks.control import Concat, ForwardDeclaration, Optional
 from jfold.blocks.inputs import InputTransform, Scalar, Vector
 from jfold.blocks.reductions import Sum
 from jfold.blocks.sequences import GetItem, Map

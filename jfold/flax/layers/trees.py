@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jfold.base.errors import check_at_least
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import compose
-from jfold.blocks.declarations import ForwardDeclaration
+from jfold.blocks.control import ForwardDeclaration
 from jfold.blocks.reductions import Sum
 from jfold.blocks.sequences import Broadcast, GetItem, Map, ZipWith
 from jfold.combinators import AllOf, Block, Convertible, Function, Pipe
