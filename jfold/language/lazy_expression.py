@@ -28,15 +28,21 @@ from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
-from jfold.blocks.lazy import OPERATORS, Lazy
+from jfold.blocks.lazy import OPERATORS, Lazy, Struct
 from jfold.language.analysis import users
 from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
-from jfold.language.lazy_registry import EMPTY, EmptyList, Registry, fits, is_known
-from jfold.types import ObjectType, SequenceType
+from jfold.language.lazy_registry import (
+    EMPTY,
+    EmptyList,
+    Entry,
+    Registry,
+    fits,
+    is_known,
+)
+from jfold.types import ObjectType, SequenceType, StructType, TensorType
 
 number_of = operator.itemgetter(0)
-EMPTY_LIST = 'sequence', EMPTY
 
 
 @memoized
@@ -53,7 +59,6 @@ class Reader(Ranking):
     metrics, a pair is returned: these, and the values of metrics.
 
     Attributes:
-      lazy: the lazy function.
       registry: the entries of its calls, closed.
       history: the data from which the registry was learned, each behind its function.
       ranks: the order in which layers of one name are numbered.
@@ -86,14 +91,8 @@ def learned_reader(
 ) -> Reader:
     """Rebuild a lazy function's `Reader` by rerunning functions on data in `history`.
 
-    Args:
-      history: lazy functions, each with data that it ran on.
-      signature: the kinds of calls that were made elsewhere, as text; those made here
-        must be the same.
-
-    Raises:
-      TypeError: the function makes other calls here; or something else is in its place,
-        as in a bad file.
+    Raise TypeError if calls made here have another signature, or something else is in
+    place of a function, as in a bad file.
     """
     registry = Registry()
     for function, data in history:
@@ -132,8 +131,7 @@ class Recorded:
     def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
         """Run lazy functions on examples; record which blocks they call on which types.
 
-        Args:
-          skip_errors: leaves out examples on which they raise an error.
+        With `skip_errors`, examples on which they raise an error are left out.
 
         Raises:
           TypeError: a function makes new blocks in each run, or is where it cannot be
@@ -183,8 +181,7 @@ class Recorded:
     def expression(self) -> b.Block:
         """Return the expression with blocks in place of its lazy functions.
 
-        Raises:
-          TypeError: no example reaches a function.
+        Raise TypeError if no example reaches a function.
         """
         registry = self.registry
         for lazy in lazy_functions(self.root):
@@ -246,41 +243,37 @@ def _inlined(registry: Registry) -> set[int]:
     return {n for n in alone if counts[n] == 1 and entries[n].key[0] in OPERATORS}
 
 
+@dataclass(eq=False)
 class _Readers:
-    """A factory of blocks that evaluate recorded calls, one per (block, types)."""
+    """A factory of blocks that evaluate recorded calls, one per entry."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        history: tuple[tuple[Lazy, Any], ...],
-        ranks: Mapping[Hashable, int],
-    ) -> None:
-        self.registry, self.history, self.ranks = registry, history, ranks
-        self.inlined = _inlined(registry)
-        self.blocks: dict[int, b.Block] = {}
-        self.choices: dict[frozenset[int], b.Block] = {}
+    registry: Registry
+    history: tuple[tuple[Lazy, Any], ...]
+    ranks: Mapping[Hashable, int]
+    blocks: dict[int, b.Block] = field(default_factory=dict)
+    choices: dict[frozenset[int], b.Block] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.inlined = _inlined(self.registry)
 
     def entry(self, number: int) -> b.Block:
-        """Return the block that evaluates recorded calls of kind `number`."""
+        """Return the block that evaluates recorded calls of entry `number`."""
         if number in self.blocks:
             return self.blocks[number]
         entry = self.registry.entries[number]
-        if not entry.is_row or number in self.inlined:
-            block = entry.body([*map(self.choice, entry.inputs)])
-            return self.blocks.setdefault(number, block)
-        # A declaration, which may read itself; a node is read once for all readers.
-        declaration = b.ForwardDeclaration(ObjectType(), name=entry.name)
-        declaration.key = id
-        self.blocks[number] = declaration()
-        declaration.resolve_to(entry.body([*map(self.choice, entry.inputs)]))
-        return self.blocks[number]
+        declaration = None
+        if entry.is_row and number not in self.inlined:
+            # It may read itself; a node is read once for all readers.
+            declaration = b.ForwardDeclaration(ObjectType(), name=entry.name)
+            declaration.key = id
+            self.blocks[number] = declaration()
+        block = _reading(entry, [*map(self.choice, entry.inputs)])
+        if declaration is not None:
+            declaration.resolve_to(block)
+        return self.blocks.setdefault(number, block)
 
     def choice(self, makers: Iterable[int]) -> b.Block:
-        """Return the block that evaluates a recorded call of any kind in `makers`.
-
-        Args:
-          makers: the numbers of kinds of calls.
-        """
+        """Return the block that evaluates a recorded call of any entry in `makers`."""
         key = frozenset(makers)
         if key not in self.choices:
             types = {n: self.registry.entries[n].type for n in sorted(key)}
@@ -288,7 +281,7 @@ class _Readers:
             # Lists that are empty in one example may have items in another.
             for n in key.difference(cases):
                 cases[n] = cases[self._alike(n, cases)]
-            if (empty := self.registry.known.get(EMPTY_LIST)) is not None:
+            if (empty := self.registry.known.get(('sequence', EMPTY))) is not None:
                 for n in [*cases]:
                     if isinstance(self.registry.entries[n].type, SequenceType):
                         cases.setdefault(empty.number, cases[n])
@@ -297,12 +290,9 @@ class _Readers:
         return self.choices[key]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return the kind of call in `cases` that has the result type of kind `number`.
+        """Return an entry in `cases` whose result has the type of that of `number`.
 
         An empty list has the type of any list.
-
-        Args:
-          number: that of a kind of call that is not in `cases`.
         """
         entries = self.registry.entries
         for other in cases:
@@ -331,14 +321,37 @@ class _Readers:
         return b.GetItem(1) >> value >> b.Metric(name)
 
 
+def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:
+    """Return the block that evaluates calls of an entry, given those of its inputs."""
+    type_, kind, parts = entry.type, entry.key[0], dict(enumerate(inputs, 1))
+    if kind == 'data':
+        return b.GetItem(1)
+    if kind == 'tensor':
+        assert isinstance(type_, TensorType)
+        return b.GetItem(1) >> b.Tensor(type_.shape, type_.dtype)
+    if kind == 'sequence':
+        return b.GetItem(1) >> b.Map(inputs[0])
+    if kind == 'item':
+        return b.GetItem(1) >> inputs[0] >> b.GetItem(entry.key[2])
+    if isinstance(type_, StructType) and kind == 'product':
+        return Struct(type_.form, parts)
+    if kind == 'product':
+        return b.Record(parts)
+    assert isinstance(kind, b.Block)
+    if not inputs:
+        return b.GetItem(0) >> b.Void() >> kind
+    if len(inputs) == 1:
+        return b.GetItem(1) >> inputs[0] >> kind
+    return b.Record(parts) >> kind
+
+
 # ---- the data that lazy functions get ------------------------------------------------
 
 
 def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     """Yield the lazy functions inside a block, each with the data that it runs on.
 
-    Raises:
-      TypeError: a lazy function is inside of a block of another kind than these.
+    Raise TypeError if one is inside of a block of another kind than these.
     """
     if not lazy_functions(block):
         return

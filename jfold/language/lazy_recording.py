@@ -43,9 +43,7 @@ class Recording:
     def run(self, lazy: Lazy, example: object) -> Node:
         """Run a lazy function; return the recorded call that made its result.
 
-        Raises:
-          TypeError: the result is not made of values.
-          Exception: whatever the function raises.
+        Raise TypeError if the result is not made of values.
         """
         token = RECORDER.set(self)
         try:
@@ -163,7 +161,7 @@ class Recording:
 
     def constant(self, value: object, dtype: object) -> Any:
         """Return the `Value` that stands for a number or an array of the data."""
-        number = self.registry.numbers.get((value.__class__, dtype))
+        number = self.calls.get((value.__class__, dtype))
         node = self._constant(value, dtype) if number is None else (number, value)
         return Value(node, self)
 
@@ -188,7 +186,7 @@ class Recording:
         type_ = TensorType(shape, jax.dtypes.canonicalize_dtype(kind))
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
-            self.registry.numbers[value.__class__, dtype] = number
+            self.calls[value.__class__, dtype] = number
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
@@ -202,15 +200,9 @@ class Recording:
     def node(self, x: Any, takes_data: bool = False) -> Node:
         """Convert argument `x` to `(number, *operands)` of the call that made it.
 
-        `number` is that of the kind of call. For a constant or an object of the data
-        the operand is `x` itself.
-
-        Args:
-          x: a value, a constant or a container of these.
-          takes_data: whether an `x` without a `Value` inside is an object of the data.
-
-        Raises:
-          TypeError: `x` is something else, or a value of another example.
+        `x` is a value, a constant or a container of these; raise TypeError for another,
+        or for a value of another example. With `takes_data` an `x` without values is an
+        object of the data. For this, and for a constant, the operand is `x` itself.
         """
         if type(x) is Value:
             if x.recording is not self:
@@ -222,7 +214,7 @@ class Recording:
             items = [self.node(item) for item in x]
             return self.registry.sequence(item[0] for item in items).number, items
         if isinstance(x, NUMBERS):
-            number = self.registry.numbers.get((x.__class__, None))
+            number = self.calls.get((x.__class__, None))
             return self._constant(x) if number is None else (number, x)
         if isinstance(x, tuple) or (is_struct(x) and not isinstance(x, b.Block)):
             form = Form() if isinstance(x, tuple) else StructForm.of(x)
@@ -235,12 +227,7 @@ class Recording:
         )
 
     def _opened(self, node: Node, entry: Entry) -> Any:
-        """Return a recorded call's result: a `Value`, or tuples and structs of these.
-
-        Args:
-          node: the call.
-          entry: its kind.
-        """
+        """Return a call's result: a `Value`, or tuples and structs of these."""
         if not isinstance(entry.type, Product):
             return Value(node, self)
         items = [self.registry.entries[n] for n in entry.items]

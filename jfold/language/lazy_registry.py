@@ -2,9 +2,9 @@
 """The kinds of calls of blocks in lazy functions, and what has made their arguments.
 
 An *entry* is a kind of call: a block at certain types of arguments. It knows which
-entries have made each argument, so that a program has no loop but for what is seen to
-read its own results. Entries are found by running functions on examples. Shared objects
-are given to the recordings of examples, in any number of threads.
+entries have made each argument, its *makers*, so that a program has no loop but for
+what is seen to read its own results. Entries are found by running functions on
+examples, in any number of threads. What is called `number` is that of an entry.
 
 A *node* is a recorded call, a tuple `(number of the entry, *arguments)`. Its arguments
 are nodes, but for entries of data (an object) and of lists (a list of nodes).
@@ -13,14 +13,14 @@ are nodes, but for entries of data (an object) and of lists (a list of nodes).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
-from jfold.blocks.lazy import Lazy, Struct
+from jfold.blocks.lazy import Lazy
 from jfold.language.analysis import users
 from jfold.language.partial import call_type
 from jfold.types import (
@@ -33,11 +33,10 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
+    leaf_types,
 )
 
 EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsewhere
-# Makes the block that reads a node, of blocks that read its arguments.
-Body = Callable[[Sequence[b.Block]], b.Block]
 
 
 class NewCall(Exception):
@@ -52,16 +51,15 @@ class NewCall(Exception):
 
 @dataclass(eq=False)
 class Entry:
-    """A kind of recorded call: a block at certain types of arguments.
+    """A kind of recorded call.
 
     Attributes:
       number: its place among all entries, and the first item of its nodes.
       name: for prints and for names in the source.
       type: the type of the result.
-      body: makes the block that reads such a node.
       key: all that tells it from others: ('tensor', type), ('data',), ('sequence',
-        type), ('product', type), ('item', number of a product, index), (block, types).
-      inputs: per argument, the numbers of the entries that have made it.
+        type), ('product', type), ('item', number of a product, key), (block, types).
+      inputs: per argument, the numbers of its makers.
       items: the numbers of the entries of the parts of a result with parts.
     """
 
@@ -69,7 +67,6 @@ class Entry:
     key: tuple[Any, ...]
     name: str
     type: Type
-    body: Body
     inputs: list[dict[int, None]] = field(default_factory=list)
     items: list[int] = field(default_factory=list)
 
@@ -92,12 +89,12 @@ class Registry:
       version: how often something new was met.
       closed: whether something new raises `NewCall`, as the program is written.
       lacks: whether that has happened.
-      calls: by block and the entries of its arguments, the number of the entry, where
-        the result is one tensor: what recordings look up for each call.
-      known: by kind, and by kind and entries of the arguments, the entry.
-      numbers: by class of a Python number and dtype, the entry of such constants.
-      results: per lazy function, the entries that have made its result.
-      metrics: by name and whether labelled, the entries that have made its values.
+      known: by kind, and by kind and makers of the arguments, the entry.
+      calls: what recordings look up for each call, the number of the entry: by block
+        and makers of its arguments, if the result is one tensor; and by class and dtype
+        of a constant that is a number of Python.
+      results: per lazy function, the makers of its result.
+      metrics: by name and whether labelled, the makers of its values.
       of_values: blocks whose arguments are constants where they might be data.
     """
 
@@ -106,24 +103,28 @@ class Registry:
     closed: bool = False
     calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known: dict[Hashable, Entry] = field(default_factory=dict)
-    numbers: dict[tuple[type, object], int] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     lacks: bool = False
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
-    def entry(self, key: tuple[Any, ...], name: str, type_: Type, body: Body) -> Entry:
-        """Return the kind of call (`Entry`) with this key; make one on first use."""
+    def entry(self, key: tuple[Any, ...], type_: Type, name: str = '') -> Entry:
+        """Return the `Entry` with this key; make one on first use.
+
+        By default its name is the text of its type.
+        """
         with self.lock:
-            if key not in self.known:
+            entry = self.known.get(key)
+            if entry is None:
+                name = name or repr(type_)
                 self._check_open(name)
-                entry = Entry(len(self.entries), key, name, type_, body)
+                entry = Entry(len(self.entries), key, name, type_)
                 self.entries.append(entry)
                 self.version += 1
                 self.known[key] = entry
                 self._add_items(entry)
-            return self.known[key]
+            return entry
 
     def _check_open(self, name: str) -> None:
         if self.closed:
@@ -131,36 +132,25 @@ class Registry:
             raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
-        """Add an `Entry` for each item of a tuple or struct that `entry` returns.
-
-        An `Entry` is a kind of call; that of an item takes it out of the tuple.
-        """
+        """Add an `Entry` for each item of a result with parts, which takes it out."""
         for k, part in enumerate(entry.type if isinstance(entry.type, Product) else ()):
             key = entry.type.form.keys[k] if isinstance(entry.type, StructType) else k
-            item = self.entry(
-                ('item', entry.number, k), f'item {key!r}', part, _item(key)
-            )
+            item = self.entry(('item', entry.number, key), part, f'item {key!r}')
             item.inputs = [{entry.number: None}]
             entry.items.append(item.number)
 
     def tensor(self, type_: TensorType) -> Entry:
         """Return the `Entry` that describes constants of type `type_` from the data."""
-        entry = self.known.get(('tensor', type_))
-        if entry is not None:
-            return entry
-        read = b.GetItem(1) >> b.Tensor(type_.shape, type_.dtype)
-        return self.entry(('tensor', type_), repr(type_), type_, lambda _: read)
+        return self.entry(('tensor', type_), type_)
 
     def data(self) -> Entry:
         """Return the `Entry` that describes plain Python objects, passed as data."""
-        return self.entry(('data',), 'data', ObjectType(), lambda _: b.GetItem(1))
+        return self.entry(('data',), ObjectType(), 'data')
 
     def product(self, form: Form, numbers: tuple[int, ...]) -> Entry:
         """Return the `Entry` of a tuple or struct with parts made by entries `numbers`.
 
-        Args:
-          form: tells a tuple from a struct, and structs by their class and keys.
-          numbers: the numbers of the entries that made the parts.
+        `form` tells a tuple from a struct, and structs by their class and keys.
         """
         known = self.known.get(('parts', form, *numbers))
         if known is not None:
@@ -172,12 +162,8 @@ class Registry:
 
     def _of(self, type_: Nested) -> Entry:
         """Return the `Entry` that describes a tuple, struct or list of type `type_`."""
-        if isinstance(type_, SequenceType):
-            entry = self.entry(('sequence', type_), repr(type_), type_, _sequence)
-        else:
-            assert isinstance(type_, Product)
-            body = _product(type_)
-            entry = self.entry(('product', type_), repr(type_), type_, body)
+        kind = 'sequence' if isinstance(type_, SequenceType) else 'product'
+        entry = self.entry((kind, type_), type_)
         entry.inputs = entry.inputs or [{} for _ in type_.parts]
         return entry
 
@@ -194,13 +180,9 @@ class Registry:
         return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
-        """Return the `Entry` of a list whose items are results of kinds `numbers`.
+        """Return the `Entry` of a list with items made by entries `numbers`.
 
-        Args:
-          numbers: the numbers of the entries that made the items.
-
-        Raises:
-          TypeError: the items are of several types.
+        Raise TypeError if the items are of several types.
         """
         distinct = tuple(dict.fromkeys(numbers))
         known = self.known.get(('list', *distinct))
@@ -224,13 +206,9 @@ class Registry:
         return entry
 
     def apply(self, block: b.Block, numbers: tuple[int, ...]) -> Entry:
-        """Return the `Entry` of calls of `block` on results of kinds `numbers`.
+        """Return the `Entry` of calls of `block` on results of entries `numbers`.
 
-        Args:
-          numbers: the numbers of the entries that made the arguments.
-
-        Raises:
-          TypeError: the block does not take arguments of these types.
+        Raise TypeError if the block does not take arguments of these types.
         """
         types = tuple(self.entries[n].type for n in numbers)
         entry = self.known.get((block, types)) or self._alike(block, types)
@@ -258,8 +236,7 @@ class Registry:
                 )
             name = callable_name(getattr(block, 'fn', block))
             name = getattr(block, 'name', None) or name
-            body = _applied(block, len(types))
-            entry = self.entry((block, types), name, result, body)
+            entry = self.entry((block, types), result, name)
         key = block, *numbers
         with self.lock:
             self._read_by(entry, key, numbers)
@@ -272,16 +249,16 @@ class Registry:
 
         Types fit if they differ in empty lists alone.
         """
-        for key, entry in () if all(map(is_known, types)) else [*self.known.items()]:
-            if isinstance(key, tuple) and key[0] is block and len(key) == 2:
-                if len(key[1]) == len(types) and all(map(fits, types, key[1])):
+        for entry in () if all(map(is_known, types)) else self.entries:
+            if entry.key[0] is block and len(entry.key[1]) == len(types):
+                if all(map(fits, types, entry.key[1])):
                     return entry
         return None
 
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
     ) -> Entry:
-        """Record that calls of `entry` take results of calls of kinds `numbers`.
+        """Record that calls of `entry` take results of entries `numbers`.
 
         From now on `entry`, which is returned, is found by `key`.
         """
@@ -294,11 +271,7 @@ class Registry:
         return entry
 
     def _note(self, makers: dict[int, None], number: int, reader: str) -> None:
-        """Add `number`, a kind of call, to `makers`, the kinds that make an argument.
-
-        Args:
-          reader: the name of what reads the argument, for the error.
-        """
+        """Add `number` to the makers of what `reader` reads, a name for the error."""
         if number not in makers:
             with self.lock:
                 self._check_open(f'{reader} of {self.entries[number].name}')
@@ -330,25 +303,20 @@ class Registry:
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
-            more = {**self.calls}, known, {**self.numbers}, results, metrics
+            more = {**self.calls}, known, results, metrics
             return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
-        """Record that a call of kind `number` made the result of a lazy function.
-
-        Raises:
-          TypeError: results before were of another type.
-        """
+        """Note a maker of a function's results; raise TypeError if types differ."""
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Record that the metric `name` collects results of calls of kind `number`.
+        """Note a maker of a metric's values.
 
-        Raises:
-          TypeError: it has a list, or values before were of another type.
+        Raise TypeError if it makes a list, or values before were of another type.
         """
         type_ = self.entries[number].type
-        if _has_list(type_):
+        if any(isinstance(x, SequenceType) for x in leaf_types(type_)):
             raise TypeError(
                 f'metric {name!r}: expected a tensor, or a tuple or a dict of tensors, '
                 f'got {type_}; observe each item of a list'
@@ -399,10 +367,7 @@ class EmptyList(TypeError):
 
 
 def joined(type_: Type, other: Type) -> Type | None:
-    """Return the common type of two types, where an empty list fits any list.
-
-    It is `None` where they differ in more than empty lists.
-    """
+    """Return the common type of two, where an empty list fits any list, or `None`."""
     if type_ == other or (other == EMPTY and isinstance(type_, SequenceType)):
         return type_
     if type_ == EMPTY and isinstance(other, SequenceType):
@@ -426,41 +391,3 @@ def is_known(type_: Type) -> bool:
     if isinstance(type_, Nested):
         return all(map(is_known, type_.parts))
     return not isinstance(type_, VoidType)
-
-
-def _has_list(type_: Type) -> bool:
-    parts = type_.parts if isinstance(type_, Nested) else ()
-    return isinstance(type_, SequenceType) or any(map(_has_list, parts))
-
-
-# ---- the blocks that read nodes ------------------------------------------------------
-
-
-def _item(key: object) -> Body:
-    return lambda inputs: b.GetItem(1) >> inputs[0] >> b.GetItem(key)
-
-
-def _sequence(inputs: Sequence[b.Block]) -> b.Block:
-    return b.GetItem(1) >> b.Map(inputs[0])
-
-
-def _product(type_: Product) -> Body:
-    def body(inputs: Sequence[b.Block]) -> b.Block:
-        parts = dict(enumerate(inputs, 1))
-        is_struct = isinstance(type_, StructType)
-        return Struct(type_.form, parts) if is_struct else b.Record(parts)  # type: ignore[arg-type]
-
-    return body
-
-
-def _applied(block: b.Block, count: int) -> Body:
-    """Return a function: `count` blocks -> `block` applied to the outputs of these."""
-
-    def body(inputs: Sequence[b.Block]) -> b.Block:
-        if count == 0:
-            return b.GetItem(0) >> b.Void() >> block
-        if count == 1:
-            return b.GetItem(1) >> inputs[0] >> block
-        return b.Record(dict(enumerate(inputs, 1))) >> block
-
-    return body

@@ -120,6 +120,15 @@ def test_a_block_on_empty_lists_alone_has_no_type() -> None:
     )
     with pytest.raises(TypeError, match=text):
         jf.compile(count, like=[[], [[]]])
+    length = jf.Length()
+
+    @jf.lazy
+    def lengths(number: float) -> Any:
+        value = jf.float32(number)
+        return length([value]) + length(([], [value]))
+
+    with pytest.raises(TypeError, match=text):
+        jf.compile(lengths, like=[1.0])
 
 
 def test_a_sum_in_a_recursion_begins_with_zeros() -> None:
