@@ -55,10 +55,7 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
 
 
 def names_of(type_: Type) -> Names:
-    """Return the names of each item of a tuple type; () if there are none.
-
-    An item has several names where the cases of a `OneOf` name it differently.
-    """
+    """Return the names of each item of a tuple type; () if there are none."""
     return type_.names if isinstance(type_, RecordType) else ()
 
 
@@ -78,11 +75,7 @@ def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
 
 
 def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
-    """Return a type without names of fields, at any depth.
-
-    Args:
-      known: a memo, by the id of a type: the type, and the type without names.
-    """
+    """Return a type without names of fields, at any depth; `known` is a memo by id."""
     if not isinstance(type_, Nested):
         return type_
     if id(type_) not in known:
@@ -105,11 +98,6 @@ def argument_order(node: object, block: Block, type_: Type) -> Order | None:
 
     Items go by name if the parameters of the function have the names of all items.
     `None` is returned if the items are in order already, or have no names.
-
-    Args:
-      node: the use of the block, for the error.
-      block: the function.
-      type_: the type of its input, a tuple of the items.
 
     Raises:
       TypeError: a parameter has the name of an item and would be passed another, or

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import re
 import sys
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+
+from jfold.base.arrays import array_spec
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -37,9 +38,9 @@ class Called:
     Attributes:
       call: (params, inputs, keys) -> outputs.
       init: (key, *specs of the inputs) -> params; `None` without parameters.
-      draws: (keyless, params, inputs) -> the names of the random streams that a call
-        draws from, where `keyless(params, *inputs)` is that call without keys, and
-        params and inputs are specs.
+      draws: (calling, params, inputs) -> the names of the random streams that a call
+        draws from, where `calling(names)` is that call with keys for some streams,
+        `(params, *keys, *inputs) -> outputs`, and params and inputs are specs.
     """
 
     call: Callable[[Any, Sequence[Any], Keys], Any]
@@ -50,8 +51,7 @@ class Called:
 def called(fn: object) -> Called | None:
     """Wrap a Flax module or its method in a uniform signature; else return `None`.
 
-    Raises:
-      TypeError: a Linen module holds an NNX one, or an NNX module has state.
+    Raise TypeError if a Linen module holds an NNX one, or an NNX module has state.
     """
     module = module_of(fn)
     method = '__call__' if module is fn else getattr(fn, '__name__', '')
@@ -153,8 +153,7 @@ def _state_error(names: Iterable[str]) -> TypeError:
 _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
-def _check_fields(module: Module) -> None:
-    """Raise TypeError if a Linen module holds an NNX one, which Linen does not see."""
+def _from_linen(module: Module, method: str) -> Called:
     for field in dataclasses.fields(module):
         value = getattr(module, field.name, None)
         if _is_instance(value, 'flax.nnx'):
@@ -164,10 +163,7 @@ def _check_fields(module: Module) -> None:
                 'Linen does not see: take one of Linen, or write an NNX module that '
                 'calls it'
             )
-
-
-def _from_linen(module: Module, method: str) -> Called:
-    _check_fields(module)
+    no_key = sys.modules['flax.errors'].InvalidRngError
 
     def init(key: jax.Array, *specs: object) -> ArrayTree:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
@@ -184,36 +180,29 @@ def _from_linen(module: Module, method: str) -> Called:
                 return module.apply(
                     {'params': params}, *inputs, rngs=rngs, method=method
                 )
-        except _invalid_rng() as error:
+        except no_key as error:
             if not _evaluates(keys):
                 raise
             raise UnexpectedDrawError(str(error)) from error
 
     def draws(
-        keyless: Callable[..., Any], params: ArrayTree, inputs: Sequence[Any]
+        calling: Callable[..., Any], params: ArrayTree, inputs: Sequence[Any]
     ) -> Streams:
-        # Without a key Linen raises and names the stream: add one, trace again.
-        keys: dict[str, jax.Array] = {}
+        # Without a key Linen raises and names the stream: add one, trace again. The
+        # last trace is that of the layer, which JAX caches.
+        names: Streams = ()
         while True:
+            keys = [array_spec((2,), 'uint32')] * len(names)
             try:
-                if keys:
-                    jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
-                else:  # the caller traces `keyless` next, and JAX caches its trace
-                    jax.eval_shape(keyless, params, *inputs)
-            except _invalid_rng() as error:
+                jax.eval_shape(calling(names), params, *keys, *inputs)
+                return names
+            except no_key as error:
                 match = _WANTED.search(str(error))
-                if match is None or match[1] in keys:
+                if match is None or match[1] in names:
                     raise
-                keys[match[1]] = jax.random.key(0)
-            else:
-                return tuple(keys)
+                names += (match[1],)
 
     return Called(call, init, draws)
-
-
-def _invalid_rng() -> type[Exception]:
-    error: type[Exception] = sys.modules['flax.errors'].InvalidRngError
-    return error
 
 
 @contextlib.contextmanager
@@ -264,8 +253,14 @@ def _from_nnx(module: Module, method: str) -> Called:
         params: ArrayTree, inputs: Sequence[Any], keys: Keys
     ) -> tuple[ArrayTree, set[str]]:
         """Run the module; return its output and the random streams it drew from."""
-        pairs = enumerate(zip(names, leaves, strict=True))
-        arrays = [_stream(x, keys.get(name), k) for k, (name, x) in pairs]
+        arrays = []
+        for k, (name, x) in enumerate(zip(names, leaves, strict=True)):
+            array, key = x, keys.get(name)
+            if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+                array = jnp.zeros_like(x)  # a count of draws
+            elif key is not None:  # arrays of one stream get different keys
+                array = jax.random.fold_in(key, k)
+            arrays.append(array)
         merged = nnx.merge(graph, params, jax.tree.unflatten(structure, arrays))
         if _evaluates(keys):
             merged.eval()
@@ -291,30 +286,13 @@ def _from_nnx(module: Module, method: str) -> Called:
     return Called(call, lambda *_: params, draws)
 
 
-def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
-    """Return the replacement of an array of NNX's random state: a key, or 0.
-
-    Args:
-      x: a key, which stays if `key` is `None`, or a count of draws.
-      key: the key of the stream that `x` belongs to.
-      number: folded into `key`, so that arrays of one stream get different keys.
-    """
-    if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return jnp.zeros_like(x)
-    return x if key is None else jax.random.fold_in(key, number)
-
-
 def _variables(state: ArrayTree) -> list[Any]:
     class_ = sys.modules['flax.nnx'].Variable
     return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, class_))
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Return the random stream, such as 'dropout', that each state array belongs to.
-
-    Args:
-      streams: the arrays of the module's random state.
-    """
+    """Return the stream, as 'dropout', of each array of a module's random state."""
     nnx = sys.modules['flax.nnx']
     # NNX tags a fallback stream 'default'; the Dropout that holds it names the stream
     # that was meant, as its `rng_collection`.

@@ -46,9 +46,8 @@ from jfold.types import (
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-Init: TypeAlias = Callable[..., Any]
 Specs: TypeAlias = Any  # a `jax.ShapeDtypeStruct`, or several in tuples and structs
-COMBINING = (
+COMBINING = (  # functions of two, and what `Layer.combines` says of them
     *((jnp.add, ADD), (operator.add, ADD)),
     *((jnp.maximum, MAXIMUM), (jnp.minimum, MINIMUM)),
 )
@@ -104,16 +103,21 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
         check_closed_over(function.fn)
     module = module_of(function.fn)
     name = function.name or callable_name(module)
+    combines = next((name for fn, name in COMBINING if fn is function.fn), '')
     if isinstance(function.fn, Rows):
         return Layer(name, function.fn, None, function.fn.spec, external=True)
     uniform = adapt(function)
     specs = [to_spec(argument) for argument in arguments]
-    init, params = uniform.init, _parameters(uniform.init, specs)
+    params: ArrayTree | None = None
+    init = uniform.init
+    if init is not None:
+        drawn = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
+        params = jax.tree.map(strong, drawn)
     has_params = bool(jax.tree.leaves(params))
-    calling = functools.partial(_layer_call, uniform, None if has_params else params)
+    none = None if has_params else params
+    calling = functools.cache(functools.partial(_layer_call, uniform, none))
     rows = 2 if function.batched else None  # any number will do
-    keyless, inputs = calling(()), [to_spec(x, rows) for x in arguments]
-    rngs = uniform.draws(keyless, params, inputs)
+    rngs = uniform.draws(calling, params, [to_spec(x, rows) for x in arguments])
     if function.batched and is_module(module) and rngs:
         raise TypeError(
             f'expected a module that draws, {list(rngs)}, on one example, got '
@@ -121,40 +125,24 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
         )
     return Layer(
         name,
-        calling(rngs) if rngs else keyless,
+        calling(rngs),
         functools.partial(_draw, init, specs) if has_params else None,
         params if has_params else None,
         function.batched,
         rngs=rngs,
         evaluating=calling(rngs, evaluates=True) if rngs else None,
         owner=(id(module), function.name) if has_params and is_module(module) else None,
-        combines=_combines(function.fn) if function.init is None else '',
+        combines='' if function.init is not None else combines,
     )
-
-
-def _combines(fn: Callable[..., Any]) -> str:
-    """Return 'add', 'maximum' or 'minimum' for `jnp.add` and the like; else ''."""
-    return next((name for known, name in COMBINING if fn is known), '')
-
-
-def _parameters(init: Init | None, specs: Sequence[Specs]) -> ArrayTree | None:
-    """Return the specs of the parameters that `init` makes; `None` without `init`."""
-    if init is None:
-        return None
-    params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
-    return jax.tree.map(strong, params)
 
 
 def _layer_call(
     uniform: Called, none: ArrayTree | None, rngs: Streams, evaluates: bool = False
 ) -> Callable[..., Any]:
-    """Return a layer's call (params, *keys, *inputs) -> outputs; params may be `None`.
+    """Return a layer's call (params, *keys, *inputs) -> outputs; keys are [2] uint32.
 
-    Args:
-      uniform: the callable of the layer.
-      none: replaces params of `None`: what `init` has made, without arrays.
-      rngs: the names of the streams of the keys, each [2] uint32.
-      evaluates: whether nothing is drawn, whatever the keys.
+    `none` replaces params of `None`: what `init` has made, without arrays. If it
+    `evaluates`, nothing is drawn, whatever the keys of the streams `rngs`.
     """
 
     def call(params: ArrayTree | None, *arrays: jax.Array) -> ArrayTree:
@@ -174,11 +162,7 @@ def _draw(init: Any, specs: Sequence[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """Convert a type to nested `ShapeDtypeStruct`s, with leading axis `rows` if given.
-
-    Args:
-      rows: the length of a leading axis that each shape gets; `None` for no such axis.
-    """
+    """Convert a type to nested `ShapeDtypeStruct`s, with leading axis `rows` if any."""
     leading = () if rows is None else (rows,)
     specs = (array_spec(leading + x.shape, x.dtype) for x in tensors(type_))
     return pack(type_, specs)
@@ -187,13 +171,8 @@ def to_spec(type_: Type, rows: int | None = None) -> Specs:
 def to_type(value: object, rows: int | None = None) -> Type:
     """Convert nested arrays or specs to a type, without a leading axis `rows` if given.
 
-    This is the inverse of `to_spec`.
-
-    Args:
-      rows: the length of a leading axis, which is left out; `None` for no such axis.
-
-    Raises:
-      TypeError: `value` holds something else, or a leading axis is not `rows` long.
+    This is the inverse of `to_spec`. Raise TypeError if `value` holds something else,
+    or a leading axis is not `rows` long.
     """
     if isinstance(value, tuple | list) and value:
         return TupleType(to_type(item, rows) for item in value)
@@ -228,10 +207,8 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
     """Trace a layer; return its result type and which outputs are inputs or constants.
 
     Nothing is computed. A batched function is traced at several numbers of rows, since
-    a result may have an axis that happens to be as long as one of them.
-
-    Raises:
-      TypeError: it returns something but arrays, or not one row per row.
+    a result may have an axis that happens to be as long as one of them. Raise TypeError
+    if it returns something but arrays, or not one row per row.
     """
     types_by_rows, traces = {}, []
     keys = tuple(map(KeyType, layer.rngs))
@@ -255,13 +232,9 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class Ranking:
-    """A base class of callables that say which layer is `dense` and which is `dense_1`.
+    """A base class of callables that tell which layer is `dense`, which `dense_1`."""
 
-    Attributes:
-      ranks: by `layer_key` of a function, its place among functions of the same name.
-    """
-
-    ranks: Mapping[Hashable, int]
+    ranks: Mapping[Hashable, int]  # by `layer_key`, places among those of one name
 
 
 def with_unique_names(
@@ -270,11 +243,8 @@ def with_unique_names(
     """Return a renamed copy of each layer; a second `dense` becomes `dense_1`.
 
     Layers of one owner, as methods of one module, share a name and parameters. Those
-    without parameters are numbered last, since nothing is stored under their names.
-
-    Args:
-      layers: in the order in which the expression uses them.
-      ranks: by `layer_key`, places that come before this order.
+    without parameters are numbered last, since nothing is stored under their names. The
+    others are by `ranks`, and then in the order of `layers`, that of the expression.
 
     Raises:
       TypeError: two external arrays have one name and rows of different types, or two

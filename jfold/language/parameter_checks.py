@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -17,8 +17,6 @@ from jfold.program.operations import Layer, Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
-
-
 WIDE = {'int64', 'uint64', 'float64', 'complex128'}
 
 
@@ -64,7 +62,15 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
             f'{short_repr(params)}; {_advice(params)}'
         )
     if missing := [name for name in known if name not in by_layer]:
-        raise TypeError(_missing_text(missing, list(by_layer), known))
+        names = ', '.join(map(repr, missing))
+        strange = ', '.join(repr(name) for name in by_layer if name not in known)
+        of_strange = f', of which the model has no {strange}' if strange else ''
+        if [*by_layer] == ['params']:
+            of_strange = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
+        raise TypeError(
+            f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got '
+            f'those of {[*by_layer]}{of_strange}; `model.init(key)` makes them'
+        )
     if unknown := [x for x in by_layer if x not in known and x not in externals]:
         raise TypeError(
             f'expected parameters of {list(known)} alone, got {unknown} too: layers of '
@@ -96,10 +102,8 @@ def with_external(
 ) -> Any:
     """Return parameters by layer name: those in `params`, and the arrays in `external`.
 
-    Parameters are put into the containers of the layers, as `as_asked` does.
-
-    Raises:
-      TypeError: the name of an external array is unknown, or parameters are no dict.
+    Parameters are put into the containers of the layers, as `as_asked` does. Raise
+    TypeError if the name of an external array is unknown, or parameters are no dict.
     """
     params = as_asked(layers, params)
     if external is None:
@@ -147,25 +151,6 @@ def in_containers_of(like: Any, params: Any) -> object:
     return leaf_restorer(like)(jax.tree.leaves(content))
 
 
-def _missing_text(missing: list[str], present: list[str], known: Container[str]) -> str:
-    """Return an error text: `missing` layers, and those `present` but not `known`.
-
-    Args:
-      missing: the names of the layers whose parameters are missing.
-      present: the names of the layers whose parameters were passed.
-      known: the names of the model's layers.
-    """
-    names = ', '.join(map(repr, missing))
-    unknown = ', '.join(repr(name) for name in present if name not in known)
-    of_unknown = f', of which the model has no {unknown}' if unknown else ''
-    if present == ['params']:
-        of_unknown = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
-    return (
-        f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
-        f'of {present}{of_unknown}; `model.init(key)` makes them'
-    )
-
-
 def _check_layer(layer: Layer, params: object) -> None:
     """Raise TypeError unless parameters fit one layer."""
     leaves, tree = jax.tree.flatten(params)
@@ -180,8 +165,17 @@ def _check_layer(layer: Layer, params: object) -> None:
             f'{shown}; {_advice(params)}'
         )
     for path, spec in want.items():
-        if not _fits(got[path], spec):
-            raise TypeError(_mismatch_text(layer.name, path, spec, got[path]))
+        leaf, hint = got[path], ''
+        if _fits(leaf, spec):
+            continue
+        if hasattr(leaf, 'dtype') and leaf.dtype != spec.dtype:
+            hint = ': a function may compute in another dtype, by `astype` inside'
+        where = f' at {jax.tree_util.keystr(path)}' if path else ''
+        raise TypeError(
+            f'expected parameters of layer {layer.name!r}{where} as {spec.dtype}'
+            f'{list(spec.shape)}, got {_shown(leaf)}; `model.init(key)` makes them'
+            f'{hint}'
+        )
 
 
 def _advice(params: object) -> str:
@@ -220,15 +214,3 @@ def _shown(leaf: Any) -> str:
     if hasattr(leaf, 'dtype'):
         return f'{leaf.dtype}{list(leaf.shape)}'
     return f'{short_repr(leaf)}, which is no array'
-
-
-def _mismatch_text(name: str, path: Path, spec: Struct, leaf: Any) -> str:
-    """Return the text of the error for a leaf that does not fit its spec."""
-    hint = ''
-    if hasattr(leaf, 'dtype') and leaf.dtype != spec.dtype:
-        hint = ': a function may compute in another dtype, by `astype` inside'
-    where = f' at {jax.tree_util.keystr(path)}' if path else ''
-    return (
-        f'expected parameters of layer {name!r}{where} as {spec.dtype}'
-        f'{list(spec.shape)}, got {_shown(leaf)}; `model.init(key)` makes them{hint}'
-    )

@@ -12,7 +12,6 @@ from jfold.base.errors import short_repr
 from jfold.combinators import Function
 
 POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
-KEYWORD = Parameter.KEYWORD_ONLY
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
@@ -36,15 +35,12 @@ def _takes_any_number(fn: Callable[..., Any]) -> bool:
 
 
 def _is_setting(parameter: Parameter) -> bool:
-    """Return whether a parameter has a default other than `None`."""
+    """Return whether a parameter is a setting: with a default other than `None`."""
     return not any(parameter.default is x for x in (Parameter.empty, None))
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the settings, parameters with a default, that `count` inputs would fill.
-
-    A parameter whose default is `None` is no setting.
-    """
+    """Return the settings that `count` inputs would fill; see `_is_setting`."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
@@ -57,7 +53,8 @@ def input_names(function: Function) -> list[str]:
 
 def keyword_names(function: Function) -> list[str]:
     """Return the names of keyword-only parameters, without random keys."""
-    names = [x.name for x in _parameters(function.fn) or () if x.kind is KEYWORD]
+    parameters = _parameters(function.fn) or ()
+    names = [x.name for x in parameters if x.kind is Parameter.KEYWORD_ONLY]
     return [name for name in names if name not in function.rngs]
 
 
@@ -75,18 +72,18 @@ def takes_specs(init: Callable[..., Any]) -> bool:
 
 
 def check_init(function: Function, count: int) -> None:
-    """Raise TypeError if a spec would be passed for an `init` argument with a default.
-
-    `init` is called with a key and `count` specs. A default, unless `None`, marks a
-    setting, not an input.
-    """
-    if function.init is None or not takes_specs(function.init):
-        return
-    for parameter in filter(_is_setting, _positional(function.init)[: 1 + count]):
+    """Raise TypeError if a key and `count` specs would fill a setting of `init`."""
+    for parameter in _settings_of_init(function.init, count):
         raise TypeError(
             f'expected an `init` that takes {count} inputs, got one in which an input '
             f'would be `{parameter.name}={short_repr(parameter.default)}`'
         )
+
+
+def _settings_of_init(init: Callable[..., Any] | None, count: int) -> list[Parameter]:
+    """Return the settings of `init` that a key and `count` specs would fill."""
+    inputs = [] if init is None or not takes_specs(init) else _positional(init)
+    return list(filter(_is_setting, inputs[: 1 + count]))
 
 
 # ---- advice --------------------------------------------------------------------------
@@ -95,77 +92,46 @@ def check_init(function: Function, count: int) -> None:
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
     """Return advice on passing `count` inputs to a function; '' if it takes so many.
 
-    Args:
-      error: what the call raised.
-      count: the number of inputs.
-      parts: whether these are the items of one tuple.
+    `error` is what the call raised; `parts` tells inputs that are items of one tuple.
     """
-    if function.init is not None and _takes_shape(function.init):
-        shaped = 'init=lambda key: initializer(key, (2, 3))'
-        return f'an initializer takes a shape: write `{shaped}`, for one of [2, 3]'
-    names = _names(count)
+    fn, init, before = function.fn, function.init, list[str]()
+    names = list('xyz'[:count] if count <= 3 else (f'x{i + 1}' for i in range(count)))
     tail = ', with the parts of the tuple as separate arguments' if parts else ''
-    if function.init is not None and not _init_binds(function.init, count, error):
-        call = f'init({", ".join(["key", *names])})'
-        return f'write `init` to be called as `init(key)` or `{call}`{tail}'
-    before = ['params'] * (function.init is not None)
-    if _binds(function.fn, len(before) + count, error, function.rngs):
+    if init is not None:
+        before = ['params']
+        # The functions of `jax.nn.initializers` take (key, shape, dtype).
+        if [x.name for x in _positional(init)[1:3]] == ['shape', 'dtype']:
+            shaped = 'init=lambda key: initializer(key, (2, 3))'
+            return f'an initializer takes a shape: write `{shaped}`, for one of [2, 3]'
+        binds = not takes_specs(init) or _binds(init, 1 + count, error)
+        if not binds or _settings_of_init(init, count):
+            call = f'init({", ".join(["key", *names])})'
+            return f'write `init` to be called as `init(key)` or `{call}`{tail}'
+    if _binds(fn, len(before) + count, error, function.rngs):
         return ''
     keys = [f'{name}=key' for name in function.rngs]
     call = f'fn({", ".join([*before, *names, *keys])})'
     other = ''
-    if not before and _lacks_init(function.fn, count):
-        other = f'; with `init`, as `fn({", ".join(["params", *names])})`'
+    if not before and inspect.isfunction(inspect.unwrap(fn)):
+        # It takes one input more, such as `params`: probably it lacks an `init`.
+        if not _takes_any_number(fn) and _binds(fn, count + 1, error):
+            other = f'; with `init`, as `fn({", ".join(["params", *names])})`'
     return f'give it as many inputs as it takes: it is called as `{call}`{tail}{other}'
-
-
-def _names(count: int) -> list[str]:
-    return list('xyz'[:count]) if count <= 3 else [f'x{i + 1}' for i in range(count)]
-
-
-def _init_binds(init: Callable[..., Any], count: int, error: Exception) -> bool:
-    if not takes_specs(init):
-        return True
-    settings = filter(_is_setting, _positional(init)[: 1 + count])
-    return not any(settings) and _binds(init, 1 + count, error)
-
-
-def _takes_shape(init: Callable[..., Any]) -> bool:
-    """Return whether `init` takes (key, shape, dtype), as in `jax.nn.initializers`."""
-    return [x.name for x in _positional(init)[1:3]] == ['shape', 'dtype']
 
 
 def _binds(
     fn: Callable[..., Any], count: int, error: Exception, keys: Iterable[str] = ()
 ) -> bool:
-    """Return whether `fn` takes `count` inputs: by its signature, or else by `error`.
+    """Return whether `fn` takes `count` inputs and the keywords `keys`.
 
-    If the signature tells, the error is ignored: it may come from a call inside.
-
-    Args:
-      error: what a call of the function raised.
-      keys: the names of its keyword arguments.
+    If the signature tells, the error of a call is ignored: it may come from inside.
     """
     if _takes_any_number(fn):
         return not (
             isinstance(error, TypeError) and 'positional argument' in str(error)
         )
-    return _can_bind(fn, count, keys)
-
-
-def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> bool:
-    """Return whether `fn` takes `count` positional arguments, and keywords `keys`."""
     try:
         inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:
         return False
     return True
-
-
-def _lacks_init(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether `fn` takes one input, such as `params`, more than `count`.
-
-    Such a function probably lacks an `init` that makes them.
-    """
-    plain = inspect.isfunction(inspect.unwrap(fn)) and not _takes_any_number(fn)
-    return plain and _can_bind(fn, count + 1)
