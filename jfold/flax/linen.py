@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flax import linen
@@ -98,23 +97,14 @@ class Fold(linen.Module):
         if not options['deterministic']:
             streams = {name for layer in layers for name in layer.rngs}
             options['rngs'] = {name: self.make_rng(name) for name in sorted(streams)}
-        with _noted(schedule, self.model):
+        try:
             return self.model.apply(params, schedule, external, **options)
-
-
-@contextlib.contextmanager
-def _noted(schedule: object, model: Model) -> Iterator[None]:
-    """Add a note to ValueErrors in this context if the schedule is of another model.
-
-    The note says to make the block once, because a new block has a new model.
-    """
-    try:
-        yield
-    except ValueError as error:
-        if isinstance(schedule, Schedule) and schedule.spec.program != model.program:
-            error.add_note(
-                'in `Fold`: expected a block that is made once, got one of another '
-                'schedule: make the block outside of methods, which make another at '
-                'each call, and schedules by `fold.model` of it'
-            )
-        raise
+        except ValueError as error:
+            is_schedule = isinstance(schedule, Schedule)
+            if is_schedule and schedule.spec.program != self.model.program:
+                error.add_note(
+                    'in `Fold`: expected a block that is made once, got one of another '
+                    'schedule: make the block outside of methods, which make another '
+                    'at each call, and schedules by `fold.model` of it'
+                )
+            raise

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
+from operator import getitem
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -72,13 +74,18 @@ class Fold(nnx.Module):
         self.streams = nnx.Dict({name: rngs[name].fork() for name in streams})
         drawn = self.model.init(rngs.params())
         leaves = jax.tree_util.tree_leaves_with_path(drawn, is_leaf=_is_variable)
-        shared, variables = _variables_in(block, layers), list[tuple[list[str], Leaf]]()
+        shared = _variables_in(block, layers)
+        self.params: nnx.Dict[Any] = nnx.Dict()
         for path, leaf in leaves:
-            names = _names(path)
             # A variable of a module keeps its type and its sharding.
             variable = leaf if _is_variable(leaf) else nnx.Param(leaf)
-            variables.append((names, shared.get((*names,), variable)))
-        self.params = _nested(variables)
+            *names, last = _names(path)
+            inner: Any = self.params
+            for name in names:
+                if name not in vars(inner):
+                    inner[name] = nnx.Dict()
+                inner = inner[name]
+            inner[last] = shared.get((*names, last), variable)
 
     def __call__(
         self,
@@ -116,14 +123,13 @@ class Fold(nnx.Module):
         """The parameters as arrays, in the form that `Model.init` returns."""
         layers = self.model.program.layers
         specs = {x.name: x.params for x in layers if x.init is not None}
-        return jax.tree_util.tree_map_with_path(lambda path, _: self._at(path), specs)
 
-    def _at(self, path: tuple[Any, ...]) -> jax.Array:
-        variable: Leaf = self.params
-        for name in _names(path):
-            variable = variable[name]
-        value: jax.Array = variable.get_value()
-        return value
+        def read(path: tuple[Any, ...], _: object) -> jax.Array:
+            variable: Leaf = functools.reduce(getitem, _names(path), self.params)
+            value: jax.Array = variable.get_value()
+            return value
+
+        return jax.tree_util.tree_map_with_path(read, specs)
 
 
 def _is_variable(value: object) -> bool:
@@ -153,19 +159,6 @@ def _names(path: tuple[Any, ...]) -> list[str]:
     """Return the names in a JAX key path to a parameter, without a final 'value'."""
     names = [str(key_name(key)) for key in path]
     return names[:-1] if names[-1:] == ['value'] else names
-
-
-def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
-    """Return nested `nnx.Dict`s of leaves; `leaves` has pairs (names on path, leaf).
-
-    A leaf with an empty path is returned itself.
-    """
-    if leaves and not leaves[0][0]:
-        return leaves[0][1]
-    by_name: dict[str, list[tuple[list[str], Leaf]]] = {}
-    for (first, *names), variable in leaves:
-        by_name.setdefault(first, []).append((names, variable))
-    return nnx.Dict({name: _nested(inner) for name, inner in by_name.items()})
 
 
 @api_boundary

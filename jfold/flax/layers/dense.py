@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -20,13 +21,16 @@ from jfold.types import TensorType
 Activation = Callable[[jax.Array], jax.Array]
 Outside = Literal['nan', 'clip', 'modulo']
 OUTSIDE = 'nan', 'clip', 'modulo'
+# An initializer of tables [count, features], of variance 1 / features.
+DRAWN = nn.initializers.variance_scaling(
+    1.0, 'fan_in', 'normal', out_axis=0, dtype=jnp.float32
+)
 
 
 def vector(x: jax.Array) -> jax.Array:
-    """Return the argument if it is a vector of floats.
+    """Return a vector of floats unchanged; raise TypeError for other arrays.
 
-    Raises:
-      TypeError: it is none. Ints are refused, as they are mostly indices.
+    Ints are refused, as they are mostly indices.
     """
     if x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.inexact):
         return x
@@ -78,7 +82,7 @@ class Table(nn.Module):
     count: int
     features: int
     outside: Outside
-    initial: Any
+    initial: Callable[..., jax.Array]
     trained: bool
 
     @nn.compact
@@ -91,8 +95,7 @@ class Table(nn.Module):
             )
         if index.dtype.itemsize < np.dtype(np.int32).itemsize:
             index = index.astype(jnp.int32)  # which can hold `count`
-        shape = self.count, self.features
-        rows = self.param('embedding', self._first_rows, shape)
+        rows = self.param('embedding', self.initial, (self.count, self.features))
         rows = rows if self.trained else jax.lax.stop_gradient(rows)
         if self.outside == 'modulo':
             # `abs` of the least int overflows; that of the remainder does not.
@@ -103,22 +106,10 @@ class Table(nn.Module):
         known = jnp.where((index < 0) | (index >= self.count), self.count, index)
         return rows.at[known].get(mode='fill', fill_value=jnp.nan)
 
-    def _first_rows(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        if self.initial is not None:
-            return jnp.asarray(self.initial.values)
-        return nn.initializers.variance_scaling(1.0, 'fan_in', 'normal', out_axis=0)(
-            key, shape, jnp.float32
-        )
 
-
-class Initial:
-    """A wrapper of an array, which hides the array from Flax.
-
-    Flax takes the wrapper for one value, equal only to itself.
-    """
-
-    def __init__(self, values: np.ndarray[Any, Any]) -> None:
-        self.values = values
+def _given(table: np.ndarray[Any, Any], *_: object) -> jax.Array:
+    """Return the initial rows of a table, as an initializer of Flax does."""
+    return jnp.asarray(table)
 
 
 @api_boundary
@@ -157,30 +148,27 @@ def Embed(
     >>> model.apply(params, model.schedule([2, 0, 3])).tolist()
     [[4.0, 5.0], [0.0, 1.0], [nan, nan]]
     """
-    count, features = (
-        check_at_least('count', count, 1),
-        check_at_least('features', features, 1),
-    )
+    count = check_at_least('count', count, 1)
+    features = check_at_least('features', features, 1)
     if outside not in OUTSIDE:
         names = ', '.join(map(repr, OUTSIDE))
         raise ValueError(
             f'Embed: expected `outside` as one of {names}, got {outside!r}'
         )
-    initial = None if table is None else _initial(table, (count, features))
-    if initial is not None and initial.values.dtype.kind in 'biu':
-        dtype = initial.values.dtype
-        text = f'Embed: expected a `table` of floats, got {dtype}; make them so, by '
-        if trained:
-            text += "`table.astype('float32')`, or pass `trained=False`"
-            raise ValueError(text)
-        if outside == 'nan':
-            text += "`table.astype('float32')`, or pass `outside='clip'`: no int is NaN"
-            raise ValueError(text)
+    rows = None if table is None else _rows_of(table, (count, features))
+    needs_floats = trained or outside == 'nan'
+    if rows is not None and rows.dtype.kind in 'biu' and needs_floats:
+        option = '`trained=False`' if trained else "`outside='clip'`: no int is NaN"
+        raise ValueError(
+            f'Embed: expected a `table` of floats, got {rows.dtype}; make them so, by '
+            f"`table.astype('float32')`, or pass {option}"
+        )
+    initial = DRAWN if rows is None else functools.partial(_given, rows)
     module = Table(count, features, outside, initial, trained)
     return Function(module, name=name or 'embed')
 
 
-def _initial(table: object, shape: tuple[int, int]) -> Initial:
+def _rows_of(table: object, shape: tuple[int, int]) -> np.ndarray[Any, Any]:
     """Return the initial rows of a table, checked."""
     try:
         values = np.asarray(table)
@@ -192,7 +180,7 @@ def _initial(table: object, shape: tuple[int, int]) -> Initial:
         raise ValueError(
             f'Embed: expected a `table` of shape {shape}, got {values.shape}'
         )
-    return Initial(values)
+    return values
 
 
 @api_boundary

@@ -67,31 +67,24 @@ def RecordEncoder(
     >>> model.apply(params, model.schedule([screw, Part(2, 'green', [screw])])).shape
     (2, 4)
     """
-    sizes = (
-        check_at_least('features', features, 1),
-        check_at_least('buckets', buckets, 1),
-    )
-    encoder = _Encoder(*sizes, description)
-    return encoder.block(
-        {'$ref': ROOT} if _names_itself(description) else description, ''
-    )
+    features = check_at_least('features', features, 1)
+    buckets = check_at_least('buckets', buckets, 1)
+    root = {'$ref': ROOT} if _names_itself(description) else description
+    return _Encoder(features, buckets, description, {}).block(root, '')
 
 
 @dataclasses.dataclass(frozen=True)
 class _Encoder:
     """A builder of the blocks of all parts of a description.
 
-    Attributes:
-      declarations: one for each class or target of a '$ref', also while its block is
-        being made, so that a description may contain itself.
+    There is a declaration for each class or target of a '$ref', also while its block is
+    being made, so that a description may contain itself.
     """
 
     features: int
     buckets: int
     root: Any
-    declarations: dict[Any, ForwardDeclaration] = dataclasses.field(
-        default_factory=dict
-    )
+    declarations: dict[Any, ForwardDeclaration]
 
     def block(self, description: object, path: str) -> Block:
         """Return the block for a part of the description; `path` names it in errors."""
@@ -140,7 +133,13 @@ class _Encoder:
         if 'enum' in schema:
             return self._of_index(_numbered(schema['enum']), path)
         if 'anyOf' in schema or isinstance(schema.get('type'), list):
-            return self._of_nullable(schema, path)
+            parts = schema.get('anyOf') or [
+                {**schema, 'type': name} for name in schema['type']
+            ]
+            choices = [part for part in parts if part.get('type') != 'null']
+            if len(choices) != 1:
+                raise self._error(schema, path)
+            return Optional(self.block(choices[0], path))
         if schema.get('type') == 'object':
             fields = {
                 name: GetItem(name, default=None)
@@ -152,13 +151,6 @@ class _Encoder:
             return self._of_items(schema.get('items', {}), path)
         plain = {'integer': int, 'number': float, 'boolean': bool, 'string': str}
         return self._of_plain(plain.get(schema.get('type', ''), schema), path)
-
-    def _of_nullable(self, schema: Mapping[str, Any], path: str) -> Block:
-        parts = schema.get('anyOf') or [{**schema, 'type': t} for t in schema['type']]
-        choices = [part for part in parts if part.get('type') != 'null']
-        if len(choices) != 1:
-            raise self._error(schema, path)
-        return Optional(self.block(choices[0], path))
 
     def _definition(self, target: str, path: str) -> Any:
         part = self.root

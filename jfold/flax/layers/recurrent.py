@@ -59,8 +59,7 @@ class OfVectors(Cell):
 def dropped(rate: float, candidate: Array) -> Array:
     """Apply dropout to the candidate [features] of a recurrent cell, in training.
 
-    Raises:
-      TypeError, ValueError: `rate` is no probability below 1.
+    Raise TypeError or ValueError if `rate` is no probability below 1.
     """
     is_number = isinstance(rate, numbers.Real)
     if not is_number or not 0 <= rate < 1:
@@ -72,10 +71,7 @@ def dropped(rate: float, candidate: Array) -> Array:
 
 
 class LSTMCell(nn.RNNCellBase):
-    """The cell `flax.linen.LSTMCell` with dropout of the candidate.
-
-    The parameters are those of Flax.
-    """
+    """The cell `flax.linen.LSTMCell`, with its parameters and dropout."""
 
     features: int
     recurrent_dropout: float

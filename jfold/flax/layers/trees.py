@@ -127,10 +127,7 @@ class TreeLSTMCell(nn.Module):
 
 
 def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
-    """Return a tree-LSTM state (c, h) from gates, candidate and kept memory.
-
-    These are equations 7 and 8 of Tai et al. 2015.
-    """
+    """Return a state (c, h) from gates, candidate and kept memory: equations 7, 8."""
     c = jax.nn.sigmoid(i) * new + kept
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
