@@ -50,14 +50,7 @@ class Type:
         >>> TupleType('int32', SequenceType([2])).terminal_types()
         [int32[], float32[2]]
         """
-        waiting, terminals = [self], list[Type]()
-        while waiting:
-            type_ = waiting.pop()
-            if isinstance(type_, Nested):
-                waiting.extend(reversed(type_.parts))
-            elif not isinstance(type_, VoidType):
-                terminals.append(type_)
-        return terminals
+        return [*leaf_types(self, Nested)]
 
     def flatten(self, value: object) -> list[Any]:
         """Return the innermost values inside `value`, left to right, in a flat list.
@@ -139,9 +132,21 @@ class Nested(Type):
         return type(self)(*parts)
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Nested) and _are_equal(self, other)
+        waiting: list[tuple[object, object]] = [(self, other)]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            a, b = waiting.pop()
+            if a is b or (id(a), id(b)) in seen:
+                continue
+            if not (isinstance(a, Nested) and isinstance(b, Nested)):
+                if isinstance(a, Nested) or isinstance(b, Nested) or a != b:
+                    return False
+            elif a._head != b._head:  # so for most types that differ
+                return False
+            else:
+                seen.add((id(a), id(b)))
+                waiting.extend(zip(a.parts, b.parts, strict=True))
+        return True
 
     def __hash__(self) -> int:
         return hash(self._head)
@@ -151,24 +156,6 @@ class Nested(Type):
 
     def __repr__(self) -> str:
         return full_text(self)
-
-
-def _are_equal(left: Nested, right: Nested) -> bool:
-    waiting: list[tuple[Type, Type]] = [(left, right)]
-    seen: set[tuple[int, int]] = set()
-    while waiting:
-        a, b = waiting.pop()
-        if a is b or (id(a), id(b)) in seen:
-            continue
-        if not (isinstance(a, Nested) and isinstance(b, Nested)):
-            if isinstance(a, Nested) or isinstance(b, Nested) or a != b:
-                return False
-        elif a._head != b._head:  # so for most types that differ
-            return False
-        else:
-            seen.add((id(a), id(b)))
-            waiting.extend(zip(a.parts, b.parts, strict=True))
-    return True
 
 
 @dataclass(frozen=True, init=False)
@@ -260,24 +247,17 @@ class TupleType(Product):
     @api_boundary
     def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
         specs: Any = items
-        if len(items) == 1 and _holds_items(items[0]):
-            specs = items[0]
+        if len(items) == 1:
+            (one,) = items
+            # A list without types, such as `[3]`, is the shape of a tensor.
+            is_list = isinstance(one, list) and any(isinstance(x, Type) for x in one)
+            specs = one if is_list or isinstance(one, tuple | Iterator) else items
         vars(self).update(items=tuple(map(convert_to_type, specs)))
         self._hold(*self.items)
 
     def __getitem__(self, key: int | slice) -> Type:
         items = self.items[key]
         return TupleType(items) if isinstance(items, tuple) else items
-
-
-def _holds_items(argument: object) -> bool:
-    """Return whether an argument is a collection of types, rather than one type.
-
-    A list of ints, such as `[3]`, is a short-hand for one type.
-    """
-    if isinstance(argument, list):  # a list without types is the shape of a tensor
-        return any(isinstance(item, Type) for item in argument)
-    return isinstance(argument, tuple | Iterator)
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -398,13 +378,16 @@ def convert_to_type(spec: TypeLike) -> Type:
     )
 
 
-def leaf_types(type_: Type) -> Iterator[Type]:
-    """Iterate over the leaves of nested tuples and structs, in order, without void."""
+def leaf_types(type_: Type, around: type[Nested] = Product) -> Iterator[Type]:
+    """Iterate over the leaves of nested tuples and structs, in order, without void.
+
+    `around` is the class of the types that are no leaves.
+    """
     waiting = [type_]
     while waiting:
         inner = waiting.pop()
-        if isinstance(inner, Product):
-            waiting.extend(reversed(inner.items))
+        if isinstance(inner, around):
+            waiting.extend(reversed(inner.parts))
         elif not isinstance(inner, VoidType):
             yield inner
 
@@ -424,11 +407,7 @@ def count_leaves(type_: Type) -> int:
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> int | None:
-    """Return the sum of `count(leaf)` over leaf types; `None` if one count is `None`.
-
-    Args:
-      totals: a memo of sums, by the `id` of a type.
-    """
+    """Return the sum of `count(leaf)` over leaf types; `None` if one is `None`."""
     if not isinstance(type_, Product):
         return count(type_)
     # Types share parts: n nested types, each a pair of the next, have 2^n leaves. So

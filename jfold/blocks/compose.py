@@ -31,6 +31,7 @@ from jfold.base.operands import (
 )
 from jfold.base.printing import Printed
 from jfold.base.tracebacks import api_boundary
+from jfold.base.trampoline import Steps, run
 from jfold.blocks.control import Arguments, ForwardDeclaration, Reference
 from jfold.blocks.sequences import RNN, GetItem
 from jfold.combinators import (
@@ -66,13 +67,13 @@ class Wire(Operand):
 
     @api_boundary
     def __getitem__(self, key: object) -> Wire:
-        return self.scope.add(GetItem(_place(self.block, key)), self)
+        if isinstance(self.block, Record):  # the key of a field, or a place
+            keys = [name for name, _ in self.block.fields]
+            key = keys.index(key) if key in keys else key
+        return self.scope.add(GetItem(key), self)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:
-        """Return the wire of `fn(*operands)`; at least one operand is a wire.
-
-        Raise TypeError for an operand that is no wire, block, item or number.
-        """
+        """Return the wire of `fn(*operands)`, wires, blocks, items or numbers."""
         for other in operands:
             if type(other) in (bool, int, float, complex):
                 fn = with_number(fn, other, other.__class__, operands[0] is other)
@@ -99,12 +100,6 @@ class Wire(Operand):
 
     def __repr__(self) -> str:
         return '<the input>' if self.block is None else f'<what {self.block!r} gives>'
-
-
-def _place(block: Block | None, key: object) -> object:
-    """Return the index of field `key` if the block is a `Record`, else `key`."""
-    keys = [key for key, _ in block.fields] if isinstance(block, Record) else []
-    return keys.index(key) if key in keys else key
 
 
 @dataclass(eq=False)
@@ -150,10 +145,9 @@ class Scope:
         return self.of_block[block]
 
     def check(self, source: Source) -> None:
-        """Raise an error unless a wire, block or item can be read in this scope.
+        """Raise TypeError unless a wire, block or item can be read in this scope.
 
-        It is TypeError for a wire of another composition or a value that is no block,
-        ValueError for the output.
+        For the output it is ValueError.
         """
         if isinstance(source, Wire) and source.scope is not self:
             raise TypeError(
@@ -227,26 +221,26 @@ def _wiring(scope: Scope) -> Wiring:
 
 def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
     """Return wires in topological order, or raise ValueError if there is a cycle."""
-    # Depth first. False marks a wire on the current path: to read it closes a cycle.
+    # False marks a wire on the current path: to read it closes a cycle.
     done: dict[Wire, bool] = {}
     order: list[Wire] = []
-    waiting = list(reversed(sources))
-    while waiting:
-        wire = waiting[-1]
-        missing = [x for x in leaves(sources[wire]) if not done.get(x)]
-        if missing and not done.get(wire):
-            if any(x in done for x in missing):
+
+    def visit(wire: Wire) -> Steps[None]:
+        done[wire] = False
+        for read in leaves(sources[wire]):
+            if read not in done:
+                yield visit(read)
+            elif not done[read]:
                 raise ValueError(
                     f'{wire.block!r}: expected blocks that read what others give '
                     'before them, got some that read each other in a circle'
                 )
-            done[wire] = False
-            waiting += reversed(missing)
-            continue
-        waiting.pop()
-        if not done.get(wire):
-            done[wire] = True
-            order.append(wire)
+        done[wire] = True
+        order.append(wire)
+
+    for wire in sources:
+        if wire not in done:
+            run(visit(wire))
     return order
 
 
@@ -323,19 +317,12 @@ class Composition(Block):
             raise ValueError(f'expected a block to read {source!r}, got {target!r}')
         else:
             for leaf in leaves((target, source)):
-                self._check_child(leaf)
+                block = leaf.block if isinstance(leaf, Item) else leaf
+                if self.children is not None and isinstance(block, Block):
+                    if block not in self.children:
+                        text = 'expected blocks among the children'
+                        raise ValueError(f'{self!r}: {text}, got {block!r}')
             self.network.link(convert_to_block(target), source)
-
-    def _check_child(self, source: Source) -> None:
-        """Raise ValueError if the block of a source is not among the `children`.
-
-        If `children` is `None`, any block is allowed.
-        """
-        block = source.block if isinstance(source, Item) else source
-        if self.children is not None and isinstance(block, Block):
-            if block not in self.children:
-                text = 'expected blocks among the children'
-                raise ValueError(f'{self!r}: {text}, got {block!r}')
 
     @functools.cached_property
     def wiring(self) -> Wiring:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.errors import expect, short_repr
-from jfold.base.functions import frozen, take_frozen
+from jfold.base.functions import take_item
 from jfold.base.operands import RECORDER, SCOPE, Operand, with_number
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm
@@ -31,7 +31,6 @@ from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
-INDICES = int, np.integer, np.bool_
 OPERATORS: set[Block] = set()  # functions that operators and methods of values record
 # Methods and properties of arrays that values have, with arguments that are no values.
 METHODS = frozenset(
@@ -159,13 +158,9 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
 
 @block
 class Struct(Record):
-    """A `Record` block whose result is a dict or another pytree node, not a tuple.
+    """A `Record` block whose result is a dict or another pytree node, not a tuple."""
 
-    Attributes:
-      form: the form of the result; the fields are its parts, in the order of the form.
-    """
-
-    form: StructForm
+    form: StructForm  # of the result, whose parts are the fields in order
 
     def __init__(self, form: StructForm, spec: Mapping[Any, Block]) -> None:
         super().__init__(spec)
@@ -230,12 +225,13 @@ class Value(Operand):
                     raise TypeError(
                         f'{self!r}: expected an index of ints, got a value; {hint}'
                     )
-                if not (end is None or end is ... or isinstance(end, INDICES)):
+                is_index = isinstance(end, int | np.integer | np.bool_)
+                if not (end is None or end is ... or is_index):
                     raise TypeError(
                         f'{self!r}: expected an index of ints and slices, got '
                         f'{short_repr(end)}; {hint}'
                     )
-        return self.recording.call(_item(frozen(parts)), (self,))
+        return self.recording.call(function_of(take_item(parts)), (self,))
 
     @api_boundary
     def __getattr__(self, name: str) -> Any:
@@ -290,12 +286,6 @@ def function_of(fn: Callable[..., Any]) -> Function:
 
 
 @functools.cache
-def _item(key: tuple[Any, ...]) -> Function:
-    """Return a block for `x[index]`, given `frozen(index)`, a hashable tuple."""
-    return function_of(take_frozen(key))
-
-
-@functools.cache
 def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
     """Return a block for `x.name`, or for `x.name(*arguments, **options)`."""
 
@@ -311,10 +301,9 @@ def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
 
 
 def _recorder(name: str) -> Any:
-    """Return what records the calls of blocks in the lazy function that is running.
+    """Return the recording of the lazy function that runs; raise TypeError if none.
 
-    Raise TypeError if no lazy function is running; the message says that `jf.<name>`
-    was called.
+    The message says that `jf.<name>` was called.
     """
     recorder = RECORDER.get()
     if recorder is None:

@@ -29,11 +29,7 @@ from jfold.types import TensorType
 
 
 def check_positive(block: str, option: str, value: object) -> None:
-    """Raise an error, which names the block and option, unless the value is positive.
-
-    Raises:
-      TypeError: the value is no int; ValueError: it is less than 1.
-    """
+    """Raise an error, with the block and option, unless `value` is a positive int."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f'{block}: expected `{option}` as int, got {value!r}')
     if value < 1:
@@ -173,20 +169,14 @@ class Reduce(Block):
 
     def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else ('default=', self.default)
-        if name := self._name():
+        fn = self.combine.fn if isinstance(self.combine, Function) else None
+        name = NAMES.get(fn) if self.associative and isinstance(fn, Hashable) else None
+        if name is not None and not (fn is jnp.add and default):  # `Sum` takes none
             yield from (f'{name}(', *default, ')')
             return
         option = ', associative=True' * self.associative
         yield from ('Reduce(', self.combine, ', ' if default else '', *default)
         yield f'{option})'
-
-    def _name(self) -> str:
-        """Return 'Sum', 'Max' or 'Min' if that function makes this block, else ''."""
-        fn = self.combine.fn if isinstance(self.combine, Function) else None
-        is_plain = self.associative and isinstance(fn, Hashable)
-        # `Sum()` takes no default.
-        has_default = fn is jnp.add and self.default is not None
-        return '' if not is_plain or has_default else NAMES.get(fn, '')
 
 
 @block
