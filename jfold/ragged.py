@@ -172,7 +172,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         return [list(itertools.islice(items, length)) for length in lengths]
 
     @api_boundary
-    def padded(self, length: int, fill: object = 0) -> tuple[Any, jax.Array]:
+    def padded(self, length: int, fill: Any = 0) -> tuple[Any, jax.Array]:
         """Return each sequence cut or padded to one length; works under `jit` too.
 
         Args:
@@ -198,21 +198,25 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         mask = within < self.lengths[:, None]
         first = jnp.cumsum(self.lengths, dtype=self.lengths.dtype) - self.lengths
         rows = first[:, None] + within
-        items = jax.tree.map(lambda x: _gather_padded(x, rows, mask, fill), self.values)
-        return items, mask
+
+        def gathered(x: Any) -> jax.Array:
+            if not len(x):
+                return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
+            chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
+            real = mask.reshape(mask.shape + (1,) * (x.ndim - 1))
+            return jnp.where(real, chosen, jnp.asarray(fill, x.dtype))
+
+        return jax.tree.map(gathered, self.values), mask
 
     def __repr__(self) -> str:
         return f'Ragged(values={_repr(self.values)}, lengths={_repr(self.lengths)})'
 
 
 def pick_rows(value: object, rows: Array) -> Any:
-    """Return some rows of an array, of a pytree of arrays, or of a `Ragged`.
+    """Return the rows at indices [n] of arrays, of pytrees, or of sequences.
 
     Arrays become NumPy's, unless they are traced: JAX would compile indexing for each
-    new shape.
-
-    Args:
-      rows: the indices [n] of the rows wanted; for a `Ragged`, of the sequences.
+    new shape. The rows of a `Ragged` are its sequences.
     """
 
     def pick(part: Any) -> Any:
@@ -282,9 +286,7 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
 def _check_alike(one: Ragged, other: object) -> None:
     """Raise an error unless `other` is a `Ragged` with the lengths of `one`.
 
-    Raises:
-      TypeError: `other` is no `Ragged`, or items of only one of the two are sequences.
-      ValueError: the lengths differ, as far as they are known.
+    It is ValueError if these differ, as far as they are known, else TypeError.
     """
     nested = _is_ragged(one.values)
     if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
@@ -348,22 +350,6 @@ def _masked(items: jax.Array, values: object, other: int) -> Any:
     return jax.tree.map(of_tensor, values)
 
 
-def _gather_padded(
-    x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any
-) -> jax.Array:
-    """Return `x` at `rows`, with `fill` where `mask` is false.
-
-    Args:
-      x: [n, *shape].
-      rows, mask: [examples, length].
-    """
-    if not len(x):
-        return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
-    chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
-    real = mask.reshape(mask.shape + (1,) * (x.ndim - 1))
-    return jnp.where(real, chosen, jnp.asarray(fill, x.dtype))
-
-
 def _mean(mask: jax.Array, x: Any) -> jax.Array:
     """Return the mean [*shape] of the rows of `x` where `mask` [rows] is true."""
     return mean_of_rows(_masked(mask, x, 0), mask.sum())
@@ -407,9 +393,8 @@ def _repr(values: Any) -> str:
 def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
     """Build the value of a batch from its tensors: arrays of rows, and `Ragged`s.
 
-    Args:
-      type_: the type of one example's value.
-      tables: for each level in `nesting(type_)`, its tensors, each [rows, *shape].
+    `type_` is that of one example. For each level in `nesting(type_)`, `tables` has its
+    tensors, each [rows, *shape].
     """
     # The last level first: `nesting` goes inwards, breadth first, so the items of all
     # sequences of a level wait in the queue, those of its last sequence in front.

@@ -77,10 +77,8 @@ def adopted(
 ) -> tuple[Schedule, Program]:
     """Return a schedule with a spec for one of `programs`, and that program.
 
-    Args:
-      schedule: of the same model, or of an equal one.
-      programs: those of the model, the newest first.
-      spec_of: returns the spec in a budget, as `adopt_schedule` takes it.
+    It is one of this model, whose newest program is the first, or of an equal one, if
+    `adopt_schedule` takes it with `spec_of`.
 
     Raises:
       TypeError: it is no schedule; ValueError: it is of another model.
@@ -97,12 +95,7 @@ def adopted(
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return `params` without those of layers that only the newest program has.
-
-    Args:
-      layers: the layers of an older program of the model.
-      newest: the layers of its newest program.
-    """
+    """Return `params` without those of layers in `newest` that `layers` lacks."""
     later = {layer.name for layer in newest} - {layer.name for layer in layers}
     if not later or not isinstance(params, Mapping):
         return params
