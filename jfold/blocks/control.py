@@ -52,7 +52,7 @@ class Concat(Function):
 
 @functools.cache
 def _concatenation(axis: int, flatten: bool) -> Callable[..., jax.Array]:
-    """Return the function of a `Concat`; it is cached, so that its uses are one layer.
+    """Return the function of a `Concat`, cached, so that its uses are one layer.
 
     It raises TypeError for different dtypes, and for pytrees without `flatten`.
     """

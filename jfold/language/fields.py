@@ -75,7 +75,7 @@ def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
 
 
 def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
-    """Return a type without names of fields, at any depth; `known` is a memo by id."""
+    """Return a type without names of fields at any depth; `known` is a memo."""
     if not isinstance(type_, Nested):
         return type_
     if id(type_) not in known:

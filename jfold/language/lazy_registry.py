@@ -141,7 +141,8 @@ class Registry:
 
     def tensor(self, type_: TensorType) -> Entry:
         """Return the `Entry` that describes constants of type `type_` from the data."""
-        return self.entry(('tensor', type_), type_)
+        key = 'tensor', type_
+        return self.known.get(key) or self.entry(key, type_)
 
     def data(self) -> Entry:
         """Return the `Entry` that describes plain Python objects, passed as data."""
