@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 Keys: TypeAlias = Mapping[str, jax.Array | None]  # by stream; `None` forbids draws
 Streams: TypeAlias = tuple[str, ...]
 Module: TypeAlias = Any  # of Flax, which is not imported here
-Args: TypeAlias = tuple[Any, ...]
-Options: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,7 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
     is_outermost = True
 
     def interceptor(
-        call: Callable[..., Any], args: Args, options: Options, context: Module
+        call: Callable[..., Any], args: Any, options: dict[str, Any], context: Module
     ) -> ArrayTree:
         nonlocal is_outermost
         if is_outermost and context.method_name == method:
