@@ -56,6 +56,10 @@ class Table:
         """Return whether each example has exactly one row."""
         return bool((self.counts == 1).all())
 
+    def owner(self, row: int) -> int:
+        """Return the index of the example that a row belongs to."""
+        return int(self.first.searchsorted(row, 'right')) - 1
+
     def pick(self, examples: Array) -> Table:
         """Return the table of the examples with these indices [n], in their order."""
         if not len(self):

@@ -28,13 +28,20 @@ from jfold.base.errors import check_examples, expect
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
-from jfold.debug.losses import loss_of, sum_of_floats
-from jfold.debug.rowwise import Runner, bad_kind, chunks, first_bad, padded, waves
+from jfold.debug.rowwise import (
+    Runner,
+    bad_kind,
+    first_bad,
+    loss_of,
+    padded,
+    sum_of_floats,
+    waves,
+)
 from jfold.device.execution import make_execution
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
-from jfold.graph import Table, ranges
+from jfold.graph import ranges
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.slow_recorder import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
@@ -153,8 +160,7 @@ class Search:
     in the `Selection` of all examples, where the values of a type are neighbours.
 
     Attributes:
-      selection: all examples of the graph.
-      waves: pairs of an operation and nodes [n] of one level, in topological order.
+      waves: pairs of an operation and nodes of one level, as `waves` yields them.
       inputs: per operation and input [nodes], the number of the value read.
       numbers: per operation and output [nodes], the number of the value.
       results: per result and tensor [rows], the number of the value returned.
@@ -235,13 +241,12 @@ class Search:
         # An index outside of an array is kept back until no value is at fault: where it
         # gives NaN, that value is the fault, with the index as its cause.
         outside = None
-        for o, nodes in self.waves:
-            for rows in chunks(nodes):
-                fault, is_outside = self._forward(o, rows)
-                if fault is not None:
-                    return fault
-                if outside is None and is_outside:
-                    outside = self._outside(o, rows)
+        for o, rows in self.waves:
+            fault, is_outside = self._forward(o, rows)
+            if fault is not None:
+                return fault
+            if outside is None and is_outside:
+                outside = self._outside(o, rows)
         return outside or self._in_gradients(loss)
 
     def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
@@ -258,9 +263,9 @@ class Search:
         is_read = [x is not None for y in grads for x in y]
         flows = make_execution(spec, self.params).flows(is_read)
         for o, nodes in reversed(self.waves):
-            if o in flows:
-                for rows in chunks(nodes[self._is_trained(o, nodes)]):
-                    self._backward(o, rows, flows[o].live)
+            rows = nodes[self._is_trained(o, nodes)]
+            if o in flows and len(rows):
+                self._backward(o, rows, flows[o].live)
         # Only a gradient of parameters counts: a function may stop one that is infinite
         # on its way there.
         in_sum = self._bad_total()
@@ -354,16 +359,14 @@ class Search:
                 row = _first_bad_of(rows, self.trained[numbers])
                 if self.bad_gradient is None and row is not None:
                     what = f'a loss with a finite gradient, got {bad_kind(rows[row])}'
-                    example = _owner(self.graph.results[r], row)
+                    example = self.graph.results[r].owner(row)
                     self.bad_gradient = NonFinite(f'expected {what}', example)
 
     def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
         """Run nodes `rows` of operation `o` backwards from the cotangents of `live`.
 
-        Gradients by inputs are added to `cotangents`, those by parameters to `totals`.
-
-        Args:
-          live: the indices of the outputs that have cotangents.
+        These are the indices of outputs. Gradients by inputs are added to `cotangents`,
+        those by parameters to `totals`.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
         outputs = [(operation.outputs[k], self.numbers[o][k][rows]) for k in live]
@@ -400,24 +403,19 @@ class Search:
                 self.bad_gradient = self._at_node(o, int(rows[row]), message)
 
     def _bad_row(
-        self,
-        o: int,
-        live: tuple[int, ...],
-        rows: Array,
-        inputs: Arrays,
-        cotangents: Arrays,
+        self, o: int, live: tuple[int, ...], rows: Array, *arrays: Arrays
     ) -> NonFinite | None:
         """Report the first node in `rows` that makes a parameter's gradient non-finite.
 
-        `live` has the indices of the outputs that have `cotangents`.
+        Args:
+          arrays: the inputs of all `rows`, and the cotangents of outputs `live`.
         """
         layer = self.program.operations[o].layer
         # Gradients of parameters are sums over rows, so rows are run alone to find the
         # one at fault; `None` is returned where finite rows overflow together.
         for number, node in enumerate(rows.tolist()):
-            alone = slice(number, number + 1)
-            row = [[x[alone] for x in y] for y in (inputs, cotangents)]
-            _, of_params = self.runners[o].reverse(live, *row)
+            inputs, cotangents = ([x[[number]] for x in y] for y in arrays)
+            _, of_params = self.runners[o].reverse(live, inputs, cotangents)
             if (what := _bad_gradient(layer, of_params)) is not None:
                 return self._at_node(o, node, what)
         return None
@@ -447,14 +445,11 @@ class Search:
     def _located(self, kind: str, number: int, row: int, message: str) -> NonFinite:
         """Return a report of a non-finite value, with its example, path and block.
 
-        Args:
-          kind: CONSTANTS or NODES.
-          number: the number of the constants' type, or of the operation.
-          row: the index among the rows of all examples.
+        The value is in row `row` of table `number` of a `kind`, CONSTANTS or NODES.
         """
         tables = self.graph.operations if kind == NODES else self.graph.constants
         table = tables[number]
-        example = _owner(table, row)
+        example = table.owner(row)
         # The example is traced again, alone, where its rows are counted from 0.
         alone = row - int(table.first[example])
         error = explain_row(self.program, self.examples[example], kind, number, alone)
@@ -482,11 +477,6 @@ def _first_bad_of(x: Array, chosen: Array) -> int | None:
     """Return the index in `x` of the first `chosen` non-finite row, or `None`."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
-
-
-def _owner(table: Table, row: int) -> int:
-    """Return the number of the example that a row of a table belongs to."""
-    return int(np.searchsorted(table.first, row, side='right')) - 1
 
 
 def _shown(x: Array) -> str:

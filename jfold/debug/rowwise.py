@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner of operations on rows, the order of nodes, and tests for NaN.
+"""Parts of the search for NaN: operations on rows, the order of nodes, the loss.
 
 Rows run `ROWS` at a time: an operation is compiled once, for this number of rows.
 """
@@ -7,7 +7,7 @@ Rows run `ROWS` at a time: an operation is compiled once, for this number of row
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.jaxprs import is_inexact
-from jfold.device.linear import maybe_zero
+from jfold.device.linear import MaybeZeros, maybe_zero
 from jfold.graph import Graph
 from jfold.program.components import components
 from jfold.program.operations import Operation, Operations
@@ -24,6 +24,7 @@ from jfold.types import TupleType, pack
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array]
+Results = list[list[Any]]  # per result, a list of tensors, each [rows, *shape]
 ROWS = 32
 
 
@@ -40,8 +41,7 @@ class Runner:
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
         """Return the outputs of `count` rows, and text about an index out of bounds.
 
-        Inputs are [count, *shape] too. The text is the first line of JAX's message;
-        `None` if all indices are within their arrays.
+        The text is the first line of JAX's message; `None` without such an index.
         """
         error, outputs = self._forward(self.params, *map(_filled_up, inputs))
         text: str | None = error.get()
@@ -54,13 +54,8 @@ class Runner:
     ) -> tuple[list[Array | None], Arrays]:
         """Return gradients by inputs and float parameters, given outputs' `cotangents`.
 
-        Args:
-          live: the indices of the outputs that have cotangents, one or more.
-          inputs, cotangents: arrays, each [n, *shape]; cotangents of live outputs.
-
-        Returns:
-          A list of arrays [n, *shape], with `None` for inputs of ints; and a list of
-          arrays [*shape], each a sum over rows.
+        The outputs with indices `live`, one or more, have cotangents. Gradients by
+        inputs are [n, *shape], `None` for ints; those by parameters are sums over rows.
         """
         # Spare rows have cotangents of zero, so they add nothing to parameters.
         rows, grads = map(_filled_up, inputs), (padded(x, ROWS) for x in cotangents)
@@ -116,10 +111,9 @@ class Runner:
 
 
 def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
-    """Yield (number of an operation, its nodes [n] of a level) in topological order.
+    """Yield (number of an operation, some nodes [n] of a level) in topological order.
 
-    The nodes, indices of rows of the operation's table, are of one level: they do not
-    read each other.
+    The nodes, at most `ROWS` rows of the operation's table, do not read each other.
     """
     # Components read earlier ones alone, so all levels of one come before the next:
     # levels of two components have nothing to do with each other.
@@ -130,15 +124,9 @@ def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
         sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
         for level in range(1, last + 1):
             for o, order in sorted_.items():
-                bounds = np.searchsorted(levels[o][order], [level, level + 1])
-                first, end = bounds.tolist()
-                if first < end:
-                    yield o, order[first:end]
-
-
-def chunks(nodes: Array) -> Iterator[Array]:
-    """Yield slices of nodes [n], one after another, each of at most `ROWS` nodes."""
-    return (nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS))
+                first, end = np.searchsorted(levels[o][order], [level, level + 1])
+                for begin in range(first, end, ROWS):
+                    yield o, order[begin : min(begin + ROWS, end)]
 
 
 def _filled_up(rows: Array) -> Array:
@@ -163,26 +151,75 @@ def bad_kind(*arrays: Array) -> str | None:
     return 'nan' if any(np.isnan(x).any() for x in floats) else 'inf'
 
 
-def first_bad(arrays: Arrays, inputs: Arrays | None = None) -> int | None:
-    """Return the index of the first row in which a NaN or infinity arises.
+def first_bad(arrays: Arrays, inputs: Sequence[Array] = ()) -> int | None:
+    """Return the index of the first row in which a NaN or infinity arises, or `None`.
 
     A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
-    The result is `None` if there is no such row.
-
-    Args:
-      arrays, inputs: lists of arrays, each [rows, *shape].
     """
     rows = len(arrays[0]) if arrays else 0
-    bad = _rows_with(np.isnan, arrays, rows) & ~_rows_with(np.isnan, inputs or [], rows)
-    infinite = _rows_with(lambda x: ~np.isfinite(x), arrays, rows)
-    bad |= infinite & ~_rows_with(lambda x: ~np.isfinite(x), inputs or [], rows)
+    bad = np.zeros(rows, bool)
+    for is_bad in np.isnan, lambda x: ~np.isfinite(x):
+        bad |= _rows_with(is_bad, arrays, rows) & ~_rows_with(is_bad, inputs, rows)
     return int(np.argmax(bad)) if bad.any() else None
 
 
-def _rows_with(is_bad: Callable[[Array], Array], arrays: Arrays, rows: int) -> Array:
+def _rows_with(
+    is_bad: Callable[[Array], Array], arrays: Sequence[Array], rows: int
+) -> Array:
     """Return a mask [rows] of the rows where `is_bad` holds for any number."""
     result = np.zeros(rows, bool)
     for x in arrays:
         if is_inexact(x):
             result |= is_bad(x).any(axis=tuple(range(1, x.ndim)))
     return result
+
+
+# ---- the loss ------------------------------------------------------------------------
+
+
+def sum_of_floats(value: object) -> Any:
+    """Return the sum float32 [] of all floats in a pytree (real parts of complex)."""
+    leaves = [x for x in jax.tree.leaves(value) if is_inexact(x)]
+    return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
+
+
+def loss_of(
+    loss: Callable[[Results], Any], results: Results
+) -> tuple[Any, list[MaybeZeros]]:
+    """Return the value of a loss, and its gradient by each tensor of the results.
+
+    The gradient is a list per result of arrays, each [rows, *shape]. It is `None` for a
+    tensor that has no cotangent in a step of training: a tensor of ints, or one that
+    the loss does not read. Zeros would not do: zero times infinity is NaN.
+    """
+    read: list[bool] = []  # stays empty if JAX has no cotangent to pass back
+
+    @jax.custom_vjp
+    def watched(floats: list[Any]) -> list[Any]:
+        return floats
+
+    def forward(floats: list[Any]) -> tuple[list[Any], None]:
+        return [x.value for x in floats], None
+
+    def backward(_: None, cotangents: list[Any]) -> tuple[MaybeZeros]:
+        # JAX passes a symbolic zero for an array that the loss does not read.
+        grads = list(map(maybe_zero, cotangents))
+        read[:] = [x is not None for x in grads]
+        return (grads,)
+
+    watched.defvjp(forward, backward, symbolic_zeros=True)
+
+    # Tensors of ints stay known, as lengths, of which a loss may ask the numbers.
+    def of_floats(floats: list[Any]) -> object:
+        leaves = iter(watched(floats))
+        return loss(
+            [[next(leaves) if is_inexact(x) else x for x in y] for y in results]
+        )
+
+    floats = [x for y in results for x in y if is_inexact(x)]
+    value, grads = jax.value_and_grad(of_floats)(floats)
+    pairs = zip(grads, read or [False for _ in floats], strict=True)
+    leaves = iter([x if is_read else None for x, is_read in pairs])
+    return value, [
+        [next(leaves) if is_inexact(x) else None for x in y] for y in results
+    ]

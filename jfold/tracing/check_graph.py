@@ -296,5 +296,5 @@ def _look_up(
 
 
 def _refuse(values: _Values, table: Table, row: int, what: str, text: str) -> NoReturn:
-    example = values.before + int(np.searchsorted(table.first, row, side='right')) - 1
+    example = values.before + table.owner(row)
     raise ValueError(f'graph: {what}, example {example}: expected {text}')

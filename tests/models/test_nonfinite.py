@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.debug.losses import sum_of_floats
 from jfold.debug.nonfinite import Search
+from jfold.debug.rowwise import sum_of_floats
 from jfold.device.results import returned
 from jfold.lower import lower
 
