@@ -51,9 +51,6 @@ ENTRY = (1 << ROW) - 1  # their mask
 class Column:
     """The column of an operand in a table, and the tape of its entries.
 
-    There is none for an operand in step: row i always reads row i of one maker, an
-    output of an operation or a tape of constants.
-
     Attributes:
       tape: the index of the tape with its row numbers; -1 if it is in step.
       place: the index of its entry among the `width` entries of a row.
@@ -141,13 +138,10 @@ class Reader:
     """A reader of tapes, with all that depends on the program alone computed once.
 
     Attributes:
-      program: the program whose operations are applied.
-      recording: the layout of the tapes.
       numbered: by tape of row numbers, the place of its rows and the entries per row.
       parts: by maker, (part, end). The part is the index in `value_parts` of the values
         that its rows are; the end is given for one of several tapes of constants of a
         type, which share a part, else `None`.
-      recurrent: per operation, whether its component is recurrent.
       levels: per operation, the inputs that its own recurrent component may make; a
         node is one level above the highest of these.
       masks: by operation and input, where another recurrence may make the input too,
@@ -162,47 +156,33 @@ class Reader:
         columns = [(place, column) for place in places for column in place.columns]
         numbered = {x.tape: (place, x.width) for place, x in columns if x.tape >= 0}
         self.numbered = dict(sorted(numbered.items()))
-        self.parts = self._parts()
-        self.recurrent = are_recurrent(p)
-        self.levels: list[list[int]] = []
-        self.masks: dict[tuple[int, int], Array] = {}
-        for o, operation in enumerate(p.operations):
-            self.levels.append([])
-            if self.recurrent[o]:
-                self._find_levels(o, operation)
-        self.low = (1 << (r.level - ROW)) - 1
-
-    def _parts(self) -> dict[int, tuple[int, int | None]]:
-        """Return, per producer, (part, end): which part of a graph's values it makes.
-
-        Both are described with the attribute `parts`.
-        """
-        p, r = self.program, self.recording
+        self.parts: dict[int, tuple[int, int | None]] = {}
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
-        result: dict[int, tuple[int, int | None]] = {}
         for t, makers in enumerate(r.makers):
+            shares = len(r.constants[t]) > 1
             for maker, origin, which, output in makers:
                 if origin == 'operation':
-                    result[maker] = number[which, output], None
+                    self.parts[maker] = number[which, output], None
                 else:
-                    shares = len(r.constants[t]) > 1
-                    result[maker] = t, which if shares else None
-        return result
+                    self.parts[maker] = t, which if shares else None
+        self.levels: list[list[int]] = [[] for _ in p.operations]
+        self.masks: dict[tuple[int, int], Array] = {}
+        for o, is_recurrent in enumerate(are_recurrent(p)):
+            if is_recurrent:
+                self._find_levels(o, p.operations[o])
+        self.low = (1 << (r.level - ROW)) - 1
 
     def _find_levels(self, o: int, operation: Operation) -> None:
-        """Find the inputs that decide the levels of the nodes of operation `o`.
-
-        Fill in `levels` and `masks` for it, which is recurrent.
-        """
+        """Fill in `levels` and `masks` for operation `o`, which is recurrent."""
         p, part = self.program, component_of(self.program)
-        places = output_places(p)
+        places, recurrent = output_places(p), are_recurrent(p)
         for k, producers in enumerate(sources(p).inputs[o]):
             owners = {places[x][0] for x in results_in(producers)}
             if part[o] not in {part[x] for x in owners}:
                 continue  # levels are counted within a component
             self.levels[o].append(k)
             # Row numbers from another recurrence have levels too: mask these.
-            if any(self.recurrent[x] and part[x] != part[o] for x in owners):
+            if any(recurrent[x] and part[x] != part[o] for x in owners):
                 mask = self.masks[o, k] = np.zeros(1 + max(self.parts), bool)
                 for number, origin, x, *_ in self.recording.makers[operation.inputs[k]]:
                     mask[number] = origin == 'operation' and part[x] == part[o]
@@ -212,27 +192,23 @@ class Reader:
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """Return the graph of examples on `tapes`, told apart by the lengths `ends`.
-
-        Args:
-          examples: their number.
-          ends: the lengths of some tapes after each example.
-        """
+        """Return the graph that `graph_of` returns, given its last three arguments."""
         p, r, e = self.program, self.recording, examples
-        firsts = np.zeros((r.ends, e + 1), np.int64)  # lengths before each example
+        # Lengths of tapes before each example; zeros at last, for tables without rows.
+        firsts = np.zeros((r.ends + 1, e + 1), np.int64)
         if e:
-            firsts[:, 1:] = np.array(ends, np.int64).reshape(e, r.ends).T
-        none = np.zeros(e + 1, np.int64)
-        constants, before = self._constants(tapes, firsts, none)
-        begin = [_first(place, firsts, none) for place in r.operations]
+            firsts[:-1, 1:] = np.array(ends, np.int64).reshape(e, r.ends).T
+        constants, before = self._constants(tapes, firsts)
+        begin = [_first(place, firsts) for place in r.operations]
         tables = [*constants, *(Table(first, ()) for first in begin)]
         begins, _ = number_values(p, e, tables)
         # Tapes count rows from the start of the batch, a graph from that of an example.
         shifts = self._shifts(tables, begins, before, firsts)
         entries = self._entries(tapes, firsts, shifts)
         operations = []
-        for o, place in enumerate(r.operations):
-            operations.append(Table(begin[o], self._node_columns(o, place, entries)))
+        for o, first in enumerate(begin):
+            columns = self._node_columns(o, int(first[-1]), entries)
+            operations.append(Table(first, columns))
         results = [self._result(n, x, entries, firsts) for n, x in enumerate(r.results)]
         labels = []
         for k, n in enumerate(p.labelled):
@@ -244,17 +220,13 @@ class Reader:
         return Graph(e, *rows, tuple(labels), fits=True)
 
     def _constants(
-        self, tapes: Sequence[list[Any]], firsts: Array, none: Array
+        self, tapes: Sequence[list[Any]], firsts: Array
     ) -> tuple[list[Table], dict[int, Array]]:
         """Return a table of constants per type, and each tape's offset in each example.
 
         Where several tapes hold constants of a type, an example's constants stand tape
         by tape in the table. The offsets [examples] of the end of such a tape count the
         example's constants on the tapes before it.
-
-        Args:
-          firsts: [ends, examples + 1] lengths of tapes before each example.
-          none: zeros [examples + 1].
         """
         result, before = list[Table](), dict[int, Array]()
         for type_, parts in zip(
@@ -266,7 +238,7 @@ class Reader:
             ]
             if not parts:
                 empty = np.zeros((0, *type_.shape), type_.dtype)
-                result.append(Table(none, (empty,)))
+                result.append(Table(firsts[-1], (empty,)))
             elif len(parts) == 1:
                 result.append(Table(firsts[parts[0][1]], (values[0],)))
             else:
@@ -275,7 +247,7 @@ class Reader:
                 before |= {end: x for (_, end, _), x in zip(parts, ahead, strict=False)}
                 # Reorder from tape by tape to example by example, within each by tape.
                 joined = np.concatenate(values)
-                if len(none) > 2:
+                if firsts.shape[1] > 2:
                     whose = [np.arange(len(x)).repeat(x) for x in counts]
                     joined = joined[np.concatenate(whose).argsort(kind='stable')]
                 result.append(Table(first_of(ahead[-1]), (joined,)))
@@ -290,24 +262,16 @@ class Reader:
     ) -> Array:
         """Return, per producer and example, how much value numbers exceed row indices.
 
-        A row index counts on a tape, from the start of the batch; a value number counts
-        from the start of its example.
-
         Args:
           begins: per part [examples], the number of its first value in each example.
           before: by end, the offsets that `_constants` returns.
         """
-        types = len(self.program.types)
-        shifts = np.zeros(
-            (1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64
-        )
+        makers, examples = 1 + max(self.parts, default=0), firsts.shape[1] - 1
+        shifts = np.zeros((makers, examples), np.int64)
         shifts[0] = -1  # indices of constants of the program begin at 1
         owner = [x for _, x, _ in value_parts(self.program)]
         for maker, (part, end) in self.parts.items():
-            if part >= types:
-                first = tables[owner[part]].first
-            else:
-                first = tables[part].first if end is None else firsts[end]
+            first = tables[owner[part]].first if end is None else firsts[end]
             np.subtract(begins[part], first[:-1], out=shifts[maker])
             if end is not None:
                 shifts[maker] += before[end]
@@ -316,12 +280,7 @@ class Reader:
     def _entries(
         self, tapes: Sequence[list[Any]], firsts: Array, shifts: Array
     ) -> _Entries:
-        """Decode the row numbers on all tapes to value numbers, by adding `shifts`.
-
-        Args:
-          firsts: [ends, examples + 1] lengths of tapes before each example.
-          shifts: [makers, examples] what to add to a row index to get a value number.
-        """
+        """Decode the row numbers on all tapes to value numbers, by adding `shifts`."""
         lists = [tapes[tape] for tape in self.numbered]
         sizes = list(map(len, lists))
         raw = np.fromiter(itertools.chain(*lists), np.int64, sum(sizes))
@@ -350,29 +309,24 @@ class Reader:
         makers &= self.low
         return makers
 
-    def _node_columns(
-        self, o: int, place: Place | None, entries: _Entries
-    ) -> tuple[Array, ...]:
-        """Return the columns of the nodes of operation `o`.
-
-        They are the levels [nodes], then the value numbers [nodes] of each input.
-        """
-        inputs = len(self.program.operations[o].inputs)
-        rows = 0 if place is None else entries.rows(place)
+    def _node_columns(self, o: int, rows: int, entries: _Entries) -> tuple[Array, ...]:
+        """Return the levels, then the inputs, of operation `o`; `rows` long each."""
+        place = self.recording.operations[o]
         if place is None or not rows:
-            return (np.zeros(0, np.int32),) * (1 + inputs)
-        values = entries.columns(place, entries.numbers, rows)
+            inputs = self.program.operations[o].inputs
+            return (np.zeros(0, np.int32),) * (1 + len(inputs))
+        values = entries.columns(place, rows)
         if not self.levels[o]:
             return np.ones(rows, np.int32), *values
         # A node is one level above the highest of its inputs from its own component.
         highest = np.zeros(rows, np.int64)
-        raw = entries.columns(place, entries.raw, rows, steps=False)
         for k in self.levels[o]:
-            if raw[k] is None:  # in step, so not of a recurrence
+            if place.columns[k].tape < 0:  # in step, so not of a recurrence
                 continue
-            level = raw[k] >> self.recording.level
+            raw = entries.raw[entries.on_tape(place.columns[k], rows)]
+            level = raw >> self.recording.level
             if (o, k) in self.masks:
-                level *= self.masks[o, k][self.makers_of(raw[k])]
+                level *= self.masks[o, k][self.makers_of(raw)]
             np.maximum(highest, level, out=highest)
         highest += 1
         return highest.astype(np.int32), *values
@@ -385,11 +339,10 @@ class Reader:
         if n == self.program.value_results[0]:
             first = np.arange(firsts.shape[1])
         else:
-            first = _first(place, firsts, np.zeros(firsts.shape[1], np.int64))
+            first = _first(place, firsts)
         if place is None:
             return Table(first, (np.zeros(0, np.int32),) * len(tensors))
-        rows = int(first[-1])
-        return Table(first, tuple(entries.columns(place, entries.numbers, rows)))
+        return Table(first, tuple(entries.columns(place, int(first[-1]))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,7 +353,7 @@ class _Entries:
       raw: [entries] int64, row numbers as they were recorded.
       numbers: [entries] int32, the value numbers in the example that they stand for.
       starts: by tape, the index of its first entry.
-      firsts: [ends, examples + 1], the lengths of tapes before each example.
+      firsts: [ends + 1, examples + 1], the lengths of tapes before each example.
       shifts: [makers, examples], what to add to an index to get a value number.
     """
 
@@ -410,30 +363,19 @@ class _Entries:
     firsts: Array
     shifts: Array
 
-    def rows(self, place: Place) -> int:
-        """Return the number of rows of an operation or result, in all examples."""
-        return int(self.firsts[place.end, -1]) // place.unit
+    def columns(self, place: Place, rows: int) -> list[Array]:
+        """Return the value numbers [rows] of each operand."""
+        return [
+            self._in_step(column.maker, place, rows)
+            if column.tape < 0
+            else self.numbers[self.on_tape(column, rows)]
+            for column in place.columns
+        ]
 
-    def columns(
-        self, place: Place, entries: Array, rows: int, steps: bool = True
-    ) -> list[Any]:
-        """Return the entries [rows] of each operand; without `steps`, only from tapes.
-
-        Args:
-          entries: `self.numbers` or `self.raw`.
-          steps: whether to compute the value numbers of columns in step, else `None`.
-        """
-        result: list[Any] = []
-        for column in place.columns:
-            if column.tape >= 0:
-                start = self.starts[column.tape] + column.place
-                end = self.starts[column.tape] + rows * column.width
-                result.append(entries[start : end : column.width])
-            else:
-                result.append(
-                    self._in_step(column.maker, place, rows) if steps else None
-                )
-        return result
+    def on_tape(self, column: Column, rows: int) -> slice:
+        """Return which entries are those of an operand that a tape records."""
+        start = self.starts[column.tape]
+        return slice(start + column.place, start + rows * column.width, column.width)
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
         """Return the value numbers [rows] of all rows of producer `maker`, in order."""
@@ -445,13 +387,12 @@ class _Entries:
         return numbers.astype(np.int32)
 
 
-def _first(place: Place | None, firsts: Array, none: Array) -> Array:
-    """Return the first row of each example [examples + 1]; `none` without any rows."""
+def _first(place: Place | None, firsts: Array) -> Array:
+    """Return the first row of each example [examples + 1]; zeros without any rows."""
     if place is None:
-        return none
+        return firsts[-1]
     entries = firsts[place.end]
-    first: Array = entries if place.unit == 1 else entries // place.unit
-    return first
+    return entries if place.unit == 1 else entries // place.unit
 
 
 def _converted(
@@ -461,9 +402,6 @@ def _converted(
 
     Args:
       first: [examples + 1], the index of each example's first item.
-
-    Raises:
-      BadItem: an item does not fit the type or bound; `example` is set.
     """
     if isinstance(type_, KeyType):  # random keys are computed later, from their numbers
         return np.zeros((len(items), *type_.shape), type_.dtype)
