@@ -67,10 +67,7 @@ class Expression(Protocol):
         """Return the source in deep form, for data deeper than Python's stack."""
 
     def explain(self, example: object) -> InputError | None:
-        """Return the error of an example, or `None` if the example fits.
-
-        The number of the example in the error is 0.
-        """
+        """Return the error of an example, numbered 0, or `None` if it fits."""
 
 
 UNSTEADY = (
@@ -101,9 +98,7 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
         failed = error
     # Outside the handler, so that errors raised here do not get `failed` as context.
     try:
-        raise _explained(program, examples, failed, call) from getattr(
-            failed, 'explained_cause', None
-        )
+        raise _explained(program, examples, failed, call)
     finally:
         del failed  # its traceback holds this frame: a reference cycle
 
@@ -119,8 +114,6 @@ def _explained(
 ) -> Exception:
     """Return the InputError of the example that led to `error`; else a RuntimeError.
 
-    The cause to raise it from is stored as `error.explained_cause`.
-
     Args:
       error: what recording raised.
       call: the call of `record` in deep form, or `None`.
@@ -129,20 +122,16 @@ def _explained(
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])
         if explanation is not None:
-            error.explained_cause = explanation.__cause__  # type: ignore[attr-defined]
-            return explanation.renumbered(k).on(examples[k])
+            result = explanation.renumbered(k).on(examples[k])
+            result.__cause__ = explanation.__cause__
+            return result
     unsteady = RuntimeError(f'{UNSTEADY}; it was {describe_error(error)}')
-    error.explained_cause = error  # type: ignore[attr-defined]
+    unsteady.__cause__ = error
     return unsteady
 
 
 def _example_of(error: Exception, call: Any) -> int | None:
-    """Return the number of the example that raised `error` when recorded, or `None`.
-
-    Args:
-      error: what recording raised.
-      call: the call of `record` in deep form, or `None`.
-    """
+    """Return the index of the example at which recording raised, or `None`."""
     if isinstance(error, BadItem):
         return error.example
     # In deep form `record` waits outside of the traceback, unless it raised itself.
