@@ -29,8 +29,7 @@ from jfold.language.writing import (
     sequence,
     write,
 )
-from jfold.tracing.helpers import grouped
-from jfold.tracing.objects import index_of, ints_of
+from jfold.tracing.helpers import grouped, index_of, ints_of
 from jfold.types import BroadcastType, ObjectType, SequenceType, TupleType, Type
 
 Array: TypeAlias = np.ndarray[Any, Any]

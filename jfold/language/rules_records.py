@@ -31,7 +31,7 @@ from jfold.language.writing import (
     sliced,
     write,
 )
-from jfold.tracing.objects import PICK, count_of, length_of
+from jfold.tracing.helpers import PICK, count_of, length_of
 from jfold.types import (
     ObjectType,
     Product,

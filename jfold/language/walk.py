@@ -25,8 +25,8 @@ from jfold import blocks as b
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.trampoline import Steps
 from jfold.language.typed import TypedExpression, TypedUse
+from jfold.tracing.helpers import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.tracing.helpers import field as field_of
-from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
 LACKS = 'put the block in an Optional, if a field may be missing'

@@ -1,36 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that generated source calls to read data strictly.
+"""The functions by which generated source, and walks, read data strictly.
 
-The type and text of the errors raised here do not matter to users: the example is then
-read again by `jfold.language.walk`, which finds the cause.
+What does not fit raises an error. Its type and text do not matter to users where source
+raises it: the example is then read again by `jfold.language.walk`, to find the cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jfold.tracing.objects import (
-    ABSENT,
-    index_of,
-    ints_of,
-    length_of,
-    listed,
-    why_no_sequence,
-    why_no_value,
-)
+import numpy as np
+
+from jfold.base.errors import MASKED, has_masked
+
+# The errors of a missing field; objects without any fields raise `TypeError`.
+ABSENT = KeyError, IndexError, AttributeError
+PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
+# Iterators are refused: two blocks may read one, and the second would find it empty.
+READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it is made'
 
 
 class Numbers(dict[Any, int]):
     """A dict from labels and other data to the rows of a program's constants."""
 
 
+# ---- sequences and ints --------------------------------------------------------------
+
+
+def length_of(item: Any) -> int:
+    """Return `len(item)`; 0 for a mapping, or where `len` fails."""
+    try:
+        return 0 if isinstance(item, Mapping) else len(item)
+    except Exception:
+        return 0
+
+
+def count_of(number: int) -> str:
+    """Return a number of items as text, such as '1 item' or '2 items'."""
+    return f'{number} item' if number == 1 else f'{number} items'
+
+
+def why_no_sequence(type_: type) -> str:
+    """Return a hint on an iterable type that is no sequence; '' for a sequence."""
+    if issubclass(type_, Mapping):
+        return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
+    if issubclass(type_, set | frozenset):
+        return 'it has no order: `InputTransform(sorted)` gives it one'
+    return why_no_value(type_)
+
+
+def why_no_value(type_: type) -> str:
+    """Return a hint for iterators, which can be read only once; else ''."""
+    return READ_ONCE if hasattr(type_, '__next__') else ''
+
+
+def listed(item: Any) -> list[Any]:
+    """Return the items of an iterable as a list; raise TypeError for an iterator."""
+    iterator = iter(item)
+    if iterator is iter(item):  # an iterator is its own iterator
+        raise TypeError(READ_ONCE)
+    return list(iterator)
+
+
+def index_of(value: Any) -> int:
+    """Return `operator.index(value)`; raise TypeError for a masked NumPy value, too."""
+    if has_masked([value]):
+        raise TypeError(MASKED)
+    return operator.index(value)
+
+
+def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
+    """Return an iterable of ints as an array [n] int64; refuse others by TypeError."""
+    if not hasattr(type(numbers), '__len__'):
+        numbers = listed(numbers)
+    if has_masked([numbers]):
+        raise TypeError(MASKED)
+    array = np.asarray(numbers)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in 'iu'):
+        raise TypeError(f'they are {array.dtype}{list(array.shape)}')
+    return array.astype(np.int64)
+
+
+# ---- what source calls ---------------------------------------------------------------
+
+
 def field(x: Any, key: Any) -> object:
     """Return `x[key]`, or attribute `key` of an `x` without subscripts.
 
-    Raises:
-      KeyError, IndexError, AttributeError: `x` lacks this field.
-      TypeError: `x` has no fields of this kind at all.
+    Raises one of `ABSENT` if `x` lacks this field; TypeError if it has no such fields.
     """
     try:
         return x[key]
@@ -50,21 +109,13 @@ def field_or(x: object, key: object, default: object) -> object:
 
 
 def items(x: Any, count: int) -> list[Any]:
-    """Return a list of `x[0]` to `x[count - 1]`.
-
-    Raises:
-      TypeError: `x` has more items, and is no mapping.
-      IndexError, KeyError: `x` lacks an item.
-    """
+    """Return a list of `x[0]` to `x[count - 1]`; raise an error if it is longer."""
     at_most(x, count)
     return [x[k] for k in range(count)]
 
 
 def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
-    """Return `count` lists: the first items of all `xs`, the second items, and so on.
-
-    Raises as `items` does for each of `xs`.
-    """
+    """Return `count` lists: first items of all `xs`, second items, and so on."""
     for x in xs:
         at_most(x, count)
     return [[x[k] for x in xs] for k in range(count)]
@@ -93,11 +144,7 @@ def at_most_items(n: int, count: int) -> None:
 
 
 def sequence(x: object) -> list[Any]:
-    """Return the items of an ordered iterable as a list.
-
-    Raises:
-      TypeError: `x` is a mapping, a set, an iterator or no iterable.
-    """
+    """Return the items of an ordered iterable as a list; TypeError for any other."""
     if why_no_sequence(type(x)):
         raise TypeError('no sequence')
     return listed(x)
@@ -127,9 +174,7 @@ def same_length(*lengths: int) -> int:
 def numbers_of(x: object, count: int) -> list[int]:
     """Return ints as non-negative indices of `count` items; -1 stands for the last.
 
-    Raises:
-      TypeError: `x` is no iterable of ints, or an iterator.
-      IndexError: an int is out of range.
+    Raises TypeError as `ints_of`, and IndexError if an int is out of range.
     """
     return [range(count)[k] for k in ints_of(x).tolist()]
 
@@ -139,8 +184,7 @@ def grouped(
 ) -> list[list[Any]]:
     """Return `count` lists: list g holds the values whose entry in `groups` is g.
 
-    Raises:
-      ValueError: there are not as many values as entries in `groups`.
+    Raises ValueError unless there are as many values as entries in `groups`.
     """
     result: list[list[Any]] = [[] for _ in range(count)]
     for value, group in zip(values, groups, strict=True):
@@ -149,10 +193,7 @@ def grouped(
 
 
 def made_with_rest(results: list[Any], values: Sequence[Any]) -> list[Any]:
-    """Append the unpaired last item of an odd number of `values` to `results`.
-
-    Return `results`, which holds what was made of the pairs of `values`.
-    """
+    """Return `results` of pairs, with the last of oddly many `values` appended."""
     if len(values) % 2:
         results.append(values[-1])
     return results
