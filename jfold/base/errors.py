@@ -51,10 +51,7 @@ class InputError(ValueError, Displayed):
         return InputError(*arguments).on(*self.data)
 
     def on(self, *data: object) -> Self:
-        """Set the attribute `data` to the arguments, and return this error.
-
-        The arguments are the example at fault, which the display shows, or nothing.
-        """
+        """Set `data`, the example at fault or nothing, and return this error."""
         self.data = data
         return self
 
@@ -80,8 +77,6 @@ class ProgramBudgetError(RuntimeError):
 
 class BadItem(Exception):
     """An error that says which value of a list cannot be converted to an array.
-
-    Tracing turns it into an `InputError`.
 
     Attributes:
       index: the index of the value in the list.
@@ -137,7 +132,6 @@ def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> N
     """Raise TypeError 'expected `name` as <kind>, got <value>' unless `fits` is true.
 
     Args:
-      name, value: the name and the value of the argument to check.
       kind: text that says what would fit, such as 'a function'.
       hint: text that says what to write instead.
     """
@@ -158,10 +152,6 @@ MAX_SPARE_ROWS = 1 << 20
 def result_rows(size: object, examples: int) -> int:
     """Return how many rows results have: `examples` if `size` is `None`, else `size`.
 
-    Args:
-      size: the number of rows wanted, or `None` for one row per example.
-      examples: the number of examples.
-
     Raises:
       TypeError: `size` is no int.
       ValueError: `size` is negative or less than `examples`, or exceeds `examples` by
@@ -177,11 +167,7 @@ def result_rows(size: object, examples: int) -> int:
 
 
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Raise ValueError if over `MAX_SPARE_ROWS` rows of results hold no example.
-
-    Args:
-      name: the argument that asks for the rows, for the message.
-    """
+    """Raise ValueError if over `MAX_SPARE_ROWS` rows hold no example, by `name`."""
     if rows - examples > MAX_SPARE_ROWS:
         raise ValueError(
             f'expected `{name}` of at most {examples + MAX_SPARE_ROWS:,} for '
@@ -219,7 +205,7 @@ def has_masked(items: Sequence[Any], depth: int = 0) -> bool:
 
     Args:
       depth: how many levels of lists or tuples inside `items` to search too; if it is
-        negative, the result is False.
+        negative, not even `items` are.
     """
     if depth < 0:
         return False
@@ -248,10 +234,9 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 @contextlib.contextmanager
 def naming_layer(layer: str) -> Iterator[None]:
-    """Add a note to errors raised in this context, which differentiates a layer.
+    """Add a note that names the layer to errors raised where it is differentiated.
 
-    The note names the layer. Where JAX cannot differentiate a loop in reverse, the note
-    also says what to write.
+    Where JAX cannot differentiate a loop in reverse, the note also says what to write.
     """
     try:
         yield

@@ -26,9 +26,7 @@ _IMPLEMENTATION = 'threefry2x32'
 def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
     """Raise TypeError unless `key` is one PRNG key, rather than an array of keys.
 
-    Args:
-      name: the argument, for the message.
-      kind: the text in the message for what is expected.
+    The message calls the argument `name`, and `kind` what was expected.
     """
     is_array = isinstance(key, jax.Array | np.ndarray)
     is_new = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

@@ -2,7 +2,7 @@
 """Functions that are imported at their first call, so that imports make no circle.
 
 Methods of blocks run passes, which import blocks; displays read all that a class holds.
-The package says where these functions are. They are imported at their first call.
+The package says where these functions are.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of values that have children: tuples and structs.
+"""Forms of values that have children, and parameters as plain dicts, lists and tuples.
 
 A struct is a dict, or any other pytree node that is no tuple or list. A form knows how
 to take a value into its children, the `parts`, and to build it of them.
@@ -7,15 +7,17 @@ to take a value into its children, the `parts`, and to build it of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
+from jax.tree_util import GetAttrKey
 
 T = TypeVar('T')
 PyTreeDef: TypeAlias = jax.tree_util.PyTreeDef
+PLAIN = dict, list, tuple
 
 
 def is_leaf(value: object) -> bool:
@@ -34,10 +36,7 @@ def flatten_once(value: object) -> tuple[list[Any], PyTreeDef]:
 
 
 def key_name(key: object) -> object:
-    """Return the dict key, index or attribute in one entry of a JAX key path.
-
-    An entry of an unknown class gives its text.
-    """
+    """Return the dict key, index or attribute in one entry of a key path."""
     for name in 'key', 'idx', 'name':
         if hasattr(key, name):
             return getattr(key, name)
@@ -46,13 +45,10 @@ def key_name(key: object) -> object:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a tuple: how it is taken apart, rebuilt, indexed and printed.
-
-    It is the base class of `StructForm`, the form of dicts and other pytree nodes.
-    """
+    """The form of a tuple: how it is taken apart, rebuilt, indexed and printed."""
 
     def opened(self, value: Any) -> list[Any]:
-        """Take a tuple apart: return its parts, the items, as a list."""
+        """Take a value apart: return its parts."""
         return [*value]
 
     def closed(self, parts: Iterable[Any]) -> Any:
@@ -60,22 +56,16 @@ class Form:
         return tuple(parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return `key` as an index from 0; `None` if no part has this index.
+        """Return `key` as an index from 0 among `count` parts; `None` if none has it.
 
         For example -1 gives `count - 1`. Only ints within range are indices, not bools.
-
-        Args:
-          count: the number of parts.
         """
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
             return None
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """Return the range of indices of `count` parts, as text for an error.
-
-        For two parts it is 'a place from -2 to 1', for none ''.
-        """
+        """Return text for an error, as 'a place from -2 to 1'; '' without parts."""
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
@@ -89,7 +79,7 @@ class Form:
 
 @dataclass(frozen=True)
 class StructForm(Form):
-    """The form of a dict or other pytree node: its class name, keys and structure.
+    """The form of a dict or other pytree node, whose parts are in JAX's order.
 
     Attributes:
       name: the name of the class; '' for a dict.
@@ -104,7 +94,7 @@ class StructForm(Form):
 
     @classmethod
     def of(cls, value: object) -> StructForm:
-        """Return the class name, keys and structure of a dict or pytree node."""
+        """Return the form of a dict or other pytree node."""
         parts, structure = jax.tree_util.tree_flatten_with_path(
             value, is_leaf=lambda x: x is not value
         )
@@ -113,11 +103,7 @@ class StructForm(Form):
 
     @classmethod
     def of_keys(cls, name: str, keys: tuple[Any, ...]) -> StructForm:
-        """Return the form of a dict, or of a class called `name`, with these keys.
-
-        Args:
-          name: the name of the class; '' for a dict.
-        """
+        """Return the form of a dict, or of a class called `name`, with these keys."""
         if not name:
             return cls.of(dict.fromkeys(keys))
         return cls(name, keys, None)
@@ -127,27 +113,18 @@ class StructForm(Form):
         return StructForm.of_keys, (self.name, self.keys)
 
     def opened(self, value: object) -> list[Any]:
-        """Take a pytree node apart: return its parts, the children, in JAX's order."""
         return flatten_once(value)[0]
 
     def closed(self, parts: Iterable[Any]) -> Any:
-        """Return a value of this form, built of its parts: the inverse of `opened`.
-
-        The form must have a `structure`, which `of_keys` gives only to dicts.
-        """
         assert self.structure is not None
         return jax.tree.unflatten(self.structure, parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return the index of the part with key `key`; `None` if no part has it.
-
-        Keys are equal if their values and classes are: 1 is not `True`.
-        """
+        # Keys are equal if their values and classes are: 1 is not `True`.
         same = (k for k, x in enumerate(self.keys) if (type(x), x) == (type(key), key))
         return next(same, None)
 
     def choices(self, count: int) -> str:
-        """Return the keys of the parts, joined by "or", as text for an error."""
         return ' or '.join(map(repr, self.keys))
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
@@ -162,3 +139,63 @@ class StructForm(Form):
 
 
 TUPLE = Form()
+
+
+# ---- plain containers ----------------------------------------------------------------
+
+# Flax NNX holds parameters in its own classes, which may be missing where a file is
+# read. So files have dicts in their place.
+
+
+def plain_containers(tree: object) -> Any:
+    """Return a pytree with dicts in place of all containers but lists and tuples.
+
+    The keys of a new dict are the keys, indices or attribute names of the children. A
+    box, a node whose one attribute is `value`, is replaced by the content of `value`. A
+    new dict leaves out containers that hold no leaves and are no dict, list or tuple.
+
+    >>> from flax.core import freeze
+    >>> plain_containers(freeze({'a': [1, (2, None)]}))
+    {'a': [1, (2, None)]}
+    """
+    parts, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is not tree
+    )
+    if jax.tree_util.treedef_is_leaf(structure) or tree is None:
+        return tree
+    if type(tree) in PLAIN:
+        return jax.tree.unflatten(
+            structure, [plain_containers(part) for _, part in parts]
+        )
+    by_key = {
+        path[0]: plain_containers(part)
+        for path, part in parts
+        if part is None or type(part) in PLAIN or jax.tree.leaves(part)
+    }
+    if [*by_key] == [GetAttrKey('value')]:
+        (content,) = by_key.values()
+        return content
+    return {key_name(key): part for key, part in by_key.items()}
+
+
+def plain_leaves(tree: object) -> list[Any]:
+    """Return the leaves of `plain_containers(tree)`, in the order of that pytree."""
+    return jax.tree.leaves(plain_containers(tree))
+
+
+def leaf_restorer(like: object) -> Callable[[list[Any]], Any]:
+    """Return a function that rebuilds a pytree like `like` from its `plain_leaves`.
+
+    It raises ValueError if the number of leaves differs.
+    """
+    structure: Any = jax.tree.structure(like)
+    numbers = range(structure.num_leaves)
+    # JAX sorts the keys of a plain dict, but not the attributes of a class. So leaves
+    # may change their order: number them, and read the order off.
+    order = plain_leaves(jax.tree.unflatten(structure, numbers))
+
+    def restore(leaves: list[Any]) -> Any:
+        by_number = dict(zip(order, leaves, strict=True))
+        return jax.tree.unflatten(structure, [by_number[n] for n in numbers])
+
+    return restore

@@ -17,11 +17,7 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """Run a recursive function, written as a generator, without Python's recursion.
-
-    The generator yields each recursive call, a generator itself, and is sent the
-    result. Return the result of the outermost call, or raise its error.
-    """
+    """Run a recursive function, written as a generator; return its result."""
     calls: list[Steps[Any]] = [steps]
     value: Any = None
     error: BaseException | None = None
@@ -53,10 +49,7 @@ def run(steps: Steps[T]) -> T:
 
 
 def in_turn(calls: Iterable[Steps[T]]) -> Steps[list[T]]:
-    """Run several calls in order, and return the list of their results.
-
-    It is a generator: a recursive function writes `results = yield in_turn(calls)`.
-    """
+    """Run several calls in order: `results = yield in_turn(calls)`."""
     results = []
     for call in calls:
         results.append((yield call))

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.containers import leaf_restorer, plain_containers
 from jfold.base.errors import short_repr
 from jfold.base.memo import memoized
+from jfold.base.structs import leaf_restorer, plain_containers
 from jfold.blocks.inputs import shown_rows
 from jfold.program.operations import Layer, Program
 

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 from jfold import blocks as b
 from jfold import types as t
-from jfold.base.containers import plain_containers
-from jfold.base.structs import StructForm
+from jfold.base.structs import StructForm, plain_containers
 from jfold.blocks.compose import Composition
 from jfold.language.forwarding import Forwarding
 from jfold.language.lazy_expression import Reader, learned_reader

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -51,10 +51,9 @@ BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the CPU
 
 
 def checked(operations: Operations, graph: Graph) -> Graph:
-    """Check a graph unless it is known to fit; return it marked as fitting.
+    """Check a graph unless it is known to fit; return it with `fits` set.
 
-    The mark is `Graph.fits`. Examples picked from a marked graph have it too, and are
-    not checked again.
+    Examples picked from it fit too, and are not checked again.
 
     Raises:
       ValueError: the operations or the graph are wrong; see `check_graph`.
@@ -66,9 +65,7 @@ def checked(operations: Operations, graph: Graph) -> Graph:
     return replace(graph, fits=True)
 
 
-@memoized
-def _check_once(operations: Operations) -> None:
-    check_operations(operations)
+_check_once = memoized(check_operations)
 
 
 def check_graph(operations: Operations, graph: Graph) -> None:
@@ -87,7 +84,7 @@ def check_graph(operations: Operations, graph: Graph) -> None:
     for first, last in _blocks(graph):
         is_all = last - first == graph.examples
         part = bare if is_all else bare.pick(np.arange(first, last))
-        _check_values(_values(operations, part, first))
+        _check_values(_Values(operations, part, first))
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
@@ -146,8 +143,7 @@ def _check_table(
 ) -> None:
     """Raise ValueError if a table's columns are not `types`, or its offsets decrease.
 
-    Args:
-      what: the name of the table in messages.
+    Messages call the table `what`.
     """
     _require(table.first.shape, (examples + 1,), f'the shape of `first` of {what}')
     steps = np.diff(table.first, prepend=0)
@@ -168,7 +164,6 @@ def _require(got: object, expected: object, what: str) -> None:
 # ---- values --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class _Values(Memoized):
     """The values of some examples of a graph, with their producers and levels.
 
@@ -181,12 +176,20 @@ class _Values(Memoized):
       levels: per type [values], the level of the node that made it; 0 for constants.
     """
 
-    operations: Operations
-    graph: Graph
-    before: int
-    first: tuple[Array, ...]
-    producers: list[Array]
-    levels: list[Array]
+    def __init__(self, operations: Operations, graph: Graph, before: int) -> None:
+        self.operations, self.graph, self.before = operations, graph, before
+        tables, types = graph.constants + graph.operations, len(graph.constants)
+        begins, counts = number_values(operations, graph.examples, tables)
+        self.first = tuple(map(first_of, counts))
+        sizes = [int(x[-1]) for x in self.first]
+        constants = first_results(operations)[-1]
+        self.producers = [np.full(size, constants, np.int32) for size in sizes]
+        self.levels = [np.zeros(size, np.int32) for size in sizes]
+        outputs = zip(value_parts(operations)[types:], begins[types:], strict=True)
+        for output, ((t, table, _), begin) in enumerate(outputs):
+            rows = ranges(self.first[t][:-1] + begin, tables[table].counts)
+            self.producers[t][rows] = output
+            self.levels[t][rows] = tables[table].columns[0]
 
     @memoized
     def levels_in(self, c: int, t: int) -> Array:
@@ -196,27 +199,6 @@ class _Values(Memoized):
         for o in components(self.operations)[c].operations:
             is_own[first[o] : first[o + 1]] = True
         return np.where(is_own[self.producers[t]], self.levels[t], 0)
-
-
-def _values(operations: Operations, graph: Graph, before: int) -> _Values:
-    """Return values, producers and levels of `graph`, which begins at example `before`.
-
-    Args:
-      before: its first example's number in the whole graph.
-    """
-    tables, types = graph.constants + graph.operations, len(graph.constants)
-    begins, counts = number_values(operations, graph.examples, tables)
-    first = tuple(map(first_of, counts))
-    sizes = [int(x[-1]) for x in first]
-    constants = first_results(operations)[-1]
-    producers = [np.full(size, constants, np.int32) for size in sizes]
-    levels = [np.zeros(size, np.int32) for size in sizes]
-    outputs = zip(value_parts(operations)[types:], begins[types:], strict=True)
-    for output, ((t, table, _), begin) in enumerate(outputs):
-        rows = ranges(first[t][:-1] + begin, tables[table].counts)
-        producers[t][rows] = output
-        levels[t][rows] = tables[table].columns[0]
-    return _Values(operations, graph, before, first, producers, levels)
 
 
 def _check_values(values: _Values) -> None:
@@ -237,7 +219,6 @@ def _check_nodes(
     """Raise ValueError if nodes of `o` have wrong levels or read what is not `allowed`.
 
     Args:
-      table: the nodes.
       allowed: per input, the outputs of operations that it may read.
     """
     operation, c = values.operations.operations[o], component_of(values.operations)[o]
@@ -263,7 +244,6 @@ def _look_up(
     """Return, for each value that `column` reads, its index among all of type `t`.
 
     Args:
-      table: the rows that read the values.
       column: [rows] of `table`, the value numbers within the example of each row.
       makers: the outputs of operations that may be read, besides constants.
       what: the name of the column in messages.

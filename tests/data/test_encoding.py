@@ -27,7 +27,7 @@ from flax.core import freeze
 from traced_cases import CASES
 
 import jfold as jf
-from jfold.base.containers import leaf_restorer, plain_containers, plain_leaves
+from jfold.base.structs import leaf_restorer, plain_containers, plain_leaves
 from jfold.data.fingerprint import fingerprint
 from jfold.files.encoding import Encoder, decode, description, name_of, named, tags
 from jfold.language.names import TAKEN, WRITTEN
