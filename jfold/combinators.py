@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
-from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import Rngs
-from jfold.base.late import late
+from jfold.base.late import Displayed, late
 from jfold.base.memo import Memoized
 from jfold.base.operands import RECORDER, Item, Operand, open_scope, pack_sources
 from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call

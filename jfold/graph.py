@@ -154,8 +154,7 @@ def labels_of(
 ) -> dict[str, Array]:
     """Return the labels [rows] of all rows of several graphs, by name of the metric.
 
-    Args:
-      parts: for each graph, its `labels`.
+    `parts` has the `labels` of each graph.
     """
     return {
         str(program.results[r].kind.name): np.concatenate(
@@ -190,10 +189,7 @@ def _join(tables: Sequence[Table]) -> Table:
 
 
 def first_of(counts: Array) -> Array:
-    """Return cumulative sums of counts [n] behind a zero: [2, 3] gives [0, 2, 5].
-
-    For adjacent ranges of these lengths they are where each begins and the last ends.
-    """
+    """Return cumulative sums of counts [n] behind a zero: [2, 3] gives [0, 2, 5]."""
     if len(counts) == 1:
         return np.array([0, counts[0]])
     first = np.zeros(len(counts) + 1, np.int64)
@@ -204,11 +200,7 @@ def first_of(counts: Array) -> Array:
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     """Concatenate ranges of ints: begin [5, 0], counts [2, 1] give [5, 6, 0].
 
-    Range i is `begin[i], begin[i] + 1, ...`, with `counts[i]` ints.
-
-    Args:
-      begin, counts: [n].
-      first: [n + 1], `first_of(counts)`, if it is known.
+    `first` is `first_of(counts)`, if it is known.
     """
     if len(counts) == 1:
         return np.arange(begin[0], begin[0] + counts[0])
@@ -243,10 +235,7 @@ def number_values(
 ) -> tuple[list[Array], list[Array]]:
     """Number each example's values of a type from 0; return first numbers and counts.
 
-    The program's constants are numbered first.
-
     Args:
-      examples: the number of examples.
       tables: the tables of constants, then those of operations.
 
     Returns:

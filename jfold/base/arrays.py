@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types and specs of arrays on the device, and the mesh axes they vary over."""
+"""Types and specs of arrays: shapes, dtypes, and the mesh axes they vary over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,8 +38,7 @@ class Varying:
 def varying_axes(arrays: ArrayTree) -> Varying | None:
     """Return the largest set of mesh axes that one array in a pytree varies over.
 
-    `None` means that no array in the pytree varies over any axis, as outside of
-    `jax.shard_map`.
+    `None` if there is none, as outside of `jax.shard_map`.
     """
     types = list(map(jax.typeof, jax.tree.leaves(arrays)))
     widest = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
@@ -51,10 +50,9 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
 
 
 def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """Return `x` [*shape] with its type cast to vary over the given mesh axes.
+    """Return `x` [*shape] with its type cast to vary over the given mesh axes, too.
 
-    A JAX loop needs one type for its carry in all iterations. `x` is returned unchanged
-    if `varying` is `None`, if its dtype is float0, or if it varies over them already.
+    A JAX loop needs one type for its carry in all iterations. Arrays of float0 stay.
     """
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
@@ -100,18 +98,17 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
     return jnp.where(real, x, jnp.zeros((), x.dtype))
 
 
+# ---- axes of rows --------------------------------------------------------------------
+
 # Kernels are traced at two and at three rows. An array has an axis of rows if exactly
 # one axis differs between the two traces, and its lengths are 2 and 3.
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the axis of an array along which its rows lie, found from two specs.
-
-    The axis has length 2 in `two` and 3 in `three`; `None` if any other axis differs,
-    or none does.
+    """Return the axis along which the rows of an array lie; `None` without one.
 
     Args:
-      two, three: the specs of one array, traced at two and at three rows.
+      two, three: the specs of the array, traced at two and at three rows.
     """
     pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
     axes = [axis for axis, (a, b) in pairs if a != b]
@@ -122,3 +119,49 @@ def row_axis(two: Spec, three: Spec) -> int | None:
 def one_row(two: Spec, axis: int) -> Spec:
     """Return the spec of one row: `two`, the spec of two rows, without axis `axis`."""
     return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)
+
+
+# ---- shapes and dtypes from users ----------------------------------------------------
+
+
+def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return a shape as a tuple of ints.
+
+    Raises:
+      TypeError: `shape` is no tuple or list of non-negative ints.
+    """
+    is_shape = isinstance(shape, tuple | list) and all(
+        isinstance(n, int | np.integer) and n >= 0 for n in shape
+    )
+    if not is_shape:
+        hint = ''
+        if isinstance(shape, int) or (isinstance(shape, tuple) and len(shape) == 1):
+            hint = '; write `Tensor([2, 3])` for a shape, `Vector(2)` for a length'
+        raise TypeError(
+            'expected `shape` as a tuple or list of non-negative ints, got '
+            f'{shape!r}{hint}'
+        )
+    return tuple(map(int, shape))
+
+
+def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return a NumPy dtype, of bools or numbers alone, in native byte order.
+
+    Raises:
+      TypeError: `dtype` is `None`, no dtype, a dtype of other values, or long double.
+    """
+    try:
+        result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
+    except (TypeError, ValueError):
+        result = np.dtype(object)
+    if dtype is None or not _is_number(result):
+        raise TypeError(
+            f"expected `dtype` as a number type such as 'float32', got {dtype!r}"
+        )
+    return result
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    # Dtypes that JAX adds, such as bfloat16, have NumPy's kind V but are not built in.
+    is_added = dtype.kind == 'V' and dtype.isbuiltin == 2
+    return is_added or (dtype.kind in 'biufc' and dtype.char not in 'gG')

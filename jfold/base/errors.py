@@ -11,8 +11,7 @@ from typing import Any, Self, TypeGuard
 
 import numpy as np
 
-from jfold.base.displays import Displayed
-from jfold.base.late import late
+from jfold.base.late import Displayed, late
 
 
 class InputError(ValueError, Displayed):

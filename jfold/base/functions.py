@@ -55,9 +55,7 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def take_item(key: object) -> Callable[[Any], Any]:
-    """Return the function `x -> x[key]`, the same one for equal keys.
-
-    So all its uses are one layer.
+    """Return the function `x -> x[key]`, the same for equal keys, and so one layer.
 
     Raises:
       TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.

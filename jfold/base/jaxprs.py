@@ -4,7 +4,9 @@
 Only `jax.make_jaxpr`, `jax.extend.core` and the attributes of equations are used. Since
 jax 0.11 a closed jaxpr is a jaxpr; `open_jaxpr` hides the difference.
 
-An environment is a dict from the variables of a jaxpr to their values, arrays.
+An environment is a dict from the variables of a jaxpr to their values, arrays. An
+*atom* is a variable or a literal. A rule `rule(equation, operands)` is called in place
+of a primitive, by its name; it returns one array, or a list for several results.
 """
 
 from __future__ import annotations
@@ -42,14 +44,8 @@ def evaluate(
 ) -> Arrays:
     """Run a jaxpr equation by equation, and return the values of its outputs.
 
-    The equations in nested `jit`s are run one by one as well.
-
-    Args:
-      arguments: arrays, each [*shape].
-      rules: by name of a primitive, a function `rule(equation, operands)` that is
-        called in place of that primitive, but not within control flow. It returns one
-        array, or a list if the primitive has several results.
-      known: values of variables of the jaxpr, which are not computed again.
+    The equations in nested `jit`s are run one by one as well, those in control flow are
+    not, and no rules apply to them. What is `known` is not computed again.
     """
     jaxpr, _ = open_jaxpr(closed)
     env = environment(closed, arguments) | dict(known or {})
@@ -59,10 +55,10 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return a dict from a jaxpr's constant and argument variables to their values.
+    """Return the environment of a jaxpr: values of its constants and arguments.
 
-    `run` takes such a dict. If `strict` is true, raise ValueError unless there is one
-    argument per variable; if it is false, leave out variables without an argument.
+    If `strict` is true, raise ValueError unless there is one argument per variable; if
+    it is false, leave out variables without an argument.
     """
     jaxpr, constants = open_jaxpr(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
@@ -77,8 +73,7 @@ def run(
 ) -> Arrays:
     """Run equations in order and return the values of `outputs`, arrays [*shape].
 
-    Equations are skipped if `env`, the values so far by variable, has their results.
-    It is not changed.
+    Equations are skipped if `env`, which is not changed, has their results.
     """
     env = dict(env)
 
@@ -137,10 +132,7 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.ClosedJaxpr:
-    """Return a jaxpr with `jit`s inlined and equations replaced by `rules`.
-
-    The rules are as in `evaluate`.
-    """
+    """Return a jaxpr with `jit`s inlined and equations replaced by `rules`."""
     specs = map(spec, open_jaxpr(closed)[0].invars)
     return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, rules))(*specs)
 
@@ -149,11 +141,8 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
     """Raise TypeError if a rule of `custom_vjp` or `custom_jvp` closes over a tracer.
 
     Values that a layer's function closes over have become arguments of its jaxpr. Those
-    that its `custom_vjp` or `custom_jvp` rule closes over appear only in the reverse,
-    as constants, and JAX compiles no loop that closes over tracers.
-
-    Args:
-      closed: the jaxpr of a reverse pass.
+    that such a rule closes over appear only in the reverse, whose jaxpr this is, as
+    constants, and JAX compiles no loop that closes over tracers.
     """
     for constant in open_jaxpr(closed)[1]:
         if isinstance(constant, jax.core.Tracer):
@@ -173,11 +162,7 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr in which equations with equal results run only once.
-
-    Only equations of the primitives in `_SIZELESS`, such as `add`, are compared: these
-    primitives have no length of an axis among their parameters.
-    """
+    """Return a jaxpr in which equal equations of `_SIZELESS` primitives run once."""
     jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
@@ -208,10 +193,8 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 def depends(closed: core.ClosedJaxpr, pulled: bool = False) -> list[set[int]]:
     """Return, for each output, the indices of the arguments that it depends on.
 
-    Nested `jit`s are looked into; any other equation depends on all its operands.
-
-    Args:
-      pulled: whether the result of a `stop_gradient` counts as depending on nothing.
+    Nested `jit`s are looked into; any other equation depends on all its operands. If
+    `pulled`, the result of a `stop_gradient` counts as depending on nothing.
     """
     jaxpr, _ = open_jaxpr(closed)
     sources = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
@@ -254,10 +237,9 @@ def passed(closed: core.ClosedJaxpr) -> list[int | None]:
 
 
 def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
-    """Return the value [*shape] of an output that is constant, else `None`.
+    """Return the value [*shape] of output number `output` if it is constant, or `None`.
 
-    `None` means that output number `output` depends on an argument, or on a tracer of
-    an enclosing transformation.
+    It is not if it depends on an argument, or a tracer of an enclosing transformation.
     """
     jaxpr, constants = open_jaxpr(inlined(closed))
     pairs = zip(jaxpr.constvars, constants, strict=True)
@@ -307,8 +289,8 @@ def reachable(
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
     """Follow variables `sources` forwards; return the equations and variables reached.
 
-    The equations are those that depend on a variable in `sources` or have one as their
-    result. The variables are `sources` and all results of these equations.
+    The equations depend on a source or have one as their result, the variables are
+    their results and `sources`.
     """
     reached, equations = set(sources), set()
     for equation in jaxpr.eqns:
@@ -343,9 +325,8 @@ def slice_for(
 ) -> list[core.JaxprEqn]:
     """Return, in order, the equations that must run to compute `outputs`.
 
-    Args:
-      known: variables that need not be computed.
-      keep: equations that are returned in any case, with the equations that these need.
+    Variables in `known` need not be computed. Equations in `keep` are returned in any
+    case, with those that they need.
     """
     live, kept = {v for v in variables(outputs) if v not in known}, []
     # Backwards: readers come after what they read.
@@ -364,5 +345,5 @@ def read_by(
 
 
 def variables(atoms: Iterable[Atom]) -> list[core.Var]:
-    """Return the variables among atoms, which are variables or literals, in order."""
+    """Return the variables among atoms, in order."""
     return [v for v in atoms if not isinstance(v, core.Literal)]

@@ -19,7 +19,7 @@ class Memoized:
     """A base class whose instances store the memos of `memoized` functions.
 
     The memo is freed with the instance, and is not pickled. A cache at module level
-    would keep programs alive, with their functions and data, that nobody uses any more.
+    would keep alive what nobody uses any more.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,8 +78,7 @@ class cached_property(Generic[T]):
 def memoized(function: Callable[P, T]) -> Callable[P, T]:
     """Return `function` with its results cached on its first argument, a `Memoized`.
 
-    The key in the memo is the function and its other, positional and hashable,
-    arguments.
+    The other arguments must be positional and hashable.
     """
 
     plain: Callable[..., T] = function
@@ -100,9 +99,9 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Recent(Generic[T]):
-    """A cache that drops results unused for `LONG` look-ups, except the `MANY` newest.
+    """A cache that drops results unused for `LONG` look-ups, except `MANY`.
 
-    Newest means used last. Results are dropped when a new one is made.
+    These are the ones used last. Results are dropped when a new one is made.
     """
 
     def __init__(self) -> None:
@@ -118,16 +117,12 @@ class Recent(Generic[T]):
         if result is None:
             # Another thread may have made it meanwhile.
             result = self._results.setdefault(key, make())
-            self._drop()
+            by_age = sorted(self._last_use.items(), key=operator.itemgetter(1))
+            for old, last_use in by_age[:-MANY]:
+                if self._clock - last_use > LONG:
+                    self._results.pop(old, None)
+                    self._last_use.pop(old, None)
         return result
-
-    def _drop(self) -> None:
-        """Drop results unused for `LONG` calls of `get`, except the `MANY` newest."""
-        by_age = sorted(self._last_use.items(), key=operator.itemgetter(1))
-        for key, last_use in by_age[:-MANY]:
-            if self._clock - last_use > LONG:
-                self._results.pop(key, None)
-                self._last_use.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._results)

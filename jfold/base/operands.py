@@ -156,14 +156,10 @@ class Operand:
 
 @functools.cache
 def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
-    """Return `fn`, a function of two, as a function of `x` alone: `fn(x, number)`.
+    """Return `x -> fn(x, number)`, or `fn(number, x)` if `is_left`.
 
-    The function is cached, so that its uses are one layer. The number takes the dtype
-    of `x`.
-
-    Args:
-      type_: the class of the number, which tells `True`, 1 and 1.0 apart in the cache.
-      is_left: whether the number comes first: `fn(number, x)`.
+    The function is cached, so that its uses are one layer; `type_`, the class of the
+    number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
     """
 
     def bound(x: object) -> Any:
@@ -175,13 +171,7 @@ def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> O
 
 @contextlib.contextmanager
 def noting_flax_modules(name: str) -> Iterator[None]:
-    """Add a note to errors of Flax raised in this context.
-
-    The note says to wrap Flax modules in `Function`.
-
-    Args:
-      name: the name of the function that calls the modules, for the note.
-    """
+    """Add a note to errors of Flax raised in the function `name`: to use `Function`."""
     try:
         yield
     except Exception as error:
@@ -207,8 +197,7 @@ RECORDER: ContextVar[Any] = ContextVar('recorder', default=None)
 def open_scope(block: object, sources: tuple[object, ...]) -> Any:
     """Return the scope of the composition being wired; raise TypeError if none is.
 
-    Args:
-      block, sources: the block and its operands, for the message.
+    The message names the block, and the sources that it was applied to.
     """
     scope = SCOPE.get(None)
     if scope is None:
@@ -266,10 +255,8 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
     """Raise TypeError if a function checks the class of a wire: `x is None`.
 
     Its bytecode is searched for `x is None`, `x is not None`, and `isinstance`, `type`,
-    `callable` and `hasattr` of a parameter `x`. A callable without bytecode passes.
-
-    Args:
-      inputs: the names of the parameters that will be wires.
+    `callable` and `hasattr` of a parameter `x`, one of `inputs`. A callable without
+    bytecode passes.
     """
     code: CodeType | None = getattr(getattr(fn, 'func', fn), '__code__', None)
     if code is None:
@@ -290,9 +277,7 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
 def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
     """Return text such as '`x is None`' if bytecode checks parameter `name`, else ''.
 
-    Args:
-      before: the instruction before the parameter is loaded.
-      after: the two instructions behind the load.
+    One instruction stands `before` the load of the parameter, and two `after` it.
     """
     first, second = after
     if before.opname.startswith('LOAD') and before.argval in QUESTIONS:

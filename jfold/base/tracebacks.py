@@ -68,10 +68,7 @@ def _clean(error: BaseException) -> None:
 
 
 def _first_of_user(error: BaseException | None) -> BaseException | None:
-    """Return the first error, along `__context__`, with a frame of the user's code.
-
-    Return `None` if none has one.
-    """
+    """Return the first error along `__context__` with a frame of the user, if any."""
     seen: set[int] = set()
     while error is not None and _filtered(error.__traceback__) is None:
         seen.add(id(error))

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.displays import Displayed
 from jfold.base.errors import MASKED, check_at_least, expect, has_masked
+from jfold.base.late import Displayed
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
 from jfold.data.corpus_files import (

@@ -152,7 +152,7 @@ def bad_kind(*arrays: Array) -> str | None:
 
 
 def first_bad(arrays: Arrays, inputs: Sequence[Array] = ()) -> int | None:
-    """Return the index of the first row in which a NaN or infinity arises, or `None`.
+    """Return the first row's index in which a NaN or infinity arises, or `None`.
 
     A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
     """

@@ -12,8 +12,8 @@ import jax
 from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
-from jfold.base.displays import Displayed
 from jfold.base.errors import check_at_least, check_examples, expect
+from jfold.base.late import Displayed
 from jfold.base.structs import plain_containers
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jfold.base.displays import Displayed
 from jfold.base.errors import check_examples, expect
 from jfold.base.keys import Rngs, check_key
+from jfold.base.late import Displayed
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block

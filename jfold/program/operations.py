@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.displays import Displayed
+from jfold.base.late import Displayed
 from jfold.base.memo import Memoized
 from jfold.program.result_tables import Result, nesting
 from jfold.types import TensorType, Type

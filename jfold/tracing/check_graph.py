@@ -88,10 +88,7 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield ranges (first, end) of examples that have at most `BLOCK` nodes.
-
-    An example with more nodes is a range of its own.
-    """
+    """Yield ranges (first, end) of examples with at most `BLOCK` nodes, or of one."""
     nodes = np.zeros(graph.examples + 1, np.int64)  # before each example, in all tables
     for table in graph.operations:
         nodes += table.first
@@ -107,10 +104,7 @@ def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
-    """Raise ValueError unless a graph has the tables and columns of a program.
-
-    A result with one row an example must have exactly one.
-    """
+    """Raise ValueError unless a graph has the tables and columns of a program."""
     of_types = [[type_] for type_ in operations.types]
     of_nodes = [[NUMBER] * (1 + len(op.inputs)) for op in operations.operations]
     of_results = [[NUMBER] * len(result.tensors) for result in operations.results]

@@ -76,10 +76,7 @@ def as_numpy(item: object) -> object:
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
-    """Return the array cast to `target` if a cheap test proves it right, or `None`.
-
-    Numbers fit as in `to_array`: ints exactly, floats rounded.
-    """
+    """Return the array cast to `target` if a cheap test proves it right, or `None`."""
     dtype = array.dtype
     if dtype == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
         result = array.astype(target)
@@ -94,11 +91,7 @@ def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
 def _one_by_one(
     items: Sequence[Any], type_: TensorType, chosen: Iterable[int]
 ) -> Array:
-    """Return the items at indices `chosen` as [chosen, *shape], each converted alone.
-
-    Raises:
-      BadItem: an item does not fit the type; `index` is that of the first such item.
-    """
+    """Return the items at indices `chosen` [chosen, *shape], each converted alone."""
     arrays = []
     for index in chosen:
         try:
@@ -139,10 +132,7 @@ def _advice(item: Any, type_: TensorType) -> str:
 def _perhaps_rounded(
     items: Sequence[Any], stacked: Array, type_: TensorType
 ) -> list[int]:
-    """Return the indices of items with large ints, which NumPy may have rounded.
-
-    NumPy makes floats of all ints that stand among floats in `items`.
-    """
+    """Return the indices of large ints, which NumPy may have rounded among floats."""
     if stacked.dtype not in _MIXED:
         return []
     large = abs(stacked) >= _exact_below(type_.dtype)
@@ -154,10 +144,7 @@ def _perhaps_rounded(
 
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Return the bound below which float64 and `dtype` represent every integer.
-
-    Only an inexact `dtype` counts.
-    """
+    """Return the bound below which float64 and `dtype`, if inexact, have all ints."""
     finfo: Any = jnp.finfo
     bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
     return float(2 ** min(bits, 53))
@@ -192,11 +179,7 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
 
 
 def _cast(array: Array, type_: TensorType) -> Array:
-    """Return the array in the dtype of `type_`; floats may be rounded.
-
-    Raises:
-      _RefusedError: a number would change by more, or lose its imaginary part.
-    """
+    """Return the array in the dtype of `type_`; refuse more than rounding of floats."""
     target = type_.dtype
     if array.dtype == target:
         return array

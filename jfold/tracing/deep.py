@@ -43,8 +43,6 @@ def uncollected() -> Iterator[None]:
 def run(call: Generator[Any, Any, Any]) -> Any:
     """Run a generator, which calls others by yielding them; return its result.
 
-    The result of a yielded generator is sent to the one that yielded it.
-
     Raises:
       Endless: a call leads to a call of the same function on the same objects, or more
         than `MAX_DEPTH` calls of a function are nested. Both are checked at 16 nested

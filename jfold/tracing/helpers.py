@@ -109,7 +109,7 @@ def field_or(x: object, key: object, default: object) -> object:
 
 
 def items(x: Any, count: int) -> list[Any]:
-    """Return a list of `x[0]` to `x[count - 1]`; raise an error if it is longer."""
+    """Return a list of `x[0]` to `x[count - 1]`; refuse an `x` with more items."""
     at_most(x, count)
     return [x[k] for k in range(count)]
 

@@ -85,7 +85,7 @@ class Recording:
 
     Attributes:
       tapes: the number of tapes.
-      ends: the number of tapes whose lengths are noted after each example.
+      ends: the number of those whose lengths are noted after each example.
       level: the lowest bit of the level in a row number.
       constants: per type, (tape, end, below) of each tape of constants of examples;
         `below` is the bound of its ints, or `None`.
@@ -116,11 +116,7 @@ def graph_of(
     ends: list[tuple[int, ...]],
     tapes: Sequence[list[Any]],
 ) -> Graph:
-    """Return the graph of the examples on `tapes`, told apart by the lengths `ends`.
-
-    Args:
-      examples: their number.
-      ends: the lengths of some tapes after each example.
+    """Return the graph of the `examples` on `tapes`, told apart by the lengths `ends`.
 
     Raises:
       BadItem: an object on a tape of constants does not fit its type or bound; the
