@@ -18,7 +18,6 @@ from jfold.combinators import Block
 from jfold.data.corpus import Corpus
 from jfold.data.scheduler import build
 from jfold.display import program_page, value_pages
-from jfold.display.block_page import block_page
 from jfold.display.error_page import error_page
 from jfold.display.markup import STYLE, Markup, element
 from jfold.display.pictures import Box, ranked
@@ -35,7 +34,7 @@ from jfold.scheduling.spec import Spec
 
 SHOWN = 40  # operations
 _PAGES: dict[type, Callable[[Any], str]] = {
-    Block: block_page,
+    Block: program_page.block_page,
     Operations: program_page.program_page,
     Model: program_page.model_page,
     LoadedModel: program_page.loaded_page,
