@@ -154,14 +154,11 @@ def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
         result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
     except (TypeError, ValueError):
         result = np.dtype(object)
-    if dtype is None or not _is_number(result):
+    # Dtypes that JAX adds, such as bfloat16, have NumPy's kind V but are not built in.
+    is_added = result.kind == 'V' and result.isbuiltin == 2
+    is_number = is_added or (result.kind in 'biufc' and result.char not in 'gG')
+    if dtype is None or not is_number:
         raise TypeError(
             f"expected `dtype` as a number type such as 'float32', got {dtype!r}"
         )
     return result
-
-
-def _is_number(dtype: np.dtype[Any]) -> bool:
-    # Dtypes that JAX adds, such as bfloat16, have NumPy's kind V but are not built in.
-    is_added = dtype.kind == 'V' and dtype.isbuiltin == 2
-    return is_added or (dtype.kind in 'biufc' and dtype.char not in 'gG')

@@ -355,12 +355,21 @@ class Search:
                 if grad is None:
                     continue
                 rows = np.asarray(grad)[: len(numbers)]
-                _add_at(self.cotangents[t], numbers - self.begin[t], rows)
-                row = _first_bad_of(rows, self.trained[numbers])
-                if self.bad_gradient is None and row is not None:
+                if (row := self._add(t, numbers, rows)) is not None:
                     what = f'a loss with a finite gradient, got {bad_kind(rows[row])}'
                     example = self.graph.results[r].owner(row)
                     self.bad_gradient = NonFinite(f'expected {what}', example)
+
+    def _add(self, t: int, numbers: Array, grads: Array) -> int | None:
+        """Add gradients of values `numbers` to `cotangents`, where they are trained.
+
+        Return the index of the first one at fault, unless there is a fault already.
+        """
+        trained = self.trained[numbers]
+        places = numbers[trained] - self.begin[t]  # which may repeat
+        with np.errstate(all='ignore'):  # too large a sum is found where it is read
+            np.add.at(self.cotangents[t], places, grads[trained])
+        return None if self.bad_gradient else _first_bad_of(grads, trained)
 
     def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
         """Run nodes `rows` of operation `o` backwards from the cotangents of `live`.
@@ -384,20 +393,13 @@ class Search:
             self.totals[name] = list(map(np.add, total, of_params))
 
     def _add_gradients(self, o: int, rows: Array, of_inputs: list[Any]) -> None:
-        """Add gradients by inputs of operation `o`, at nodes `rows`, to `cotangents`.
-
-        Inputs that depend on no parameters are left out.
-        """
+        """Add gradients by inputs of nodes `rows` of operation `o` to `cotangents`."""
         operation = self.program.operations[o]
         for a, (t, grad) in enumerate(zip(operation.inputs, of_inputs, strict=True)):
             if grad is None:
                 continue
-            numbers = self.inputs[o][a][rows]
-            trained = self.trained[numbers]
-            places = numbers[trained] - self.begin[t]
-            _add_at(self.cotangents[t], places, grad[trained])
-            row = _first_bad_of(grad, trained)
-            if self.bad_gradient is None and row is not None:
+            row = self._add(t, self.inputs[o][a][rows], grad)
+            if row is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'
                 message = f'{what}, got {bad_kind(grad[row])}'
                 self.bad_gradient = self._at_node(o, int(rows[row]), message)
@@ -455,12 +457,6 @@ class Search:
         error = explain_row(self.program, self.examples[example], kind, number, alone)
         path, block = (error.path, error.block) if error else ('', '')
         return NonFinite(message, example, path, block)
-
-
-def _add_at(array: Array, places: Array, rows: Array) -> None:
-    """Add rows [n, *shape] to an array at indices `places` [n], which may repeat."""
-    with np.errstate(all='ignore'):  # too large a sum is found where it is read
-        np.add.at(array, places, rows)
 
 
 def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:

@@ -89,9 +89,7 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
     """Yield ranges (first, end) of examples with at most `BLOCK` nodes, or of one."""
-    nodes = np.zeros(graph.examples + 1, np.int64)  # before each example, in all tables
-    for table in graph.operations:
-        nodes += table.first
+    nodes = first_of(graph.nodes_of_examples)
     begin = 0
     while begin < graph.examples:
         end = int(np.searchsorted(nodes, nodes[begin] + BLOCK, side='right')) - 1
