@@ -88,11 +88,9 @@ def strong(x: Any) -> Any:
 
 
 def masked(x: jax.Array, real: jax.Array) -> jax.Array:
-    """Return `x` with zeros in its spare rows, where `real` is false.
+    """Return `x` [rows, ...] with zeros in spare rows, where `real` [rows] is false.
 
-    Args:
-      x: [rows, ...]; of any shape if `real` is a scalar.
-      real: [rows] bool, whether a row holds a value; or one bool [] for all of `x`.
+    If `real` is one bool, it is for all of `x`, which may have any shape.
     """
     real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
     return jnp.where(real, x, jnp.zeros((), x.dtype))
@@ -105,11 +103,7 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the axis along which the rows of an array lie; `None` without one.
-
-    Args:
-      two, three: the specs of the array, traced at two and at three rows.
-    """
+    """Return the axis of an array's rows, from specs at two and at three rows."""
     pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
     axes = [axis for axis, (a, b) in pairs if a != b]
     clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)

@@ -105,9 +105,7 @@ def is_int(value: object) -> TypeGuard[int]:
 def check_at_least(name: str, value: object, least: int) -> int:
     """Return `value` as an int of at least `least`; errors call it `name`.
 
-    Raises:
-      TypeError: `value` is no int.
-      ValueError: `value` is less than `least`.
+    Raises TypeError if it is no int, and ValueError if it is less.
     """
     if not is_int(value):
         raise TypeError(
@@ -130,9 +128,7 @@ def _int_hint(name: str, value: object) -> str:
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
     """Raise TypeError 'expected `name` as <kind>, got <value>' unless `fits` is true.
 
-    Args:
-      kind: text that says what would fit, such as 'a function'.
-      hint: text that says what to write instead.
+    `kind` says what would fit, such as 'a function', `hint` what to write instead.
     """
     if not fits:
         more = f': {hint}' if hint else ''
@@ -202,9 +198,8 @@ MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'
 def has_masked(items: Sequence[Any], depth: int = 0) -> bool:
     """Return whether any item is a NumPy masked array with masked values.
 
-    Args:
-      depth: how many levels of lists or tuples inside `items` to search too; if it is
-        negative, not even `items` are.
+    Lists and tuples inside `items` are searched too, `depth` levels of them; if it is
+    negative, not even `items` are.
     """
     if depth < 0:
         return False

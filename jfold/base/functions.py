@@ -40,12 +40,10 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
-    """Return the sum of rows [n, ...] divided by `count`; 0 without any rows.
+    """Return the sum of rows [n, ...] divided by `count` []; 0 without any rows.
 
     As in `jnp.mean`, it is computed in float32 or wider; ints and bools give floats.
-
-    Args:
-      count: [] the number of rows that count; the others are zero.
+    Rows beyond `count` are zero.
     """
     is_inexact = jnp.issubdtype(rows.dtype, jnp.inexact)
     wide = jnp.result_type(rows.dtype if is_inexact else float)

@@ -65,9 +65,8 @@ def _branch(
     """Return a value as a collapsible tree of its parts; without parts, as a line.
 
     Args:
-      step: the text before the value, such as '[0]': where it is in the value around.
+      step: the text before the value, such as '[0]'; `note` is the text after it.
       depth: the number of levels of parts to show.
-      note: the text after the value.
       marked: whether the value is highlighted and its tree open.
     """
     title = m.joined([_title(step, value, marked), m.span('muted', note)])

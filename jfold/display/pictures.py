@@ -86,10 +86,7 @@ def _edge(
 ) -> Markup:
     """Return the curve from box `i` to box `k`, which reads it.
 
-    The curve goes up; in a recurrence it goes back down.
-
-    Args:
-      xs, ys: the middle x and the top y of each box.
+    It goes up; in a recurrence back down. `xs` and `ys` are the tops of boxes.
     """
     (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:
@@ -123,11 +120,7 @@ def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float
 
 
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
-    """Return the middle x of each box: above those it reads, if there is room.
-
-    Args:
-      begin: the least x of a box.
-    """
+    """Return the middle x of each box: above those it reads, from `begin` on."""
     below = [[i for i in box.reads if boxes[i].rank < box.rank] for box in boxes]
     order: dict[int, None] = {}
     waiting = sorted(range(len(boxes)), key=lambda k: boxes[k].rank)

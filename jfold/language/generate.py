@@ -350,7 +350,6 @@ class Generator(Round):
         numbers = range(len(self.results))
         labelled = [r for r in numbers if self.results[r].kind.labelled]
         return Recording(
-            tapes=len(self.tapes),
             ends=len(end_index),
             level=self.level,
             constants=tuple(map(tuple, constants)),

@@ -84,8 +84,7 @@ class Recording:
     """The layout of the tapes that a recording function fills.
 
     Attributes:
-      tapes: the number of tapes.
-      ends: the number of those whose lengths are noted after each example.
+      ends: the number of tapes whose lengths are noted after each example.
       level: the lowest bit of the level in a row number.
       constants: per type, (tape, end, below) of each tape of constants of examples;
         `below` is the bound of its ints, or `None`.
@@ -98,7 +97,6 @@ class Recording:
         names them.
     """
 
-    tapes: int
     ends: int
     level: int
     constants: tuple[tuple[tuple[int, int, int | None], ...], ...]
