@@ -167,16 +167,20 @@ __all__ = [
 
 
 # Names that run expressions, or import Flax, are imported on first use: a program that
-# only writes expressions starts sooner.
+# only writes expressions starts sooner. So is what methods of blocks and errors call,
+# and displayed objects; it is not public.
 _MODULES = 'layers', 'linen', 'nnx'  # these import Flax
 _LATER = {
     'data.adoption': ['Traced'],
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
     'data.tracer': ['Tracer'],
+    'debug.evaluation': ['evaluate'],
     'debug.nonfinite': ['NonFinite', 'find_nan'],
-    'display.drawing': ['draw'],
+    'display.drawing': ['draw', 'html_of'],
+    'display.error_page': ['error_traceback'],
     'files.storage': ['DamagedError', 'UnknownFormatError'],
+    'lower': ['input_type', 'result_type'],
     'models.compiled': ['CompiledStep'],
     'models.loaded': ['LoadedModel'],
     'models.model': ['Model', 'compile'],
@@ -185,29 +189,19 @@ _LATER = {
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
-# What methods of blocks and errors call, and displayed objects.
-_LATE = {
-    'error_traceback': 'display.error_page',
-    'evaluate': 'debug.evaluation',
-    'html_of': 'display.drawing',
-    'input_type': 'lower',
-    'result_type': 'lower',
-}
+def _imported(name: str) -> Any:
+    return getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
 
 
-def _imported(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f'jfold.{module}'), name)
-
-
-bind_late(lambda name: _imported(_LATE[name], name))
+bind_late(_imported)
 
 
 def __getattr__(name: str) -> Any:
     """Import and return a public name on first use, or raise AttributeError."""
     if name in _MODULES:
         return importlib.import_module(f'jfold.flax.{name}')
-    if name in _HOME:
-        return globals().setdefault(name, _imported(_HOME[name], name))
+    if name in __all__:
+        return globals().setdefault(name, _imported(name))
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

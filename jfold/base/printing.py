@@ -27,31 +27,21 @@ def full_text(block: Printed) -> str:
     return short_text(block, MOST)
 
 
-def texts(block: Printed) -> Iterator[str]:
-    """Iterate over the strings that make up the text of a block, without recursion."""
-    open_ = [block._pieces()]
-    while open_:
+def short_text(block: Printed, limit: int = 60) -> str:
+    """Return the text of a block, cut to `limit` characters, without recursion.
+
+    Pieces behind the cut are never made.
+    """
+    text, open_ = '', [block._pieces()]
+    while open_ and len(text) <= limit:
         piece = next(open_[-1], None)
         if piece is None:
             open_.pop()
         elif isinstance(piece, str):
-            yield piece
+            text += piece
         else:
             open_.append(piece._pieces())
-
-
-def short_text(block: Printed, limit: int = 60) -> str:
-    """Return the text of a block, cut to `limit` characters.
-
-    Pieces behind the cut are never made.
-    """
-    parts, length = [], 0
-    for part in texts(block):
-        parts.append(part)
-        length += len(part)
-        if length > limit:
-            return f'{"".join(parts)[: limit - 3]}...'
-    return ''.join(parts)
+    return text if len(text) <= limit else f'{text[: limit - 3]}...'
 
 
 def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
