@@ -170,7 +170,7 @@ class Search:
       read: which values a result depends on [values] bool.
       trained: which values are floats that parameters decide [values] bool.
       totals: by layer, the gradients of its float parameters so far, each [*shape].
-      bad_gradient: the first fault in gradients, once there is one.
+      bad_gradient, outside: the first fault of a gradient and of an index, if any yet.
     """
 
     def __init__(self, program: Program, params: Any, examples: list[Any]) -> None:
@@ -200,6 +200,7 @@ class Search:
         self.cotangents: Arrays = []
         self.totals: dict[str, Arrays] = {}
         self.bad_gradient: NonFinite | None = None
+        self.outside: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
         """Return the numbers of a table's values [rows]: constants, or its `output`."""
@@ -238,16 +239,10 @@ class Search:
         """Return the first NaN or infinity in values, else in gradients, or `None`."""
         if (fault := self._bad_constant()) is not None:
             return fault
-        # An index outside of an array is kept back until no value is at fault: where it
-        # gives NaN, that value is the fault, with the index as its cause.
-        outside = None
         for o, rows in self.waves:
-            fault, is_outside = self._forward(o, rows)
-            if fault is not None:
+            if (fault := self._forward(o, rows)) is not None:
                 return fault
-            if outside is None and is_outside:
-                outside = self._outside(o, rows)
-        return outside or self._in_gradients(loss)
+        return self.outside or self._in_gradients(loss)
 
     def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
         """Return where the first non-finite gradient of parameters began, or `None`."""
@@ -283,10 +278,10 @@ class Search:
 
     # ---- values
 
-    def _forward(self, o: int, rows: Array) -> tuple[NonFinite | None, bool]:
-        """Run nodes `rows` of operation number `o`, and store and check their outputs.
+    def _forward(self, o: int, rows: Array) -> NonFinite | None:
+        """Run nodes `rows` of operation `o`; report the first bad output, if any.
 
-        Return a report of a bad output, if any, and whether an index is out of bounds.
+        Store the outputs, and set `outside` if an index is out of bounds.
         """
         runner, inputs = self.runners[o], self._inputs(o, rows)
         outputs, text = runner.forward(len(rows), inputs)
@@ -305,8 +300,12 @@ class Search:
             what = f'finite values of {runner.operation!r}, got {bad}'
             if text is not None:  # some row of these: to see if this one, run it
                 _, text = runner.forward(1, [x[row : row + 1] for x in inputs])
-            return self._at_node(o, int(rows[row]), what, text), False
-        return None, text is not None
+            return self._at_node(o, int(rows[row]), what, text)
+        # An index outside of an array is kept back until no value is at fault: where it
+        # gives NaN, that value is the fault, with the index as its cause.
+        if text is not None and self.outside is None:
+            self.outside = self._outside(o, rows)
+        return None
 
     def _outside(self, o: int, rows: Array) -> NonFinite | None:
         """Report the first of nodes `rows` with an index outside an array, if any."""
