@@ -192,7 +192,7 @@ def loss_of(
     tensor that has no cotangent in a step of training: a tensor of ints, or one that
     the loss does not read. Zeros would not do: zero times infinity is NaN.
     """
-    read: list[bool] = []  # stays empty if JAX has no cotangent to pass back
+    found: MaybeZeros = []  # stays empty if JAX has no cotangent to pass back
 
     @jax.custom_vjp
     def watched(floats: list[Any]) -> list[Any]:
@@ -203,9 +203,8 @@ def loss_of(
 
     def backward(_: None, cotangents: list[Any]) -> tuple[MaybeZeros]:
         # JAX passes a symbolic zero for an array that the loss does not read.
-        grads = list(map(maybe_zero, cotangents))
-        read[:] = [x is not None for x in grads]
-        return (grads,)
+        found[:] = map(maybe_zero, cotangents)
+        return (found,)
 
     watched.defvjp(forward, backward, symbolic_zeros=True)
 
@@ -217,9 +216,8 @@ def loss_of(
         )
 
     floats = [x for y in results for x in y if is_inexact(x)]
-    value, grads = jax.value_and_grad(of_floats)(floats)
-    pairs = zip(grads, read or [False for _ in floats], strict=True)
-    leaves = iter([x if is_read else None for x, is_read in pairs])
+    value, _ = jax.value_and_grad(of_floats)(floats)
+    leaves = iter(found or [None for _ in floats])
     return value, [
         [next(leaves) if is_inexact(x) else None for x in y] for y in results
     ]
