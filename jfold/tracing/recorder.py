@@ -383,10 +383,10 @@ class _Entries:
 
 def _first(place: Place | None, firsts: Array) -> Array:
     """Return the first row of each example [examples + 1]; zeros without any rows."""
-    if place is None:
-        return firsts[-1]
-    entries = firsts[place.end]
-    return entries if place.unit == 1 else entries // place.unit
+    first: Array = firsts[-1 if place is None else place.end]
+    if place is not None and place.unit > 1:
+        first = first // place.unit
+    return first
 
 
 def _converted(
