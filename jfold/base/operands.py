@@ -28,24 +28,18 @@ UNKNOWN = 'though its value is not known yet'
 QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 
 
-def _left(fn: Operator) -> Operator:
-    """Return a method like `__add__`: it gives the wire of `fn(self, other)`."""
+def _methods(fn: Operator) -> tuple[Operator, Operator]:
+    """Return methods like `__add__` and `__radd__`, of `fn` on wires."""
 
     @api_boundary
-    def method(self: Operand, other: object) -> Any:
+    def left(self: Operand, other: object) -> Any:
         return self.applied(fn, self, other)
 
-    return method
-
-
-def _right(fn: Operator) -> Operator:
-    """Return a method like `__radd__`: it gives the wire of `fn(other, self)`."""
-
     @api_boundary
-    def method(self: Operand, other: object) -> Any:
+    def right(self: Operand, other: object) -> Any:
         return self.applied(fn, other, self)
 
-    return method
+    return left, right
 
 
 class Operand:
@@ -77,17 +71,17 @@ class Operand:
     def __getitem__(self, key: object) -> Any:
         raise NotImplementedError
 
-    __add__, __radd__ = _left(jnp.add), _right(jnp.add)
-    __sub__, __rsub__ = _left(jnp.subtract), _right(jnp.subtract)
-    __mul__, __rmul__ = _left(jnp.multiply), _right(jnp.multiply)
-    __truediv__, __rtruediv__ = _left(jnp.divide), _right(jnp.divide)
-    __floordiv__, __rfloordiv__ = _left(jnp.floor_divide), _right(jnp.floor_divide)
-    __mod__, __rmod__ = _left(jnp.mod), _right(jnp.mod)
-    __pow__, __rpow__ = _left(jnp.power), _right(jnp.power)
-    __matmul__, __rmatmul__ = _left(jnp.matmul), _right(jnp.matmul)
-    __lt__, __le__ = _left(jnp.less), _left(jnp.less_equal)
-    __gt__, __ge__ = _left(jnp.greater), _left(jnp.greater_equal)
-    __eq__, __ne__ = _left(jnp.equal), _left(jnp.not_equal)
+    __add__, __radd__ = _methods(jnp.add)
+    __sub__, __rsub__ = _methods(jnp.subtract)
+    __mul__, __rmul__ = _methods(jnp.multiply)
+    __truediv__, __rtruediv__ = _methods(jnp.divide)
+    __floordiv__, __rfloordiv__ = _methods(jnp.floor_divide)
+    __mod__, __rmod__ = _methods(jnp.mod)
+    __pow__, __rpow__ = _methods(jnp.power)
+    __matmul__, __rmatmul__ = _methods(jnp.matmul)
+    __lt__, __le__ = _methods(jnp.less)[0], _methods(jnp.less_equal)[0]
+    __gt__, __ge__ = _methods(jnp.greater)[0], _methods(jnp.greater_equal)[0]
+    __eq__, __ne__ = _methods(jnp.equal)[0], _methods(jnp.not_equal)[0]
     __hash__ = object.__hash__
 
     @api_boundary

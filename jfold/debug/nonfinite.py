@@ -31,6 +31,7 @@ from jfold.data.scheduler import build
 from jfold.debug.rowwise import (
     Runner,
     bad_kind,
+    chunks,
     first_bad,
     loss_of,
     padded,
@@ -239,9 +240,10 @@ class Search:
         """Return the first NaN or infinity in values, else in gradients, or `None`."""
         if (fault := self._bad_constant()) is not None:
             return fault
-        for o, rows in self.waves:
-            if (fault := self._forward(o, rows)) is not None:
-                return fault
+        for o, nodes in self.waves:
+            for rows in chunks(nodes):
+                if (fault := self._forward(o, rows)) is not None:
+                    return fault
         return self.outside or self._in_gradients(loss)
 
     def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
@@ -258,9 +260,9 @@ class Search:
         is_read = [x is not None for y in grads for x in y]
         flows = make_execution(spec, self.params).flows(is_read)
         for o, nodes in reversed(self.waves):
-            rows = nodes[self._is_trained(o, nodes)]
-            if o in flows and len(rows):
-                self._backward(o, rows, flows[o].live)
+            if o in flows:
+                for rows in chunks(nodes[self._is_trained(o, nodes)]):
+                    self._backward(o, rows, flows[o].live)
         # Only a gradient of parameters counts: a function may stop one that is infinite
         # on its way there.
         in_sum = self._bad_total()

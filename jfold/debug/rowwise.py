@@ -111,9 +111,9 @@ class Runner:
 
 
 def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
-    """Yield (number of an operation, some nodes [n] of a level) in topological order.
+    """Yield (number of an operation, its nodes [n] of a level) in topological order.
 
-    The nodes, at most `ROWS` rows of the operation's table, do not read each other.
+    The nodes, rows of the operation's table, do not read each other.
     """
     # Components read earlier ones alone, so all levels of one come before the next:
     # levels of two components have nothing to do with each other.
@@ -125,8 +125,13 @@ def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
         for level in range(1, last + 1):
             for o, order in sorted_.items():
                 first, end = np.searchsorted(levels[o][order], [level, level + 1])
-                for begin in range(first, end, ROWS):
-                    yield o, order[begin : min(begin + ROWS, end)]
+                if first < end:
+                    yield o, order[first:end]
+
+
+def chunks(nodes: Array) -> Iterator[Array]:
+    """Yield slices of nodes [n], one after another, each of at most `ROWS` nodes."""
+    return (nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS))
 
 
 def _filled_up(rows: Array) -> Array:

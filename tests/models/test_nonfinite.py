@@ -128,6 +128,7 @@ FAULTS: list[tuple[Any, ...]] = [
     (batched, [[1.0] * 50, [2.0] * 150 + [-2.0]]),
     (roots_of_items, [[1, 2], [3, 0, 1]]),
     (roots_of_items, [[1.0] * 99, [2.0] * 70 + [0.0] + [1.0] * 9]),
+    (roots_of_items, [[1.0] * 10 + [0.0] + [1.0] * 60 + [0.0]]),  # the first of two
     (number >> scale(jnp.negative) >> jnp.sqrt, [-1.0, 0.0]),
     (items, [[1, 2], [3, 0]], logarithm),
     (number >> scale(jnp.sin), [1.0], lambda x: x.sum() + jnp.inf),
@@ -142,6 +143,7 @@ example 1: expected finite values of multiply(float32[], float32[]) -> float32[]
 example 1, at [150]: expected finite values of log(float32[]) -> float32[], got nan of -2.0; in Pipe[0].Map.Pipe[1].Function(log)
 example 1, at [1]: expected a finite gradient of layer 'scaled', got nan of 0.0; in Pipe[0].Map.Pipe[1].Function(scaled)
 example 1, at [70]: expected a finite gradient of layer 'scaled', got nan of 0.0; in Pipe[0].Map.Pipe[1].Function(scaled)
+example 0, at [10]: expected a finite gradient of layer 'scaled', got nan of 0.0; in Pipe[0].Map.Pipe[1].Function(scaled)
 example 1: expected a finite gradient of input 0 of sqrt(float32[]) -> float32[], got inf of -0.0; in Pipe[2].Function(sqrt)
 example 1: expected a loss with a finite gradient, got inf
 expected a finite loss, got inf
