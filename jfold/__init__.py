@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jfold.models.exported  # noqa: F401  registers schedules with `jax.export`
 from jfold.base.errors import InputError, ProgramBudgetError
-from jfold.base.late import bind_late
+from jfold.base.late import HOMES, late
 from jfold.blocks import (
     RNN,
     AllOf,
@@ -186,14 +186,7 @@ _LATER = {
     'models.model': ['Model', 'compile'],
     'models.saved': ['load', 'save'],
 }
-_HOME = {name: module for module, names in _LATER.items() for name in names}
-
-
-def _imported(name: str) -> Any:
-    return getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
-
-
-bind_late(_imported)
+HOMES.update((name, module) for module, names in _LATER.items() for name in names)
 
 
 def __getattr__(name: str) -> Any:
@@ -201,7 +194,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f'jfold.flax.{name}')
     if name in __all__:
-        return globals().setdefault(name, _imported(name))
+        return globals().setdefault(name, late(name))
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

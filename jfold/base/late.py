@@ -2,28 +2,23 @@
 """Functions that are imported at their first call, and the display that one makes.
 
 Methods of blocks run passes, which import blocks; displays read all that a class holds.
-The package says where these functions are, so that imports make no circle.
+The package says in `HOMES` where these functions are.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
-_loaders: list[Callable[[str], Any]] = []
+HOMES: dict[str, str] = {}  # the module of each function, by name
 
 
-def bind_late(load: Callable[[str], Any]) -> None:
-    """Set the function `load(name)` by which `late` imports functions of jfold."""
-    _loaders[:] = [functools.cache(load)]
-
-
-def late(name: str) -> Callable[..., Any]:
-    """Return the function `name` of jfold, imported at its first use."""
-    function: Callable[..., Any] = _loaders[0](name)
-    return function
+@functools.cache
+def late(name: str) -> Any:
+    """Return the function or class `name` of jfold, imported at its first use."""
+    return getattr(importlib.import_module(f'jfold.{HOMES[name]}'), name)
 
 
 class Displayed:
