@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,12 +64,9 @@ def _called(layers: Sequence[Layer], params: Mapping[str, Any]) -> dict[str, Any
     Of layers named `x`, `x_1`, ..., all are kept, since `params` may number them
     differently.
     """
-    stems = {_stem(layer.name) for layer in layers}
-    return {name: x for name, x in params.items() if _stem(name) in stems}
-
-
-def _stem(name: str) -> str:
-    return re.sub(r'_\d+$', '', name)
+    stem = functools.partial(re.sub, r'_\d+$', '')
+    stems = {stem(layer.name) for layer in layers}
+    return {name: x for name, x in params.items() if stem(name) in stems}
 
 
 def _check(layers: Sequence[Layer], example: object, params: object) -> None:
