@@ -162,7 +162,7 @@ def result_rows(size: object, examples: int) -> int:
 
 
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Raise ValueError if over `MAX_SPARE_ROWS` rows hold no example, by `name`."""
+    """Raise ValueError if argument `name` asks for over `MAX_SPARE_ROWS` spare rows."""
     if rows - examples > MAX_SPARE_ROWS:
         raise ValueError(
             f'expected `{name}` of at most {examples + MAX_SPARE_ROWS:,} for '

@@ -5,8 +5,9 @@ Only `jax.make_jaxpr`, `jax.extend.core` and the attributes of equations are use
 jax 0.11 a closed jaxpr is a jaxpr; `open_jaxpr` hides the difference.
 
 An environment is a dict from the variables of a jaxpr to their values, arrays. An
-*atom* is a variable or a literal. A rule `rule(equation, operands)` is called in place
-of a primitive, by its name; it returns one array, or a list for several results.
+*atom* is a variable or a literal. *Rules* are, by name of a primitive, functions
+`rule(equation, operands)` to call in its place; they return one array, or a list for a
+primitive with several results.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 
 
 def _methods(fn: Operator) -> tuple[Operator, Operator]:
-    """Return methods like `__add__` and `__radd__`, of `fn` on wires."""
+    """Return methods like `__add__` and `__radd__`, which apply `fn` to wires."""
 
     @api_boundary
     def left(self: Operand, other: object) -> Any:

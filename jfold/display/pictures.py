@@ -86,7 +86,7 @@ def _edge(
 ) -> Markup:
     """Return the curve from box `i` to box `k`, which reads it.
 
-    It goes up; in a recurrence back down. `xs` and `ys` are the tops of boxes.
+    It goes up; in a recurrence back down. `xs` are middles of boxes, `ys` their tops.
     """
     (x, y), (a, b), kind = (xs[k], ys[k] + HEIGHT), (xs[i], ys[i]), 'jf-back'
     if i == k:

@@ -91,7 +91,10 @@ def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
 def _one_by_one(
     items: Sequence[Any], type_: TensorType, chosen: Iterable[int]
 ) -> Array:
-    """Return the items at indices `chosen` [chosen, *shape], each converted alone."""
+    """Return the items at indices `chosen` [chosen, *shape], each converted alone.
+
+    Raises BadItem at the first of them that does not fit the type.
+    """
     arrays = []
     for index in chosen:
         try:
@@ -179,7 +182,10 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
 
 
 def _cast(array: Array, type_: TensorType) -> Array:
-    """Return the array in the dtype of `type_`; refuse more than rounding of floats."""
+    """Return the array in the dtype of `type_`; floats may be rounded.
+
+    Raises `_RefusedError` if a number would change by more, or lose its imaginary part.
+    """
     target = type_.dtype
     if array.dtype == target:
         return array
