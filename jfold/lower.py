@@ -13,8 +13,6 @@ from jfold import blocks as b
 # Importing a family registers the rules of its blocks.
 from jfold.language import (
     rules_alignment,
-    rules_chaining,
-    rules_compose,
     rules_control,
     rules_declarations,
     rules_functions,
@@ -46,8 +44,7 @@ __all__ = (
 )
 FAMILIES = (
     *(rules_inputs, rules_functions, rules_records, rules_control),
-    *(rules_declarations, rules_sequences),
-    *(rules_reductions, rules_alignment, rules_chaining, rules_compose),
+    *(rules_declarations, rules_sequences, rules_reductions, rules_alignment),
 )
 
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack

@@ -24,7 +24,6 @@ from jfold.language.rounds import Facts, OperationChoice, Round
 from jfold.language.tables import Tables
 from jfold.language.tapes import Maker, Region, Rows, Tape
 from jfold.language.typed import TypedUse
-from jfold.language.writing import write
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.recorder import ROW, Column, Place, Recording
@@ -38,19 +37,6 @@ class Generator(Round):
 
     The code of a block is written inline or as a function.
     """
-
-    def rule(self, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-        """Write code into `w` that runs a block on `value`; return the result.
-
-        The result consists of expressions; it is `RETURNED` if the code ends in a
-        `return`.
-
-        Args:
-          node: the use of the block.
-          value: the expressions of the block's input.
-          w: the generated function that the code goes into.
-        """
-        return write(node.block, node, value, w)
 
     # ---- functions
 

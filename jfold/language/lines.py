@@ -9,16 +9,18 @@ made needs no entry.
 
 Values are symbols, `like` is a template (`symbols`). To write something is to append
 its lines to a `Lines`, here `w`; `text` is a Python expression, and `wanted` a name,
-numbered if it is taken.
+numbered if it is taken. Each class of blocks has one rule, registered with `write`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.names import identifier
 from jfold.language.tapes import Maker, Region, Rows, Tape, Use
@@ -121,19 +123,23 @@ class Lines:
         self.of_cases |= self.variables
         self.variables, self.used = before
 
-    def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
-        """Write code that assigns a value to new variables; return the variables."""
+    def variables_like(self, value: s.Symbol, wanted: str) -> s.Symbol:
+        """Return a copy of a value with a new variable for each leaf and length."""
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
             if isinstance(x, s.Items):
-                n = self.variable('n')
-                self.line(f'{n} = {x.n}')
-                return s.Items(self.assigned(wanted, x.items), n)
-            name = self.variable(wanted)
-            self.line(f'{name} = {x.text}')
-            return s.renamed(x, iter([name]))
+                items = self.variables_like(x.items, wanted)
+                return s.Items(items, self.variable('n'))
+            return s.renamed(x, iter([self.variable(wanted)]))
 
         return s.map_parts(part, value)
+
+    def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
+        """Write code that assigns a value to new variables; return the variables."""
+        result = self.variables_like(value, wanted)
+        for name, text in zip(s.texts(result), s.texts(value), strict=True):
+            self.line(f'{name} = {text}')
+        return result
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
         """Write one line `a, b = c, d` that assigns a value to existing variables."""
@@ -149,9 +155,7 @@ class Lines:
     def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
         """Write code that puts an object into a variable; return the variable.
 
-        Args:
-          value: an expression; returned as it is if a variable, or no object.
-          wanted: the name of a new variable.
+        A variable, or a value that is no object, is returned as it is.
         """
         if isinstance(value, s.Object) and not value.text.isidentifier():
             name = self.variable(wanted)
@@ -160,20 +164,11 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code that unpacks `text` into variables; return them, nested as `like`.
-
-        Args:
-          text: the expression of the object.
-          wanted: the name of each variable, numbered if it is taken.
-        """
+        """Write code that unpacks `text` into variables, as `like`; return them."""
         if isinstance(like, tuple):
-            names = [
-                self.variable(wanted)
-                if any(s.leaves(x)) or isinstance(x, s.Items)
-                else '_'
-                for x in like
-            ]
-            if any(x != '_' for x in names):
+            needed = [any(s.leaves(x)) or isinstance(x, s.Items) for x in like]
+            names = [self.variable(wanted) if x else '_' for x in needed]
+            if any(needed):
                 self.line(f'{_targets(names)} = {text}')
             pairs = zip(like, names, strict=True)
             return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
@@ -188,12 +183,7 @@ class Lines:
         return None if like is None else s.renamed(like, iter([text]))
 
     def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write code that unzips `text` into a list per leaf of `like`; return these.
-
-        Args:
-          like: the structure of an item: nested tuples.
-          text: the expression of a list of items.
-        """
+        """Write code that unzips a list of items; return a list per leaf of `like`."""
         if isinstance(like, tuple):
             names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in names):
@@ -207,25 +197,10 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the operations that make it on any code path to `key`.
-
-        `key` is a point where code paths meet, such as the end of a loop.
-        """
+        """Return `value` with its producers on all code paths that meet at `key`."""
         return self.g.joined((self.name, key), value)
 
     # ---- loops
-
-    def _each(self, sequence: s.Items) -> s.Symbol:
-        """Write the `for` line of a loop over a sequence; return its loop variables."""
-        lists = list(s.texts(sequence.items))
-        names = [self.variable('item') for _ in lists]
-        if not lists:
-            self.line(f'for _ in range({sequence.n}):')
-        elif len(lists) == 1:
-            self.line(f'for {names[0]} in {lists[0]}:')
-        else:
-            self.line(f'for {", ".join(names)} in zip({", ".join(lists)}):')
-        return s.renamed(sequence.items, iter(names))  # sequences in it stay packed
 
     def opened(self, value: s.Symbol) -> s.Symbol:
         """Write code that unpacks lists nested in an item; return the unpacked item."""
@@ -257,20 +232,25 @@ class Lines:
     ) -> s.Symbol:
         """Write a loop over a sequence: `body(item)` writes its lines, then `then()`.
 
-        Returns:
-          The lists, named `result`, of values of `body`; `None` if `result` is ''.
+        Return the lists, named `result`, of values of `body`; `None` without a name.
         """
-        at = len(self.lines)
-        item = self._each(sequence)
-        lists = None
+        at, lists = len(self.lines), list(s.texts(sequence.items))
+        names, collected = [self.variable('item') for _ in lists], None
+        if not lists:
+            self.line(f'for _ in range({sequence.n}):')
+        elif len(lists) == 1:
+            self.line(f'for {names[0]} in {lists[0]}:')
+        else:
+            self.line(f'for {", ".join(names)} in zip({", ".join(lists)}):')
         with self.nested():
-            value = body(self.opened(item))
+            # Sequences in an item are packed.
+            value = body(self.opened(s.renamed(sequence.items, iter(names))))
             if result:
-                lists = self.collected(at, value, result)
+                collected = self.collected(at, value, result)
             then()
             if len(self.lines) == at + 1:
                 self.line('pass')
-        return lists
+        return collected
 
     # ---- blocks inside
 
@@ -294,7 +274,7 @@ class Lines:
             name = type(node.block).__name__
             result = self.g.call(('outlined', node, self.name), name, node, read, self)
         else:
-            result = self.g.rule(node, read, self)
+            result = write(node.block, node, read, self)
         self.tail, self.g.node = before, outer
         if node.shared and not node.draws and result is not RETURNED:
             result = self.held(result, 'value')
@@ -309,12 +289,9 @@ class Lines:
     # ---- rows
 
     def row(self, rows: Rows, tape: Tape | None) -> str:
-        """Return an expression for the index of the next row in the table `rows`.
+        """Return the text of the index of the next row, or first of several, in `rows`.
 
-        Where several rows are added at once, it is that of the first.
-
-        Args:
-          tape: a tape of `rows`, whose length gives the index; `None` if in step.
+        The length of `tape`, one of `rows`, gives the index; it is `None` if in step.
         """
         self.g.places[rows.key] = self.g.places.get(rows.key, 0) + 1
         region = self.region
@@ -359,8 +336,7 @@ class Lines:
     ) -> s.Tensor:
         """Write code that records object `text` as a constant; return its row number.
 
-        Ints must be in `[0, below)`, unless `below` is `None`; `site` is the use of a
-        block that reads the object.
+        Ints must be in `[0, below)`, if given; `site` is the block use that reads it.
         """
         maker, tape = self.g.own_constants(type_, below, site)
         row = self.row(maker.rows, tape)
@@ -373,7 +349,6 @@ class Lines:
     ) -> tuple[str, tuple[Region, Maker] | None]:
         """Return the text of row number `base + row`, and (region, maker) if in step.
 
-        In step, an operand with this number needs no entry on a tape in the region.
         Else the text is a new variable, and `None` comes with it.
         """
         number = self.numbers(base, row)
@@ -389,10 +364,7 @@ class Lines:
         return [self.constants(KeyType(name), none) for name in streams]
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write code that records one application of operation `o`; return its outputs.
-
-        One that is fused into its reader writes nothing: the reader records both.
-        """
+        """Write code that records a use of operation `o`; return its outputs."""
         g, use, chosen = self.g, Use(o, inputs), self.g.chosen
         types = g.tables.listed[o].outputs
         if o in chosen.inside:  # fused into its reader, which records both
@@ -430,10 +402,7 @@ class Lines:
         return outputs
 
     def is_in_step(self, rows: Rows) -> bool:
-        """Return whether a new row of `rows` shares its index with rows elsewhere.
-
-        Those rows of other tables are added by the same code, without loops or calls.
-        """
+        """Return whether a new row of `rows` has the index of the region's rows."""
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
     def entries(
@@ -441,9 +410,7 @@ class Lines:
     ) -> list[tuple[Tape, str]]:
         """Return (tape, expression) for each input that has to be put on a tape.
 
-        Args:
-          rows: the table to which the row of these inputs is added.
-          name, about: the name and the comment of new tapes.
+        `rows` is the table of the inputs; new tapes get `name` and the comment `about`.
         """
         in_step, result = self.is_in_step(rows), []
         for k, tensor in enumerate(inputs):
@@ -460,10 +427,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return, for each output, text `base` of its row number `base + index`.
-
-        It holds the level and the maker.
-        """
+        """Return, per output, the text of level and maker in its row numbers."""
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]
@@ -488,6 +452,15 @@ class Lines:
             self.line(f'{name} = {top} & LEVELS')
             above = name
         return [f'{above} + {maker.name}' for maker in makers]
+
+
+@functools.singledispatch
+def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
+    """Write source that evaluates a block on `value` into `w`; return its result.
+
+    The result is a symbol; `RETURNED` if the source has returned it.
+    """
+    raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def _targets(names: list[str]) -> str:

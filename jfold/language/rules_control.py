@@ -12,11 +12,11 @@ from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import INDENT, Lines
+from jfold.language.lines import INDENT, Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, expected_key, walk, zero_of
-from jfold.language.writing import PLAIN, Branches, argument_text, as_object, write
+from jfold.language.writing import PLAIN, Branches, argument_text, as_object
 from jfold.types import ObjectType, Type, VoidType
 
 NO_CASE = 'give it a case, or pass `default=`'

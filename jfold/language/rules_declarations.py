@@ -1,22 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of declarations and of sharing: types, values and source."""
+"""The rules of declarations, sharing and compositions: types, values and source."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from jfold import blocks as b
+from jfold.base.errors import elide
+from jfold.base.operands import map_sources
+from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
-from jfold.language.cycles import objects_in, refuse_cycle, refuse_shared_cycle
+from jfold.blocks.compose import Composition, Numbers
+from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import Lines
-from jfold.language.paths import fail
+from jfold.language.lines import Lines, write
+from jfold.language.paths import fail, join_path
 from jfold.language.typed import TypedUse
-from jfold.language.walk import EXAMPLE, Located, Walk, path_of, refuse, walk
-from jfold.language.writing import as_object, write
+from jfold.language.walk import (
+    EXAMPLE,
+    Located,
+    Misfit,
+    Path,
+    Walk,
+    misfit,
+    path_of,
+    walk,
+)
+from jfold.language.writing import as_object
 from jfold.tracing import deep
-from jfold.types import ObjectType, TensorType, TupleType, Type, leaf_types
+from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
 
 # ---- Reference -----------------------------------------------------------------------
 
@@ -76,21 +90,21 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
     calls = state.calls[declaration]
     if len(calls) >= deep.MAX_DEPTH:
         text = f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself'
-        refuse(node, f'{text}?', x)
+        raise misfit(node, f'{text}?', x)
     if declaration.key is not None:
         entry = declaration, _key_of(declaration, node, x, state)
         if entry in state.shared:
             first, values = state.shared[entry]
             if not values:  # met again while its value was being computed
-                refuse_shared_cycle(declaration, first)
+                _refuse_shared_cycle(declaration, first)
             return values[0]
         # The entry keeps the object alive, so that no other object gets its id.
         state.shared[entry] = x, ()
     # Control flow depends on objects alone, so a call on the objects of an unfinished
     # call of the same declaration would never end.
-    call = tuple(id(object_.value) for object_ in objects_in(x))
+    call = tuple(id(object_.value) for object_ in _objects_in(x))
     if call in calls:
-        refuse_cycle(node, x, calls[call], state)
+        _refuse_cycle(node, x, calls[call], state)
     calls[call] = path_of(x) or EXAMPLE
     # With an empty memo, since the uses inside get other values in each call.
     value = yield state.anew(body.parts[0], x)
@@ -111,6 +125,51 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
     return w.g.call(declaration, declaration.name, inner, value, w)
 
 
+def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
+    """Return the key of `x` in the memo of a shared block, or raise `Misfit`."""
+    if declaration.key is id:
+        return id(x.value)
+    key = state.apply(node, declaration.key, x, 'what its key takes')
+    what = 'a key that is hashable'
+    # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
+    state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
+    return key
+
+
+def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
+    """Raise `Misfit` for input `x` that contains itself, first met at path `before`."""
+    # The cycle may pass through a shared object, whose error says more.
+    for (declaration, _), (first, values) in state.shared.items():
+        if not values and str(first.path).startswith(str(before)):
+            _refuse_shared_cycle(declaration, first)
+    object_ = next(iter(_objects_in(x)), Located(None))
+    cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
+    kind = type(object_.value).__name__
+    text = f'expected data that end, got {kind} that contains itself, as {cycle}'
+    raise Misfit(text, str(node), before)
+
+
+def _objects_in(x: object) -> list[Located]:
+    """Return the `Located` objects in nested tuples and lists, left to right."""
+    if isinstance(x, Located):
+        return [x]
+    parts = x if isinstance(x, tuple | list) else ()
+    return [object_ for part in parts for object_ in _objects_in(part)]
+
+
+def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
+    """Raise `Misfit` for object `first`, whose shared result depends on itself."""
+    kind = type(first.value).__name__
+    by = ''
+    if declaration.key is not id:
+        by = f', or to another of the same `{callable_name(declaration.key)}`'
+    text = (
+        f'expected data that end, got {kind} that leads back to itself{by}; write '
+        'a block for each round of a graph with circles, which reads the one before'
+    )
+    raise Misfit(text, declaration.name, first.path)
+
+
 # ---- Share ---------------------------------------------------------------------------
 
 
@@ -124,10 +183,7 @@ def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
-    """Raise TypeError if a block in a `Share` returns anything but tensors.
-
-    Return whether its output type is known yet.
-    """
+    """Refuse a shared block that gives no tensors; return if its type is known yet."""
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
         hint = 'put it around what each item, or the whole, becomes'
@@ -145,12 +201,61 @@ def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
     return w.part(node.parts[0], value, tail=True)
 
 
-def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return the key of `x` in the memo of a shared block, or raise `Misfit`."""
-    if declaration.key is id:
-        return id(x.value)
-    key = state.apply(node, declaration.key, x, 'what its key takes')
-    what = 'a key that is hashable'
-    # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
-    state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
-    return key
+# ---- compositions --------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
+    types, parts = [node.input], list[TypedUse]()
+    for number, (step, source) in enumerate(block.wiring.steps):
+        where = join_path(node.where, f'{block.name}.x{number + 1}')
+        part = yield state.visit(step, _type_of(source, types), where)
+        # An unread item of a tuple is no mistake: to take it costs nothing.
+        if number + 1 not in block.wiring.read and not isinstance(step, b.GetItem):
+            state.when(part, functools.partial(_check_unread, part, state))
+        parts.append(part)
+        types.append(part.output)
+    node.parts = tuple(parts)
+    sources = tuple(source for _, source in block.wiring.steps)
+    node.facts = sources, block.wiring.output
+    return _type_of(block.wiring.output, types)
+
+
+def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
+    """Return the type at an index, or a tuple of those at several indices.
+
+    `None` stands for no operand, which is void.
+    """
+    if isinstance(numbers, tuple):
+        return TupleType(_type_of(number, types) for number in numbers)
+    return VoidType() if numbers is None else types[numbers]
+
+
+def _check_unread(part: TypedUse, state: Inference) -> bool:
+    """Refuse an unread result unless it is void; return if its type is known yet."""
+    type_ = state.types.resolve(part.output)
+    if type_.ground and type_.terminal_types():
+        hint = 'return it, or drop it by Void()'
+        fail(part, 'a result that something reads', f'{type_}, read by nothing', hint)
+    return type_.ground
+
+
+@walk.register
+def _(block: Composition, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
+    values = [x]  # the input, then the result of each step
+    sources, output = node.facts
+    for part, source in zip(node.parts, sources, strict=True):
+        operand = map_sources(source, values.__getitem__)
+        values.append((yield state.part(part, operand)))
+    return map_sources(output, values.__getitem__)
+
+
+@write.register(Composition)
+def _(block: Composition, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
+    values = [w.held(value, 'value')]
+    sources, output = node.facts
+    for part, source in zip(node.parts, sources, strict=True):
+        operand = map_sources(source, values.__getitem__)
+        values.append(w.held(w.part(part, operand), 'value'))
+    result: s.Symbol = map_sources(output, values.__getitem__)
+    return result

@@ -22,12 +22,11 @@ from jfold.language.layer_names import (
     make_layer,
     trace_layer,
 )
-from jfold.language.lines import Lines
+from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, in_tuples, walk
-from jfold.language.writing import write
 from jfold.types import (
     Product,
     SequenceType,

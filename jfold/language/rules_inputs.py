@@ -14,7 +14,7 @@ from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
-from jfold.language.lines import Lines
+from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.unification import Mismatch
@@ -22,10 +22,9 @@ from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import (
     argument_text,
     as_object,
-    listed,
+    in_variable,
     literal,
     reads_no_items,
-    write,
     write_lookup,
     zeros_written,
 )
@@ -87,9 +86,9 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
         )
         # Without `w.count` `x` is one object, else a list of one object per item.
         if w.count is None:
-            return w.held(s.Object(f'{fn}({argument_text(block.fn, x)})'), 'value')
+            return in_variable(f'{fn}({argument_text(block.fn, x)})', w)
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
-        return listed(f'[*map({fn}, {arguments})]', w)
+        return in_variable(f'[*map({fn}, {arguments})]', w)
     table = w.g.name_for('table', w.g.names.copied(block.fn))
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 

@@ -16,20 +16,18 @@ from jfold.blocks.lazy import Struct
 from jfold.language import symbols as s
 from jfold.language.fields import argument_order, record_type
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import Lines
+from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import EXAMPLE, Located, Misfit, Walk, path_of, refuse, walk
+from jfold.language.walk import EXAMPLE, Located, Misfit, Walk, misfit, path_of, walk
 from jfold.language.writing import (
     PLAIN,
     as_object,
-    braced,
     item_at,
     literal,
     number,
     sliced,
-    write,
 )
 from jfold.tracing.helpers import PICK, count_of, length_of
 from jfold.types import (
@@ -207,7 +205,7 @@ def _(block: b.Record, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
         x = state.as_object(x)
         if block.length is not None and (got := length_of(x.value)) > block.length:
             most = f'expected {count_of(block.length)}'
-            refuse(node, f'{most}, got {got} in {short_repr(x.value)}; {PICK}', x)
+            raise misfit(node, f'{most}, got {got} in {short_repr(x.value)}; {PICK}', x)
     values, x = [], node.arranged(x)
     for (key, _), part in zip(block.fields, node.parts, strict=True):
         item = None
@@ -247,9 +245,11 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
     if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
         return _write_unpacking(x, node, w)
     if block.length is not None and not all(map(_takes_no_input, node.parts)):
-        check = f'at_most({{}}, {number(block.length)})'
-        check_one, check_all = check.format(x.text), check.format('y')
-        w.line(check_one if w.count is None else f'for y in {x.text}: {check_all}')
+        most = number(block.length)
+        if w.count is None:
+            w.line(f'at_most({x.text}, {most})')
+        else:
+            w.line(f'for y in {x.text}: at_most(y, {most})')
     values: list[Any] = []
     for (key, _), part in pairs:
         item: Any = None
@@ -381,7 +381,7 @@ def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
     if not -len(items) <= key < len(items):
         got = f'got a sequence of length {len(items)}'
         sequence = Located(items, path_of(items) or EXAMPLE)  # empty ones have no path
-        refuse(node, f'expected an item {key}, {got}', sequence)
+        raise misfit(node, f'expected an item {key}, {got}', sequence)
     return items[key]
 
 
@@ -427,20 +427,15 @@ def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s
       default: `(value,)` for a missing field, or `()`.
     """
     shown = repr(key) if type(key) in PLAIN else w.g.name_for('place', key)
-    shown = braced(shown)
+    holder = x.text if w.count is None else 'y'
+    text = f'{holder}[{shown}]'
     if default:
-        other = braced(literal(default[0], w))
-        text = f'field_or({{}}, {shown}, {other})'
+        text = f'field_or({holder}, {shown}, {literal(default[0], w)})'
     elif isinstance(key, str) and x.kind is not dict:
-        text = f'{{0}}[{shown}] if type({{0}}) is dict else field({{0}}, {shown})'
-    else:
-        text = f'{{}}[{shown}]'
+        text += f' if type({holder}) is dict else field({holder}, {shown})'
     is_place = type(key) is int and key >= 0
     name = w.variable(
         _ordinal(key) if is_place else key if isinstance(key, str) else 'item'
     )
-    if w.count is None:
-        w.line(f'{name} = {text.format(x.text)}')
-    else:
-        w.line(f'{name} = [{text.format("y")} for y in {x.text}]')
+    w.line(f'{name} = {text if w.count is None else f"[{text} for y in {x.text}]"}')
     return s.Object(name)

@@ -16,12 +16,12 @@ from jfold.base.functions import additive_identity
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import INDENT, Lines
+from jfold.language.lines import INDENT, Lines, write
 from jfold.language.rules_sequences import unify_items
 from jfold.language.tapes import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
-from jfold.language.writing import Branches, counted, finite_sequence, write
+from jfold.language.writing import Branches, counted, finite_sequence
 from jfold.program.components import union
 from jfold.program.operations import ProducerSet
 from jfold.tracing.helpers import groups_of

@@ -13,7 +13,7 @@ from jfold.language import symbols as s
 from jfold.language.bulk import can_map_lists, map_lists
 from jfold.language.cells import check_end
 from jfold.language.inference import Inference, check_dtype, output_type
-from jfold.language.lines import Lines
+from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of
@@ -21,7 +21,6 @@ from jfold.language.writing import (
     counted,
     finite_sequence,
     sequence,
-    write,
     zeros_written,
 )
 from jfold.types import (

@@ -17,7 +17,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -327,14 +327,6 @@ def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Mi
     It has the path of `x` in the example if `x` is `Located`.
     """
     return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
-
-
-def refuse(node: TypedUse, message: str, x: object = None) -> NoReturn:
-    """Raise a `Misfit` for data `x` that the block at `node` refuses.
-
-    It has the path of `x` in the example if `x` is `Located`.
-    """
-    raise misfit(node, message, x)
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:

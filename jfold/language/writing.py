@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing of source: a rule for each kind of block, and what rules share.
-
-To write something is to append its lines to `w`, one function of the source. A value is
-a symbol (`symbols`), and a `text` is a Python expression.
-"""
+"""The source that the rules of several blocks write, in the terms of `lines`."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, cast
 
-from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import TypedUse
@@ -24,15 +18,6 @@ from jfold.types import Product, SequenceType, TensorType, Type
 PLAIN = int, str, bool, type(None)  # types whose `repr` is source
 # Functions that take no item out of an iterator, so they may be called on one.
 READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
-
-
-@functools.singledispatch
-def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    """Write source that evaluates a block on `value` into `w`; return its result.
-
-    The result is a symbol; `RETURNED` if the source has returned it.
-    """
-    raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def reads_no_items(fn: object) -> bool:
@@ -79,22 +64,17 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
     """Write the look-up of key `x` in dict `table`, else `default`; return the entry.
 
-    Args:
-      table: the name of a dict in the source.
-      x: the text of the key; with `w.count`, of a list of keys.
-      default: one text for a key that is absent; if empty, the source raises
-        `KeyError`.
+    With `w.count`, `x` is a list of keys. Without a default, the source raises
+    `KeyError` for a key that is absent.
     """
-    other = braced(default[0]) if default else ''
-    text = f'{table}.get({{}}, {other})' if default else f'{table}[{{}}]'
-    if w.count is None:
-        return w.held(s.Object(text.format(x)), 'value')  # type: ignore[return-value]
-    return listed(f'[{text.format("y")} for y in {x}]', w)
+    key = x if w.count is None else 'y'
+    text = f'{table}.get({key}, {default[0]})' if default else f'{table}[{key}]'
+    return in_variable(text if w.count is None else f'[{text} for y in {x}]', w)
 
 
-def listed(text: str, w: Lines) -> s.Object:
-    """Write `values = <text>`, with a new variable; return the variable."""
-    name = w.variable('values')
+def in_variable(text: str, w: Lines) -> s.Object:
+    """Write `value = <text>`, or `values` with `w.count`; return the new variable."""
+    name = w.variable('value' if w.count is None else 'values')
     w.line(f'{name} = {text}')
     return s.Object(name)
 
@@ -107,11 +87,6 @@ def literal(value: object, w: Lines) -> str:
 def number(value: SupportsIndex) -> str:
     """Return an int as text, or raise `TypeError` for a value of another class."""
     return str(operator.index(value))
-
-
-def braced(text: str) -> str:
-    """Return a text with its braces doubled, so that `str.format` restores it."""
-    return text.replace('{', '{{').replace('}', '}}')
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
@@ -228,7 +203,8 @@ class Branches:
 
     def __init__(self, node: TypedUse, w: Lines, returns: bool) -> None:
         self.node, self.w, self.tail = node, w, returns
-        self.like = None if returns else variables(w.g.template(node.output), w)
+        like = w.g.template(node.output)
+        self.like = None if returns else w.variables_like(like, 'result')
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
         """Write the code of a case: a block applied to `value`, or zeros for `None`."""
@@ -263,17 +239,6 @@ class Branches:
     def result(self) -> s.Symbol:
         """Return the value that the cases assign, or `RETURNED` if cases return."""
         return RETURNED if self.tail else self.like
-
-
-def variables(like: s.Symbol, w: Lines) -> s.Symbol:
-    """Return a copy of `like` that has a new variable for each leaf and length."""
-
-    def part(x: s.Leaf | s.Items) -> s.Symbol:
-        if isinstance(x, s.Items):
-            return s.Items(variables(x.items, w), w.variable('n'))
-        return s.renamed(x, iter([w.variable('result')]))
-
-    return s.map_parts(part, like)
 
 
 def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:

@@ -30,10 +30,10 @@ import jfold as jf
 from jfold.base.structs import leaf_restorer, plain_containers, plain_leaves
 from jfold.data.fingerprint import fingerprint
 from jfold.files.encoding import Encoder, decode, description, name_of, named, tags
+from jfold.language.lines import write
 from jfold.language.names import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, portable
 from jfold.language.typed import TypedUse
-from jfold.language.writing import write
 from jfold.lower import lower_typed
 from jfold.program.operations import Program
 

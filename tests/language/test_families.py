@@ -12,8 +12,8 @@ import pytest
 import jfold as jf
 from jfold import blocks
 from jfold.language.inference import infer, output_type
+from jfold.language.lines import write
 from jfold.language.walk import walk
-from jfold.language.writing import write
 from jfold.lower import FAMILIES
 
 BLOCKS = [
