@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about the blocks of an expression that need no types.
 
-Both analyses, `observing` and `constants`, go from a block to the blocks that hold it:
-a fact of the one may settle the fact of the others. Neither takes room on Python's
-stack, so that blocks may be nested deeper than it.
+None takes room on Python's stack, so that blocks may be nested deeper than it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from jfold import blocks as b
 from jfold.base.operands import leaves
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.blocks.compose import Composition
 
+T = TypeVar('T')
 Users = dict[b.Block, list[b.Block]]
 
 
@@ -46,19 +46,14 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
     return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
 
-def observing(users: Users) -> set[b.Block]:
-    """Return the blocks of an expression that are or contain a `Metric`.
-
-    Args:
-      users: by block, the blocks that directly contain it.
-    """
-    result: set[b.Block] = set()
-    waiting: list[b.Block] = [x for x in users if isinstance(x, b.Metric)]
+def with_users(nodes: Iterable[T], users: Mapping[T, Sequence[T]]) -> set[T]:
+    """Return nodes and all that contain one of them, directly or not."""
+    result, waiting = set[T](), [*nodes]
     while waiting:
-        block = waiting.pop()
-        if block not in result:
-            result.add(block)
-            waiting += users[block]
+        node = waiting.pop()
+        if node not in result:
+            result.add(node)
+            waiting += users.get(node, ())
     return result
 
 
@@ -67,9 +62,6 @@ def constants(users: Users) -> set[b.Block]:
 
     A block made of others takes no input if none of those to which it passes its input
     takes one. A declaration that refers to itself takes an input.
-
-    Args:
-      users: by block of the expression, the blocks that directly contain it.
     """
     known: dict[b.Block, bool] = {}
     return {block for block in users if run(_is_constant(block, known))}

@@ -26,15 +26,7 @@ IN_LISTS = (
 
 
 def can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether source can run a block on a list of items without a loop.
-
-    If so, one `extend` of a tape records all items.
-
-    Args:
-      node: the use of the block on an item.
-      items: the expressions of the lists, one per leaf of an item.
-      w: the generated function that the code would be written in.
-    """
+    """Return whether source can run a block on lists of items without a loop."""
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
         return False
@@ -114,12 +106,7 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
 
 
 def map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
-    """Write code that runs block `part` on whole lists of items; return result lists.
-
-    Args:
-      part: the use of the block on an item.
-      sequence: the expressions of the lists of items.
-    """
+    """Write code that runs block `part` on whole lists of items; return the results."""
     before = w.count, w.tail, dict(w.known)
     w.region, w.count, w.tail = Region(), sequence.n, False
     items = w.part(part, sequence.items)

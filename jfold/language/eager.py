@@ -39,19 +39,14 @@ Keys = Callable[[str, int], Any]
 
 
 def typed_expression(block: b.Block) -> TypedExpression:
-    """Infer the types of an expression, memoized per value of `jax_enable_x64`.
-
-    Raises:
-      TypeError: the types of the blocks do not fit.
-    """
+    """Infer the types of an expression, memoized per value of `jax_enable_x64`."""
     return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
 @memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
-    """Infer the types of an expression, memoized by `block` and `widest`.
+    """Infer the types of an expression, by the float dtype that JAX keeps.
 
-    `widest` is the float dtype that JAX, as configured, makes of Python's `float`.
     Blocks are immutable, but for unresolved declarations, for which `infer` raises.
     """
     return infer(block)
@@ -104,8 +99,6 @@ def with_structs(type_: Type, value: Any) -> Any:
 class Arrays:
     """An evaluator of one example, whose tensors are NumPy or JAX arrays [*shape].
 
-    It implements the protocol `Tensors`.
-
     Attributes:
       params: parameters by layer name.
       metrics: the values that each metric has collected so far, by name.
@@ -124,11 +117,6 @@ class Arrays:
         """Convert `x` to a `type_` array of values in `[0, below)`, or raise `Misfit`.
 
         Floats may be rounded to floats; any other change, or an overflow, is refused.
-
-        Args:
-          node: the use of the block that reads the object, for the error.
-          x: an object of the example.
-          below: the bound of all values; `None` for no bounds.
         """
         if has_masked([x.value], len(type_.shape)):
             raise misfit(

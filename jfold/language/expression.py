@@ -16,7 +16,7 @@ from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (
     Located,
     Misfit,
-    PathOnly,
+    Path,
     Walk,
     in_tuples,
     misfit,
@@ -33,9 +33,6 @@ class Expression:
     """A lowered expression, kept to explain errors and to record deeply nested data.
 
     Attributes:
-      typing: the uses of blocks.
-      tables: the numbers of types, operations and constants.
-      chosen: the operations of the program.
       unrolled: whether operations were told apart to run outside of loops.
       sites: by type number, (bound, use of a block) for each tape of constants.
     """
@@ -47,19 +44,13 @@ class Expression:
     sites: Any = None
 
     def deep(self) -> Source:
-        """Generate source that records data nested deeper than Python's stack.
-
-        Its functions are generators, which yield their calls.
-        """
+        """Generate source for data nested deeper than Python's stack, with `yield`."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)
         return generation.source(text)
 
     @uncollected()
     def explain(self, example: object) -> InputError | None:
-        """Return the error that an example raises; `None` if it fits the expression.
-
-        The error says 0 for the number of the example.
-        """
+        """Return the error that an example, as number 0, raises; `None` if it fits."""
         paths = Paths()
         try:
             try:
@@ -73,12 +64,18 @@ class Expression:
         return None
 
 
+@dataclass(eq=False, slots=True)
+class PathOnly:
+    """A stand-in for a tensor: the path of its data, `None` without data."""
+
+    path: Path | None
+
+
 class Paths:
     """An evaluator of one example that keeps only each tensor's path in the example.
 
     Paths are enough to find what is wrong with an example. Objects are converted to
-    tensors at the end, all of a type at once, which takes a tenth of the time. The
-    class implements the protocol `Tensors`.
+    tensors at the end, all of a type at once, which takes a tenth of the time.
     """
 
     def __init__(self) -> None:
@@ -87,10 +84,7 @@ class Paths:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return a placeholder with the path of object `x`.
-
-        `check_leaves` converts the object later.
-        """
+        """Return a placeholder with the path of `x`, which is converted later."""
         self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
 

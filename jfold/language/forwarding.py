@@ -66,7 +66,6 @@ def forwarding_of(
     Args:
       traces: the layer's jaxprs: one, or of a batched function one per number of rows.
       arguments: the types of the layer's inputs, without random keys.
-      result: the type of the layer's value.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
@@ -82,25 +81,20 @@ def forwarding_of(
     weights = len(jax.tree.leaves(layer.params))
     outputs = tuple(_outputs(traces, weights, inputs, results))
 
-    def read(depends: list[set[int]]) -> tuple[int, ...]:
-        """Return the indices of the inputs on which some computed output depends.
-
-        Args:
-          depends: per output, the indices of the jaxpr arguments that it depends on,
-            where parameters come before inputs.
-        """
-        pairs = zip(depends, outputs, strict=True)
+    def read(pulled: bool) -> tuple[int, ...]:
+        """Return the indices of the inputs on which some computed output depends."""
+        pairs = zip(_depends(traces, pulled), outputs, strict=True)
         places = set().union(*(x for x, origin in pairs if origin is None))
+        # Parameters come before inputs.
         return tuple(i for i in range(len(inputs)) if i + weights in places)
 
-    pulled = read(_depends(traces, pulled=True))
-    return Forwarding(outputs, read(_depends(traces)), is_straight, pulled)
+    return Forwarding(outputs, read(pulled=False), is_straight, read(pulled=True))
 
 
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield each output's origin: an input's index, a constant, or `None` if computed.
+    """Yield the origin of each output.
 
     Args:
       weights: the number of arrays of parameters, the first arguments of a jaxpr.
@@ -120,12 +114,9 @@ def _outputs(
 
 
 def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
-    """Return which arguments each output needs; if `pulled`, only those with gradients.
+    """Return the indices of the arguments that each output needs in any trace.
 
-    Arguments are given by index. One counts if the output depends on it in any trace.
-
-    Args:
-      pulled: whether to leave out arguments that get no gradient from the output.
+    If `pulled`, only of those that get a gradient from it.
     """
     outputs = zip(*(jaxprs.depends(trace, pulled) for trace in traces), strict=True)
     return [set().union(*sets) for sets in outputs]
@@ -134,12 +125,7 @@ def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
 def computed_layer(
     layer: Layer, arguments: tuple[Type, ...], origins: Forwarding
 ) -> Layer:
-    """Return a layer with only the computed outputs, and the inputs that they need.
-
-    Args:
-      arguments: the types of the inputs of `layer`.
-      origins: which of its outputs are computed, and from which inputs.
-    """
+    """Return a layer with only the computed outputs, and the inputs that they need."""
     inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 
     def call(params: ArrayTree, *read: jax.Array) -> tuple[jax.Array, ...]:

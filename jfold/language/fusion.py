@@ -47,7 +47,7 @@ SMALL_TABLE = 1 << 18  # bytes; smaller gradients are cheap, however often taken
 # The origin of an input of a fused operation: the producer that is fused into it, and
 # the number of the output; `None` for an input from outside.
 Feed: TypeAlias = 'tuple[int, int] | None'
-Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by reader, the origins of its inputs
+Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by reader, the feed of each input
 Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 
 
@@ -60,21 +60,19 @@ def apply_fusion(
     """Return the operations after fusion, without those that are never applied.
 
     Args:
-      feeds_of: what `choose_feeds` returns; empty for no fusion.
-      operations, uses, grouped: as for `choose_feeds`.
+      feeds_of: as `choose_feeds` returns, of the same uses; empty for no fusion.
     """
-    inside = {feed[0] for feeds in feeds_of.values() for feed in feeds if feed}
+    around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
-    kept = sorted(applied - inside)
+    kept = sorted(applied - around.keys())
     fused = tuple(_fused(o, operations, feeds_of) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
-    around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
-    for o in sorted(inside):  # a producer gets the number of the fused operation
+    for o in around:  # a producer gets the number of the fused operation
         end = o
         while end in around:
             end = around[end]
         number[o] = number[end]
-    return OperationChoice(fused, number, feeds_of, frozenset(inside))
+    return OperationChoice(fused, number, feeds_of, frozenset(around))
 
 
 # ---- selection -----------------------------------------------------------------------
@@ -86,13 +84,7 @@ def choose_feeds(
     """Choose which operations to fuse into the operation that reads their results.
 
     Args:
-      program: the program whose operations are applied.
-      applications: the uses of operations, with the readers of their results.
       grouped: operations that reduce groups of items, which are never fused.
-
-    Returns:
-      By number of a reader, for each of its inputs: (operation, output) that is fused
-      into it and makes the input, or `None`.
     """
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in applications:
@@ -140,13 +132,6 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
     `None` is returned unless each application of `o` is read by exactly one application
     of the reader, and each application of the reader reads one of `o`.
-
-    Args:
-      o: the number of an operation.
-      uses: by number of an operation, its applications.
-
-    Returns:
-      The number of the reader and, for each of its inputs, `(o, output)` or `None`.
     """
     candidates: set[tuple[int, tuple[Feed, ...]]] = set()
     for use in uses[o]:
@@ -171,19 +156,14 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 # ---- construction --------------------------------------------------------------------
 
 
-def _fused(o: int, operations: Sequence[Operation], fuse: Joined) -> Operation:
-    """Return operation number `o` with the operations fused into it, recursively.
-
-    Args:
-      fuse: by number of an operation, for each input (operation, output) that is fused
-        into it and makes the input, or `None`.
-    """
-    if o not in fuse:
+def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:
+    """Return operation number `o` with the operations fused into it, recursively."""
+    if o not in feeds_of:
         return operations[o]
     # The producers, in the order in which inputs name them.
-    numbers = list(dict.fromkeys(feed[0] for feed in fuse[o] if feed))
-    before = [_fused(number, operations, fuse) for number in numbers]
-    feeds = [feed and (numbers.index(feed[0]), feed[1]) for feed in fuse[o]]
+    numbers = list(dict.fromkeys(feed[0] for feed in feeds_of[o] if feed))
+    before = [_fused(number, operations, feeds_of) for number in numbers]
+    feeds = [feed and (numbers.index(feed[0]), feed[1]) for feed in feeds_of[o]]
     return _composed(before, operations[o], feeds)
 
 
@@ -243,9 +223,7 @@ def _call_of(
 ) -> Callable[..., Any]:
     """Return the function (params, *inputs) that runs `before` and then `last`.
 
-    Args:
-      evaluates: whether layers that draw random numbers run in the form that draws
-        none.
+    If it `evaluates`, layers run in the form that draws no random numbers.
     """
 
     def run(op: Operation, params: ArrayTree, inputs: Sequence[Any]) -> Any:

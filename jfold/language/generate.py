@@ -33,26 +33,16 @@ MOST_ROUNDS = 64
 
 
 class Generator(Round):
-    """A pass that writes the source of the Python function that records examples.
-
-    The code of a block is written inline or as a function.
-    """
-
-    # ---- functions
+    """A pass that writes the source of the function that records examples."""
 
     def call(
         self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
     ) -> s.Symbol:
-        """Write a call of a block's generated function; return the result.
+        """Write a call of a block's function on `value` into `w`; return the result.
 
-        The function is written before the first call with this `key`. `RETURNED` takes
-        the place of the value if the line returns the result of the call.
-
-        Args:
-          name: the name that a new function gets, numbered if it is taken.
-          node: the use of the block.
-          value: the expressions of the argument.
-          w: the generated function that the call goes into.
+        The function is written before the first call with this `key`, and gets `name`,
+        numbered if it is taken. `RETURNED` takes the place of the value if the line
+        returns the result of the call.
         """
         flat = list(s.parts(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
@@ -71,7 +61,7 @@ class Generator(Round):
             edges = self.untouched.setdefault(w.key, [])
             edges.append((key, str(self.node)))
         if w.count is not None:
-            return self._call_each(key, name, node, flat, w)
+            return self._call_each(key, node, flat, w)
         text = w.call(f'{name}({", ".join(map(s.packed, flat))})')
         if key in self.by_identity:
             x = s.packed(flat[0])
@@ -88,18 +78,14 @@ class Generator(Round):
         return w.unpacked(like, result)
 
     def _call_each(
-        self,
-        key: Hashable,
-        name: str,
-        node: TypedUse,
-        flat: list[s.Leaf | s.Items],
-        w: Lines,
+        self, key: Hashable, node: TypedUse, flat: list[s.Leaf | s.Items], w: Lines
     ) -> s.Symbol:
         """Write `[f(y) for y in ...]`, a call per item; return lists of the results.
 
         Args:
           flat: the expressions of the lists of arguments.
         """
+        name = self.written[key]
         texts = [s.packed(argument) for argument in flat]
         args = ', '.join(['y', 'z', 'u', 'v'][: len(texts)])
         over = texts[0] if len(texts) == 1 else f'zip({", ".join(texts)})'
@@ -112,19 +98,11 @@ class Generator(Round):
         return w.columns(s.listed(self._result(key, node.output)), result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return the structure of function `key`'s result, with its possible producers.
-
-        Earlier passes found these producers: outputs of operations.
-        """
+        """Return the template of function `key`'s result, with its known producers."""
         return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
-        """Write the generated function of a block; add its lines to `functions`.
-
-        Args:
-          key: that of the function, which has its name already.
-          value: the argument of the first call, as expressions.
-        """
+        """Write the function of a block, of which `value` is the first argument."""
         name = self.written[key]
         w = Lines(self, name, key)
         # By the letter `x`, `tracing.deep` tells objects from row numbers.
@@ -153,11 +131,9 @@ class Generator(Round):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write a look-up of `x` in a memo; return the text of the entry.
+        """Write a look-up of `x` in a memo, by the key of a declaration.
 
-        Args:
-          declaration: the function, with the `key` by which results are kept.
-          x: the variable of the argument.
+        Return the text of the entry.
         """
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
@@ -174,11 +150,7 @@ class Generator(Round):
         return f'{memo}[key]'
 
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
-        """Write `return <value>` into `w`; note which operations may make the value.
-
-        Args:
-          memo: the text of an entry that the value is stored in, if any.
-        """
+        """Write `return <value>` into `w`; store the value in entry `memo`, if any."""
         self.joined((w.key, 'result'), s.template_of(value))
         text = s.packed(value)
         if memo:
@@ -223,11 +195,7 @@ class Generator(Round):
             yield name, f'{name} = {self.tables.places[index]}'
 
     def _record(self, w: Lines) -> Iterator[str]:
-        """Yield the lines of the generated function `record`.
-
-        Args:
-          w: the body of its loop over examples.
-        """
+        """Yield the lines of the function `record`; `w` is its loop over examples."""
         yield 'def record(examples):'
         for tape in self.tapes:
             yield f'{INDENT}{tape.name} = []  # {tape.about}'
@@ -249,9 +217,7 @@ class Generator(Round):
         """Write code that adds `value` to result table `r`, and its items to `inside`.
 
         Args:
-          r: the number of the result, a table of rows that are returned.
-          inside: the result tables of the items of sequences in `value`, as
-            `outputs.inside` returns them.
+          inside: the result tables of the items of sequences, as of `outputs.inside`.
         """
         texts: list[s.Tensor] = []
         inner = iter(inside)
@@ -266,12 +232,7 @@ class Generator(Round):
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write code that adds one row, an entry per leaf, to result table `r`.
-
-        Args:
-          r: the number of the result, a table of rows that are returned.
-          leaves: the expressions of the entries.
-        """
+        """Write code that adds one row, an entry per leaf, to result table `r`."""
         key = 'result', r
         if r not in self.result_rows:
             self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
@@ -289,11 +250,7 @@ class Generator(Round):
                 w.add(tape, text)
 
     def label(self, r: int, text: str, w: Lines) -> None:
-        """Write code that appends expression `text` to the labels of metric `r`.
-
-        Args:
-          r: the number of the metric among the results.
-        """
+        """Write code that appends object `text` to the labels of metric `r`."""
         if r not in self.labels:
             name = f'{self.results[r].kind.name}_labels'
             self.labels[r] = self.tape(name, 'labels')
@@ -332,21 +289,18 @@ class Generator(Round):
             end = end_index[id(tape)]
             makers[maker.type].append((maker.number, 'constants', end, 0))
             constants[maker.type].append((tape_index[id(tape)], end, below))
-        operations = range(len(self.operations))
-        numbers = range(len(self.results))
-        labelled = [r for r in numbers if self.results[r].kind.labelled]
+        every, numbers = range(len(self.operations)), range(len(self.results))
         return Recording(
             ends=len(end_index),
             level=self.level,
             constants=tuple(map(tuple, constants)),
             makers=tuple(map(tuple, makers)),
-            operations=tuple(
-                place(self.rows.get(('operation', o))) for o in operations
-            ),
+            operations=tuple(place(self.rows.get(('operation', o))) for o in every),
             results=tuple(place(self.result_rows.get(r)) for r in numbers),
             labels=tuple(
                 tape_index[id(self.labels[r])] if r in self.labels else -1
-                for r in labelled
+                for r in numbers
+                if self.results[r].kind.labelled
             ),
             shared=tuple(self.constant_names.values()),
         )
@@ -365,17 +319,10 @@ def generate_source(
 ) -> tuple[Generator, str]:
     """Generate the source that records examples, pass by pass up to a fixed point.
 
-    Each pass uses facts that the pass before found, such as which operations may make a
-    tensor.
+    Return the last pass too.
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.
-
-    Returns:
-      The generator of the last pass, and the source.
-
-    Raises:
-      AssertionError: there is no fixed point after `MOST_ROUNDS`.
     """
     facts = Facts()
     for _ in range(MOST_ROUNDS):

@@ -22,7 +22,7 @@ import jax
 
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, run
-from jfold.language.analysis import constants, observing, users
+from jfold.language.analysis import constants, users, with_users
 from jfold.language.fields import argument_order
 from jfold.language.forwarding import Forwarding
 from jfold.language.layer_names import Ranking, with_unique_names
@@ -63,7 +63,6 @@ class Inference:
     variable are one use, typed and later computed once, but for blocks in `observing`.
 
     Attributes:
-      constants: blocks that take no input.
       observing: blocks with a `Metric` inside, of which each use collects rows.
       repeated: composite blocks with several uses.
       inlined_uses: the number of uses that are typed one by one; see `outlined`.
@@ -81,7 +80,7 @@ class Inference:
         `Optional`.
     """
 
-    constants: set[b.Block]
+    constants: set[b.Block]  # those that take no input
     observing: set[b.Block]
     repeated: set[b.Block]
     inlined_uses: int
@@ -105,11 +104,7 @@ class Inference:
     cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of a block's use and of its inner uses; return the use.
-
-        Args:
-          where: the path of the use in the expression.
-        """
+        """Infer the types of a block's use, at path `where`, and inside; return it."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
@@ -167,11 +162,7 @@ class Inference:
     def part(
         self, node: TypedUse, block: b.Block, input_: Type, label: str
     ) -> Steps[TypedUse]:
-        """Infer the types of a block that is inside `node`; return its use.
-
-        Args:
-          label: the last step of the block's path, such as `[1]`.
-        """
+        """Infer the types of a block inside `node`, at step `label`; return it."""
         where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
@@ -186,12 +177,10 @@ class Inference:
     ) -> Steps[TypedUse | None]:
         """Infer the types of `block`, which computes a default value of type `type_`.
 
-        The use of the block is returned; without a block `None`, and the default is
-        zero. `TypeError` is raised if the block gives another type; without a block, if
-        `type_` has no zero, once it is known.
+        Return its use. Without a block `None` is returned, and the default is zero.
 
-        Args:
-          verb, hint: for the message of the error.
+        Raises:
+          TypeError: the block gives another type, or there is no zero of the type.
         """
         if block is not None:
             part: TypedUse = yield self.part(node, block, VoidType(), label)
@@ -208,11 +197,7 @@ class Inference:
         return None
 
     def item(self, node: TypedUse, place: int, item: Type) -> TypeVariable:
-        """Return the type variable of item `place` of the input tuple of `node`.
-
-        Args:
-          item: the type of that item, so far.
-        """
+        """Return the variable of `item`, at index `place` of the input of `node`."""
         if isinstance(item, TypeVariable):
             return item
         # Fields that read the same place of the same tuple read one value.
@@ -249,8 +234,7 @@ class Inference:
     ) -> None:
         """Call `then` with type `of` once its class, such as `TupleType`, is known.
 
-        Args:
-          of: the type; by default the input of `node`.
+        By default that is the type of the input of `node`.
         """
 
         def constraint() -> bool:
@@ -345,11 +329,7 @@ def _hint(block: b.Block) -> str:
 
 
 def begin(root: b.Block, infers_input: bool = False) -> Inference:
-    """Return the initial state of the type inference of an expression.
-
-    Args:
-      infers_input: whether the type of the expression's input is unknown.
-    """
+    """Return the initial state of the type inference of an expression."""
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
     kinds = b.Reference, b.Share  # typed once anyway
@@ -360,7 +340,8 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
     # All constraints are tried again after each default, of which an unknown input
     # needs many. So there shall be fewer uses: as many as are written, at least.
     inlined_uses //= USES_FOR_EACH if infers_input else 1
-    facts = constants(users_of), observing(users_of), repeated
+    observing = with_users((x for x in users_of if isinstance(x, b.Metric)), users_of)
+    facts = constants(users_of), observing, repeated
     return Inference(*facts, inlined_uses, infers_input)
 
 
@@ -416,12 +397,9 @@ def _mark_draws(state: Inference) -> None:
         for part in (*node.parts, target):
             if part is not None:
                 users_of.setdefault(part, []).append(node)
-    waiting = [node for node in state.nodes if node.layer and node.layer.rngs]
-    while waiting:
-        node = waiting.pop()
-        if not node.draws:
-            node.draws = True
-            waiting += users_of.get(node, [])
+    drawing = (node for node in state.nodes if node.layer and node.layer.rngs)
+    for node in with_users(drawing, users_of):
+        node.draws = True
 
 
 def _collected_of(input_: Type) -> tuple[Type, bool]:
@@ -434,11 +412,7 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
-    """Raise `TypeError` unless a metric gets tensors of one type; add it to `metrics`.
-
-    Args:
-      metrics: by name, the type that is collected, and whether labels are beside it.
-    """
+    """Add a metric to `metrics`, or raise `TypeError` unless it gets one type."""
     assert isinstance(node.block, b.Metric)
     collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))
@@ -474,12 +448,9 @@ def check_dtype(node: TypedUse, type_: Type) -> None:
         if isinstance(leaf, TensorType):
             narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
             if narrow != leaf.dtype:
-                fail(
-                    node,
-                    f'a dtype that JAX keeps, such as {narrow.name}',
-                    leaf.dtype.name,
-                    "say it, or set jax.config.update('jax_enable_x64', True)",
-                )
+                expected = f'a dtype that JAX keeps, such as {narrow.name}'
+                hint = "say it, or set jax.config.update('jax_enable_x64', True)"
+                fail(node, expected, leaf.dtype.name, hint)
 
 
 def check_zeros(node: TypedUse, type_: Type, hint: str) -> None:

@@ -385,11 +385,11 @@ class Lines:
         o = g.applied(o, inputs)
         rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
         name = g.operation_name(o)
-        entries = self.entries(rows, inputs, name, g.about(o))
+        entries = self.entries(rows, inputs, name, repr(g.operations[o]))
         tape = entries[0][0] if entries else None
         # Without any entry nothing would count the rows: a tape of zeros does.
         if tape is None and not self.is_in_step(rows):
-            tape = rows.counter or g.tape(name, g.about(o))
+            tape = rows.counter or g.tape(name, repr(g.operations[o]))
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
         row = self.row(rows, tape)
         outputs = []

@@ -45,32 +45,26 @@ class Names:
 
     def new(self, wanted: str) -> str:
         """Reserve an unused lower-case name and return it: `step`, or else `step2`."""
-        name = self._unused(identifier(wanted), self.local)
-        self.taken.add(name)
-        return name
+        return self._reserved(identifier(wanted), self.local)
 
     def constant(self, wanted: str) -> str:
         """Reserve an unused name for a constant and return it: `EMBED`, or `EMBED2`."""
-        name = self._unused(wanted, ())
-        self.taken.add(name)
-        return name
+        return self._reserved(wanted, ())
 
-    def _unused(self, wanted: str, others: Container[str]) -> str:
-        """Return `wanted`, or `wanted2` and so on if it is taken or in `others`."""
+    def _reserved(self, wanted: str, others: Container[str]) -> str:
+        """Reserve `wanted`, or `wanted2` and so on if it is taken or in `others`."""
         name, k = wanted, self._used.get(wanted, 1)
         while self.is_taken(name) or name in others:
             k += 1
             name = f'{wanted}{k}'
         self._used[wanted] = k
+        self.taken.add(name)
         return name
 
     def name_for(self, wanted: str, value: object) -> str:
         """Return the name of `value` in generated source; new names resemble `wanted`.
 
         An object of `builtins` keeps its own name there.
-
-        Args:
-          wanted: the text that a new name is made of.
         """
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
             builtin: str = value.__name__

@@ -25,14 +25,10 @@ class _TimeIsUp(Exception):
 
 @dataclass(eq=False)
 class _Hurried(Inference):
-    """A type inference that stops at a time limit and leaves the rest unknown.
+    """A type inference that stops at a time limit and leaves the rest unknown."""
 
-    Attributes:
-      until: the time, by `time.perf_counter`.
-      finished: the uses that were typed, without those that an error interrupted.
-    """
-
-    until: float = math.inf
+    until: float = math.inf  # by `time.perf_counter`
+    # The uses that were typed, without those that an error interrupted.
     finished: list[TypedUse] = field(default_factory=list)
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
@@ -49,10 +45,7 @@ class _Hurried(Inference):
         super().when(node, (lambda: False) if is_late else constraint)
 
     def apply_default(self) -> bool:
-        """Bind an input of unknown type to its default type, unless time is up.
-
-        Return whether there was one.
-        """
+        """Bind an unknown input to its default type, unless time is up."""
         return time.perf_counter() < self.until and super().apply_default()
 
 
@@ -74,10 +67,6 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
     """Return the types inferred in an expression in `seconds`, and the first error.
 
     The rules of all blocks have to be registered (`jfold.lower`).
-
-    Args:
-      seconds: the time after which no further function is looked at; each takes some
-        milliseconds.
 
     Returns:
       By block the types of its first use, if both are known; and the message of the
@@ -106,11 +95,7 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
 def _known_types(
     block: b.Block, input_: Type | None
 ) -> tuple[Type | None, Type | None]:
-    """Infer a block's input type, unless given, and output type; `None` if unknown.
-
-    Args:
-      input_: the input type, if it is given.
-    """
+    """Infer a block's input type, unless given, and output type; `None` if unknown."""
     state = begin(block, infers_input=input_ is None)
     input_ = state.types.fresh() if input_ is None else input_
     top = run(state.visit(block, state.input_of(block, input_), ''))

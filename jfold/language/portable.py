@@ -27,9 +27,7 @@ from jfold.program.operations import Layer, Program
 def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
     """Return a program's typed expression, and whether it is fused, and unrolled.
 
-    From these arguments `lower_typed` rebuilds the program in another process. Fused
-    operations run as one; unrolled ones run outside of loops. The codecs here leave out
-    what layers do.
+    From these arguments `lower_typed` rebuilds the program in another process.
     """
     expression: Any = program.expression
     return expression.typing, bool(expression.chosen.feeds), expression.unrolled

@@ -61,8 +61,6 @@ class Facts:
 class OperationChoice:
     """The operations of a program, after fusion and unrolling.
 
-    A place is a statement of the source that records the rows of an operation.
-
     Attributes:
       operations: in the order of their numbers; as in `Tables.listed` if `None`.
       number: by the number in `Tables.listed`, the number here; of a fused producer,
@@ -87,12 +85,8 @@ class OperationChoice:
     def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
         """Return what operation `o` and its fused producers read from elsewhere.
 
-        What the producers read comes first.
-
-        Args:
-          o: the last of the operations that run together.
-          inputs: its operands. One from a fused producer has its `Use` and the number
-            of the output as `use`.
+        What the producers read comes first. Of the operands `inputs` of `o`, one from a
+        fused producer has its `Use` and the number of the output as `use`.
         """
         feeds = self.feeds.get(o, (None,) * len(inputs))
         pairs = list(zip(inputs, feeds, strict=True))
@@ -107,8 +101,8 @@ class Round:
     """The state of one pass of source generation: facts from before, and new ones.
 
     Attributes:
-      places, joins, levels, inputs, row_makers: facts that it finds, in the order of
-        the attributes of `Facts`.
+      places, joins, levels, inputs, row_makers, split_of, sites: the `Facts` that it
+        finds, in their order.
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
@@ -186,10 +180,7 @@ class Round:
             self.outputs = output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
-        """Return whether the next pass, given these facts, writes the same source.
-
-        They also become the facts of this round, which `program` reads.
-        """
+        """Take over the facts; return if the next pass would write the same source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by what is recurrent because of them.
         if replace(facts, inputs=before.inputs, results=before.results) != before:
@@ -231,10 +222,6 @@ class Round:
         """Return the name of operation `o` as an identifier, for its tapes."""
         return identifier(self.operations[o].layer.name)
 
-    def about(self, o: int) -> str:
-        """Return the source comment on operation `o`'s tapes: its name and types."""
-        return repr(self.operations[o])
-
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
         """Note that operation `o` is applied to `inputs`; return the number it gets.
 
@@ -269,8 +256,8 @@ class Round:
     def level_text(self, o: int, tensor: s.Tensor) -> str:
         """Return the source text for the level of an input of operation `o`.
 
-        It is '' if no operation in the component of `o` makes the input, as levels are
-        counted within a component.
+        It is '' if the component of `o`, within which levels are counted, does not make
+        the input.
         """
         part = self.part[o]
         known = (bit for bit in results_in(tensor.makers) if bit < len(self.outputs))
@@ -295,23 +282,14 @@ class Round:
     # ---- names
 
     def name_for(self, wanted: str, value: object) -> str:
-        """Return the name of `value` in the source; a new one is made of `wanted`.
-
-        Args:
-          wanted: the text that a new name is made of.
-        """
+        """Return the name of `value` in the source; a new one is made of `wanted`."""
         name = self.names.name_for(wanted, value)
         if name in self.names.values:
             self.where.setdefault(name, self.node)
         return name
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
-        """Add a tape named `wanted`, commented `about`, with `width` entries per row.
-
-        Args:
-          wanted: the name of its variable, numbered if it is taken.
-          about: the comment on it in the source.
-        """
+        """Add a tape of `width` entries per row, with the comment `about`."""
         # A comment is one line, whatever names are in it.
         about = about if about.isprintable() else ascii(about)
         tape = Tape(self.names.new(wanted), about, width)
@@ -332,11 +310,7 @@ class Round:
         output: int = 0,
         recurrent: bool = False,
     ) -> Maker:
-        """Add and return a `Maker`: an origin of tensors of type number `type_`.
-
-        Args:
-          wanted: the name of its constant in the source, numbered if it is taken.
-        """
+        """Add and return a `Maker`: an origin of tensors of type number `type_`."""
         while len(self.makers) <= type_:
             self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
@@ -353,7 +327,7 @@ class Round:
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
-        """Return a `Maker`, a producer of tensors, per output of operation `o`."""
+        """Return the `Maker` of each output of operation `o`."""
         operation = self.operations[o]
         rows = self.rows_of(o, len(operation.inputs))
         for k, type_ in enumerate(operation.outputs):
@@ -370,10 +344,6 @@ class Round:
         """Return maker and tape of constants (ints under `below`) that `site` reads.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
-
-        Args:
-          below: the bound of ints; `None` without any.
-          site: the use of the block.
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
@@ -402,10 +372,10 @@ class Round:
         return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the producers of all values that meet at point `key`.
+        """Return `value` with the producers of all values that meet at join `key`.
 
-        Paths of the source meet there, as in a function's result. Its own producers are
-        noted. Its tensors share a level if they do in every value that gets there.
+        Its own producers are noted. Its tensors share a level if they do in every value
+        that gets there.
         """
         makers = list(s.makers(value))
         known = self.joins.setdefault(key, [0] * len(makers))
@@ -421,7 +391,7 @@ class Round:
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the producers and levels known at source point `key`."""
+        """Return `value` with the producers and levels known at join `key`."""
         makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
@@ -434,11 +404,9 @@ class Round:
         makers: list[ProducerSet],
         aliases: tuple[int, ...],
     ) -> s.Symbol:
-        """Return `value` with `makers`, producers at `key`, and levels by `aliases`.
+        """Return `value` with the producers at `key` and `makers`, and new levels.
 
-        Args:
-          makers: more producers, per tensor.
-          aliases: per tensor, the index of the first one that shares its level.
+        `aliases` has, per tensor, the index of the first one that shares its level.
         """
         before = self.facts.joined.get(key, (0,) * len(makers))
         both = (a | b for a, b in zip(before, makers, strict=True))
@@ -453,19 +421,22 @@ class Round:
     # ---- new facts
 
     def new_facts(self) -> Facts:
-        """Return the `Facts` that this pass of source generation has found."""
-        inputs = tuple(
-            tuple(self.inputs.get(o, [0] * len(operation.inputs)))
-            for o, operation in enumerate(self.operations)
+        """Return the facts that this pass has found."""
+        return Facts(
+            places=dict(self.places),
+            joined={key: tuple(makers) for key, makers in self.joins.items()},
+            levels=self.levels,
+            inputs=tuple(
+                tuple(self.inputs.get(o, [0] * len(operation.inputs)))
+                for o, operation in enumerate(self.operations)
+            ),
+            results=tuple(
+                tuple(self.row_makers.get(r, [0] * len(result.tensors)))
+                for r, result in enumerate(self.results)
+            ),
+            split=tuple(self.split_of),
+            sites={key: tuple(uses) for key, uses in self.sites.items()},
         )
-        results = tuple(
-            tuple(self.row_makers.get(r, [0] * len(result.tensors)))
-            for r, result in enumerate(self.results)
-        )
-        joined = {key: tuple(makers) for key, makers in self.joins.items()}
-        sites = {key: tuple(uses) for key, uses in self.sites.items()}
-        others = inputs, results, tuple(self.split_of), sites
-        return Facts(dict(self.places), joined, self.levels, *others)
 
     def counters(self) -> list[Tape]:
         """Return the tapes whose lengths are noted after each example, in order."""
@@ -475,7 +446,7 @@ class Round:
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return, per type number, (bound of ints, block) of each tape of constants."""
+        """Return, per type number, (bound, site) of each tape of constants."""
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))

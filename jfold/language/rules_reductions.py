@@ -124,10 +124,7 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 def _reduced_group(
     group: list[Any], combine: TypedUse, node: TypedUse, state: Walk
 ) -> object:
-    """Return a group reduced by one operation; a single item is returned unchanged.
-
-    For maximum and minimum its last item is repeated up to the size of an operation.
-    """
+    """Return a group reduced by one operation; a single item is returned unchanged."""
     if len(group) == 1:
         return group[0]
     if node.facts is Fill.LAST:
@@ -183,15 +180,12 @@ def _group_function(
 ) -> tuple[str, tuple[s.Tensor, ...]]:
     """Return the name of a function that reduces a list, and the tensors it returns.
 
-    The function is written if no use before had the same operations.
+    The function is written if no use before had the same operations. The tensors, one
+    per leaf of the result, have no text.
 
     Args:
-      node: the use of `Reduce`.
       items: the leaves of an item, with the producers of items and of all results.
       producers: the producers of the leaves of items alone.
-
-    Returns:
-      The name, and a tensor without text per leaf of the result.
     """
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
@@ -225,13 +219,10 @@ def _group_function(
 def _write_function(
     name: str, operations: list[int], node: TypedUse, items: list[Any], w: Lines
 ) -> None:
-    """Write a function `name(items)` that reduces a list to one item by `operations`.
+    """Write a function `name(items)` that reduces a list by `operations` on `GROUPS`.
 
     It records items that one operation can combine. If there are more, it reduces
     groups of them, and then the results of these.
-
-    Args:
-      operations: their numbers, for 2, 4 and 8 items.
     """
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
@@ -255,33 +246,28 @@ def _write_function(
 def _group_lines(
     name: str, o: int, size: int, items: list[Any], fill: str, w: Lines
 ) -> list[str]:
-    """Return source lines that record one reduction of a group, padded by `fill`.
+    """Return source lines that record one reduction of a group by operation `o`.
 
-    The last of them returns the row numbers of the result.
-
-    Args:
-      name: the name of the function that has the lines.
-      o: the number of an operation, which combines `size` items.
-      items: the leaves of one item.
-      fill: the text of the item that pads a short group; '' if none is short.
+    The last of them returns the row numbers of the result. `items` are the leaves of
+    one item, and the item `fill` pads a group shorter than `size`; '' if none is.
     """
     g, count = w.g, size * len(items)
-    rows = g.rows_of(o, count)
+    rows, about = g.rows_of(o, count), repr(g.operations[o])
     g.places[rows.key] = g.places.get(rows.key, 0) + 2  # as two places: never in step
-    lines, entries = [], 'items'
+    lines, entries, records = list[str](), 'items', list[str]()
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
-    level, records = _level_text(o, entries, items, w), []
+    level = _level_text(o, entries, items, w)
     # Other places may apply `combine` to two values, with a tape for each input. Larger
     # groups are of this function alone: one tape takes all their inputs at once.
     if size == GROUPS[0]:
         for k in range(count):
             column = rows.columns[k]
             if not isinstance(column, Tape):
-                column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', g.about(o))
+                column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', about)
             records.append(f'{column.name}.append({entries}[{k}])')
     elif rows.counter is None:
-        rows.columns = [g.tape(f'{name}_{size}', g.about(o), count)] * count
+        rows.columns = [g.tape(f'{name}_{size}', about, count)] * count
     counter = rows.columns[0]
     assert isinstance(counter, Tape)
     if size > GROUPS[0]:
@@ -298,12 +284,7 @@ def _group_lines(
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
     """Return source text for the highest level of row numbers `entries`, plus ' + '.
 
-    It is '' if no level counts.
-
-    Args:
-      o: the number of the operation that reads the entries.
-      entries: the text of a list of row numbers.
-      items: the leaves of one item.
+    It is '' if no level counts for operation `o`. `items` are the leaves of one item.
     """
     g = w.g
     if not g.is_recurrent(o):

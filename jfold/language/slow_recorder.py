@@ -45,8 +45,6 @@ class Row:
       table: ('shared', type) for constants of the program; ('own', type, bound, site)
         for constants of the example, made at the use `site` or, if `None`, at any;
         ('operation', number); or ('pending',) for an output of a fused operation.
-      number: the index of the row in its table.
-      output: the index of the output of the operation.
       path: the longest common prefix of the paths of the data that it was made of.
       level: the step of the loop of a recurrent operation, from 1; 0 for a constant.
       use: of a fused operation, which is applied within its reader, the application and
@@ -63,7 +61,7 @@ class Row:
 
 @dataclass(eq=False)
 class Rows:
-    """A recorder of the rows of one example, by table; it implements `Tensors`.
+    """A recorder of the rows of one example, by table.
 
     Attributes:
       stop: a table and a row index; recording that row raises `Misfit`, which ends the
@@ -114,8 +112,9 @@ class Rows:
         table = 'own', t, below, site
         values = self.own.setdefault(table, [])
         values.append(value)
-        self._check_stop(table, len(values) - 1, node, path)
-        return Row(table, len(values) - 1, 0, path)
+        row = len(values) - 1
+        self._check_stop(table, row, node, path)
+        return Row(table, row, 0, path)
 
     def _check_stop(
         self, table: object, row: int, node: object, path: Path | None
@@ -134,11 +133,7 @@ class Rows:
         raise AssertionError(f'{node}: no such constant')
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Apply the layer of `node` to `x`: record a row, and return its outputs.
-
-        An output that is an input or a constant is the row of that. If all are, no row
-        is recorded.
-        """
+        """Record the use of a layer as a row, if it computes; return its outputs."""
         assert node.layer is not None and node.origins is not None
         keys = [
             self._constant(node, None, KeyType(name), None, None)
@@ -158,10 +153,7 @@ class Rows:
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Record the reduction of a few items by one operation; return its outputs.
-
-        If they are fewer than the operation takes, additive identities fill them up.
-        """
+        """Record the reduction of a few items, filled up with zeros; return outputs."""
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
@@ -205,10 +197,7 @@ class Rows:
         self.results.setdefault(r, []).append([*tensor_leaves(x)])
 
     def value(self, x: object) -> None:
-        """Append `x`, the value of the example, to the result tables.
-
-        The items of sequences in it are rows of their own.
-        """
+        """Append `x`, the value of the example, to the result tables."""
         numbers = list(self.program.value_results)
         results = inside(self.program.output, numbers)
         self._rows(x, self.program.output, numbers[0], results)
@@ -217,16 +206,14 @@ class Rows:
         """Append `x` to result table `r`, and its sequences' items to tables `results`.
 
         Args:
-          results: per sequence in `x`, the number of the result of its items, and the
-            same list for the sequences in an item.
+          results: as of `outputs.inside`.
         """
         row: list[Row] = []
         inner = iter(results)
         for leaf, leaf_type in zip(tensor_leaves(x), leaf_types(type_), strict=True):
             if isinstance(leaf_type, SequenceType):
                 site = 'length', r
-                length = len(leaf)
-                row.append(self._constant('', length, LENGTH, None, None, site))
+                row.append(self._constant('', len(leaf), LENGTH, None, None, site))
                 number, inner_results = next(inner)
                 for item in leaf:
                     self._rows(item, leaf_type.item, number, inner_results)

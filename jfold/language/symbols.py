@@ -64,10 +64,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The tensor's expression, for source code other than operands of operations.
-
-        `use` notes that it has such a reader.
-        """
+        """The expression for readers other than operations; `use` notes the reader."""
         if self.use is not None:
             self.use[0].readers.add(None)
         return self.name
@@ -75,14 +72,10 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A sequence in generated source: one list for each leaf of an item.
-
-    Attributes:
-      n: the expression of its length.
-    """
+    """A sequence in generated source: one list for each leaf of an item."""
 
     items: Symbol
-    n: str = ''
+    n: str = ''  # the expression of its length
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,13 +100,7 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """Return the abstract value of a type, with tensor types numbered by `number`.
-
-    It stands for any such value, without source text.
-
-    Args:
-      number: a function from a tensor type to its number.
-    """
+    """Return the template of a type, with tensor types numbered by `number`."""
     if isinstance(type_, TensorType):
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):

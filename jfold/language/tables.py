@@ -27,8 +27,7 @@ class Tables:
       places: by number of a constant, its number, from 1, among those of its type.
       counts: by type number, how many constants there are.
       known: the numbers of constants, by their keys.
-      parts: by layer and types of its arguments, the layer that computes only those
-        outputs which are no forwarded inputs or constants.
+      parts: by layer and types of its arguments, the layer of the computed outputs.
       applied: the number of the operation that a use of a block applies.
     """
 
@@ -65,10 +64,6 @@ class Tables:
         Args:
           inputs: the type of the operand; the keys that the layer draws with come
             before it.
-          result: the type of its value.
-          from_left: whether the layer, of two arguments, reduces more of them from the
-            left.
-          is_straight, stops: see `Operation`.
         """
         keys = map(KeyType, layer.rngs)
         arguments = *keys, *arguments_of(inputs)
@@ -82,26 +77,9 @@ class Tables:
         return self.operations[operation]
 
     def computing(self, node: TypedUse) -> int:
-        """Return the number of the operation that a use of a function runs.
-
-        The operation computes no outputs that are forwarded inputs or constants.
-        """
-        if node not in self.applied:
-            self.applied[node] = self._computing(node)
-        return self.applied[node]
-
-    def grouping(self, combine: TypedUse, item: Type, size: int) -> int:
-        """Return the number of the operation that reduces `size` items to one.
-
-        Args:
-          combine: the use of the function of two items.
-        """
-        assert combine.layer is not None
-        items = TupleType((item,) * size)
-        return self.operation(combine.layer, items, item, from_left=size > 2)
-
-    def _computing(self, node: TypedUse) -> int:
-        """Return the number of the operation that computes the outputs of a use."""
+        """Return the number of the operation for the computed outputs of a use."""
+        if node in self.applied:
+            return self.applied[node]
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         inputs, outputs = (
@@ -118,8 +96,16 @@ class Tables:
             results = [outputs[k] for k in computed]
             result = results[0] if len(results) == 1 else TupleType(results)
         stops = frozenset(k for k, i in enumerate(reads) if i not in origins.pulled)
-        straight = origins.is_straight
-        return self.operation(layer, read, result, is_straight=straight, stops=stops)
+        self.applied[node] = self.operation(
+            layer, read, result, is_straight=origins.is_straight, stops=stops
+        )
+        return self.applied[node]
+
+    def grouping(self, combine: TypedUse, item: Type, size: int) -> int:
+        """Return the number of the operation that reduces `size` items by `combine`."""
+        assert combine.layer is not None
+        items = TupleType((item,) * size)
+        return self.operation(combine.layer, items, item, from_left=size > 2)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
         """Return the number of a constant [*shape], new for each new `key`."""

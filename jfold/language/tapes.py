@@ -24,7 +24,6 @@ class Tape:
     """A list in generated source, to which each recorded row appends its entries.
 
     Attributes:
-      name: its variable.
       about: the comment behind the line that makes it.
       width: the number of entries a row; for groups of items several.
     """
@@ -35,7 +34,7 @@ class Tape:
 
     @property
     def rows(self) -> str:
-        """The source text that counts the tape's rows, such as `len(tape) // 2`."""
+        """The text of the number of rows, such as `len(tape) // 2`."""
         size = f'len({self.name})'
         return size if self.width == 1 else f'{size} // {self.width}'
 
@@ -46,15 +45,13 @@ class Maker:
 
     Attributes:
       name: the integer constant of the source that is added to the index of a row.
-      type: the number of the tensor type.
       number: the `maker` in row numbers, from 1; 0 stands for constants of the program.
-      rows: the table whose rows it makes.
       output: the index among the outputs of the operation.
       recurrent: whether its values are one level above their inputs.
     """
 
     name: str
-    type: int
+    type: int  # the number of the tensor type
     number: int
     rows: Rows
     output: int = 0
@@ -78,15 +75,10 @@ class Rows:
 
 @dataclass(eq=False)
 class Region:
-    """A piece of straight-line source: one index may serve for all rows it records.
+    """A piece of straight-line source: one index may serve for all rows it records."""
 
-    Attributes:
-      row: the variable with the index of its rows; '' before there is one.
-      counter: the tape whose length is that index.
-    """
-
-    row: str = ''
-    counter: Tape | None = None
+    row: str = ''  # the variable with the index; '' before there is one
+    counter: Tape | None = None  # the tape whose length is the index
 
 
 @dataclass(eq=False)
@@ -94,12 +86,10 @@ class Use:
     """An application of an operation by one statement of generated source.
 
     Attributes:
-      operation: its number in `Tables.listed`.
-      inputs: the operands.
       readers: the applications that read its outputs; `None` stands for all readers
         that are no operation, such as results.
     """
 
-    operation: int
+    operation: int  # its number in `Tables.listed`
     inputs: list[s.Tensor]
     readers: set[Use | None] = field(default_factory=set)

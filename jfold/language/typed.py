@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +31,12 @@ class TypedUse:
       layer: the layer of a function, or of the look-up of an item of a tensor.
       order: per argument of the function the index of the input's item, if the function
         takes items by name; else `None`.
-      origins: which outputs of the layer are forwarded inputs or constants.
+      origins: where the outputs of the layer come from.
       shared: whether it stands for more than one use.
       draws: whether random numbers are drawn inside, so that each use has its own
         value.
       observes: whether a `Metric` is inside, so that each use collects a row.
-      facts: anything else that the rule which types the block stores for the other
-        rules.
+      facts: anything else that the typing rule of the block stores for its others.
     """
 
     block: b.Block
@@ -65,7 +63,7 @@ class TypedUse:
 
     @functools.cached_property
     def path(self) -> str:
-        """The path with which errors name this use, ending in the block's own text."""
+        """The path with which errors name this use."""
         return path_of(self.where, self.block)
 
     def __str__(self) -> str:
@@ -99,21 +97,16 @@ class TypedExpression:
         return {kind.name: r for r, (kind, _) in enumerate(self.results)}
 
     def __str__(self) -> str:
-        named = [
-            (declaration.name, root) for declaration, root in self.declarations.items()
-        ]
-        trees = (
-            (f'<{name}>', *_lines(root))
+        named = [(key.name, body) for key, body in self.declarations.items()]
+        return '\n'.join(
+            line
             for name, root in [('expression', self.root), *named]
+            for line in (f'<{name}>', *_lines(root))
         )
-        return '\n'.join(itertools.chain.from_iterable(trees))
 
 
 def _lines(root: TypedUse) -> Iterator[str]:
-    """Yield a printed line for each use of a block inside `root`.
-
-    The parts of a shared use are printed once.
-    """
+    """Yield a printed line per use of a block in `root`; shared parts come once."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()

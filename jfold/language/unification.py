@@ -57,8 +57,7 @@ class Unifier:
     def head(self, type_: Type) -> Type:
         """Return the type that a variable is bound to; any other type itself.
 
-        Variables inside the result are not replaced. If a chain of variables ends in
-        one that is not bound, that one is returned.
+        A chain of variables may end in one that is not bound.
         """
         last = self._last(type_)
         return self.bound.get(last, last)
@@ -75,8 +74,7 @@ class Unifier:
     def resolve(self, type_: Type) -> Type:
         """Return a type with all bound variables replaced, at any depth.
 
-        Raises:
-          TypeError: the type is nested deeper than calls of Python may be.
+        `TypeError` is raised for a type nested deeper than calls of Python may be.
         """
         try:
             return self._resolve(type_, {})
@@ -142,8 +140,7 @@ class Unifier:
     def _name(self, left: Type, right: Type, last: Type) -> None:
         """Bind `last` to a tuple type that has the field names of `left` and `right`.
 
-        Other types are left as they are. Raise `Mismatch` if the orders of names
-        contradict.
+        Raise `Mismatch` if the orders of names contradict.
         """
         if isinstance(left, TupleType) and isinstance(right, TupleType):
             tuple_type = merge_names(right, left)

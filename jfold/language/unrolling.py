@@ -61,13 +61,10 @@ Unrolled: TypeAlias = tuple[Generator, str, OperationChoice, frozenset[int]]
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
 ) -> Unrolled | None:
-    """Rewrite the program of `before` to run less in loops; `None` if impossible.
+    """Rewrite the program of `before`, with source `text`, to run less in loops.
 
-    `None` if nothing does: if there are more than `MOST` uses, or if no segment sum is
-    before or behind all loops.
-
-    Args:
-      before, text: the last round and its source, with the operations `chosen`.
+    Return `None` if nothing can: if there are more than `MOST` uses, or if no segment
+    sum is before or behind all loops.
     """
     unsplit, applied_at = _parts_of(before), before.applied_at
     # If each recurrent operation is applied at one place, to tell uses apart would
@@ -103,9 +100,6 @@ def _split(
     """Generate source with one operation per use; uses of `levelled` may be recurrent.
 
     Return its round, and `chosen` with `levelled`.
-
-    Args:
-      levelled: the operations whose uses may be recurrent.
     """
     chosen = replace(chosen, levelled=frozenset(levelled))
     split, _ = generate_source(tables, replace(chosen, split=True))
@@ -128,7 +122,6 @@ class Parts:
     """The recurrent operations of a program: segment sums, and those in loops.
 
     Attributes:
-      program: the program.
       sums: the operations of segment sums, which reduce no items of their own making.
       looped: the other ones, which take turns.
     """
@@ -238,8 +231,7 @@ def _staged_operations(
 ) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
     """Merge those uses of an operation that have the same stage into one new operation.
 
-    The stage of a use is described with `_stages`. Return the operation number of each
-    place, a statement that records a use; and the new operations, by component.
+    Return the operation number of each place, and the new operations, by component.
 
     Args:
       split: a round with an operation for each place.

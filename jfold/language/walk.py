@@ -5,8 +5,8 @@ Each class of blocks has one rule, registered with `walk`. The class that implem
 `Tensors` says what stands for a tensor. With arrays the walk is the eager twin
 (`eager`), which takes no part of the batched path: no source, graph or schedule. With
 paths alone it finds what is wrong with an example (`expression`). With row numbers it
-is the reference that generated source is tested against (`reference`). Objects carry
-their path in the example, for errors. The walk is simple rather than fast.
+is the reference that generated source is tested against (`slow_recorder`). Objects
+carry their path in the example, for errors. The walk is simple rather than fast.
 """
 
 from __future__ import annotations
@@ -43,15 +43,10 @@ class Path:
     """The path of an object in an example, as a linked list of steps.
 
     Data may be 100,000 deep, so a step takes constant time; `str` reads all steps.
-
-    Attributes:
-      before: the path of the enclosing object; `None` for the example itself.
-      text: the last step, such as `[0]` or `.left`; '' for the example itself.
-      length: the number of steps.
     """
 
-    before: Path | None = None
-    text: str = ''
+    before: Path | None = None  # of the enclosing object; `None` for the example itself
+    text: str = ''  # the last step, such as `[0]` or `.left`
     length: int = 0
 
     def step(self, text: str) -> Path:
@@ -76,7 +71,6 @@ class Misfit(Exception):
       where: the path of the block in the expression.
       path: the path of the value in the example; if `None`, the first enclosing block
         whose input has a path fills it in.
-      hint: what to do about the error, or ''.
     """
 
     def __init__(
@@ -198,29 +192,19 @@ class Walk:
             raise
 
     def part(self, node: TypedUse | None, x: object) -> Call:
-        """Return a request to evaluate `node` on `x`, for a generator to yield.
-
-        Args:
-          node: the use of the block.
-        """
+        """Return a request to evaluate `node` on `x`, for a generator to yield."""
         assert node is not None
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
     def anew(self, node: TypedUse | None, x: object) -> Call:
-        """Return a request to evaluate `node` on `x` with an empty memo.
-
-        The rule of a block yields it, as for each item of `Map`.
-        """
+        """Return such a request with an empty memo, as for each item of `Map`."""
         node, x, _ = self.part(node, x)
         return node, x, {}
 
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return nested tuples and lists of `Located` objects as one such object.
-
-        It has the path of the first.
-        """
+        """Return objects in tuples and lists as one, at the path of the first."""
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
@@ -234,9 +218,6 @@ class Walk:
         """Return `fn(x.value)`; if `fn` raises, raise `Misfit('expected <what>...')`.
 
         A value that can be read only once, such as a generator, is a `Misfit` too.
-
-        Args:
-          what: a phrase for the error: what `fn` takes.
         """
         if why := why_no_value(type(x.value)):
             text = f'expected a value, got {short_repr(x.value)}; {why}'
@@ -264,9 +245,6 @@ class Walk:
           expected: (table, whether the key can be hashed) -> a phrase for the error.
           default: `(value,)` for a missing key, or `()`.
           hint: what to do about a missing key.
-
-        Raises:
-          Misfit: the key is missing and there is no default, or cannot be hashed.
         """
         try:
             return table.get(key.value, *default) if default else table[key.value]
@@ -283,11 +261,7 @@ class Walk:
     ) -> Located:
         """Return item or attribute `key` of `value`, or `default[0]` if it is missing.
 
-        Args:
-          default: `(value,)` for a missing field, or `()`.
-
-        Raises:
-          Misfit: the field is missing and there is no default, or cannot be read.
+        `Misfit` is raised if there is no default either, or the field cannot be read.
         """
         x = self.as_object(value)
         try:
@@ -304,8 +278,7 @@ class Walk:
     def items(self, node: TypedUse, x: Any) -> list[Any]:
         """Return the items of a sequence `x`; if `x` is `Located`, each with its path.
 
-        Raises:
-          Misfit: an object has no items, has no order, or can be read only once.
+        `Misfit` is raised for an object without items or order, or read only once.
         """
         if not isinstance(x, Located):
             return list(x)
@@ -330,10 +303,7 @@ def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Mi
 
 
 def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return an error's phrase 'one of the keys ...', with 20 keys of `table`.
-
-    `hashable` is not used; other functions in the place of this one need it.
-    """
+    """Return an error's phrase 'one of the keys ...', with 20 keys of `table`."""
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
@@ -373,18 +343,8 @@ def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
     return None if isinstance(type_, VoidType) else next(tensors)
 
 
-@dataclass(eq=False, slots=True)
-class PathOnly:
-    """A stand-in for a tensor: the path of its data, `None` without data."""
-
-    path: Path | None
-
-
 def path_of(x: object) -> Path | None:
-    """Return the longest common prefix of the paths of the objects in a value.
-
-    `None` if no object has a path.
-    """
+    """Return the longest common prefix of paths in a value; `None` without any."""
     if isinstance(x, Located):
         return x.path
     if isinstance(x, list) and len(x) == 1:  # the path of the list itself

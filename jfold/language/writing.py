@@ -26,10 +26,7 @@ def reads_no_items(fn: object) -> bool:
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return the text of an argument of `fn`, wrapped to refuse iterators.
-
-    The source raises `TypeError` for an iterator, which a user's function could use up.
-    """
+    """Return the text of an argument of `fn`, which raises for iterators."""
     if reads_no_items(fn):
         return text
     return f'{text} if type({text}) in PLAIN else readable({text})'
@@ -90,11 +87,7 @@ def number(value: SupportsIndex) -> str:
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """Write code that indexes a sequence; return the item, its sequences as lists.
-
-    Args:
-      index: its text; the source raises `IndexError` if it is out of range.
-    """
+    """Write code that indexes a sequence; return the item, its sequences as lists."""
     if not any(s.leaves(value.items)):
         w.line(f'range({value.n})[{index}]  # there is one')
     return for_each_leaf(value.items, 'item', lambda x: f'{x.text}[{index}]', w)
@@ -129,9 +122,8 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
 def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
     """Return a value as the symbol of a sequence, finite or endless.
 
-    It has a list for each leaf of an item. For a tuple or an object this writes source
-    that makes the lists; it raises `TypeError` when it runs on an object that is no
-    sequence.
+    For a tuple or an object this writes source that makes the lists of its leaves, and
+    that raises `TypeError` on an object that is no sequence.
     """
     if isinstance(value, s.Items | s.Endless):
         return value
@@ -162,12 +154,7 @@ def side_by_side(
 ) -> Any:
     """Write a list for each leaf: its `text` in each of the values `parts`.
 
-    Args:
-      wanted: the name of a list, numbered if it is taken.
-      text: a function from a leaf to source text.
-
-    Returns:
-      The lists, in the structure of the values.
+    Return the lists, in the structure of the values.
     """
     head = parts[0]
     if isinstance(head, tuple):
@@ -197,7 +184,7 @@ def counted(value: s.Items, w: Lines) -> s.Items:
 class Branches:
     """A writer of the cases of one `if`, `elif`, `else` chain.
 
-    Each case assigns to the same variables, or returns if the function returns the
+    Each case assigns to the same variables, or returns if the function `returns` the
     choice. The caller writes the lines `if ...:` and `else:` before each case.
     """
 
