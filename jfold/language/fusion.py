@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from jfold.language.rounds import OperationChoice
-from jfold.language.tapes import Use
+from jfold.language.symbols import Use
 from jfold.program.components import component_of, components
 from jfold.program.operations import (
     Layer,
@@ -36,7 +36,7 @@ from jfold.program.operations import (
     looks_up,
     parameter_bytes,
 )
-from jfold.types import TupleType, pack, tensors
+from jfold.types import TensorType, TupleType, pack, tensors
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -157,28 +157,17 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
 
 def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:
-    """Return operation number `o` with the operations fused into it, recursively."""
+    """Return operation number `o` with the operations fused into it, recursively.
+
+    Its inputs are those of its producers, then those of `o` that none of them makes.
+    """
     if o not in feeds_of:
         return operations[o]
-    # The producers, in the order in which inputs name them.
+    # The producers, in the order in which inputs name them; they run before `last`.
     numbers = list(dict.fromkeys(feed[0] for feed in feeds_of[o] if feed))
     before = [_fused(number, operations, feeds_of) for number in numbers]
     feeds = [feed and (numbers.index(feed[0]), feed[1]) for feed in feeds_of[o]]
-    return _composed(before, operations[o], feeds)
-
-
-def _composed(
-    before: Sequence[Operation], last: Operation, feeds: Sequence[Feed]
-) -> Operation:
-    """Return one operation that runs `before`, then `last` on their results.
-
-    Its inputs are those of `before`, then those of `last` that none of `before` makes.
-
-    Args:
-      feeds: per input of `last`, the index in `before` and of the output; `None` for an
-        input from outside.
-    """
-    outside = [k for k, feed in enumerate(feeds) if feed is None]
+    last = operations[o]
     layers = [operation.layer for operation in (*before, last)]
     names = [layer.name for layer in layers[:-1]]
     first = names[0] if len(names) == 1 else f'({", ".join(names)})'
@@ -192,23 +181,22 @@ def _composed(
         evaluating=_call_of(before, last, feeds, evaluates=True) if draws else None,
         parts=tuple(params),
     )
-    types = [x for op in before for x in tensors(TupleType(op.arguments))]
-    of_last, inputs = list(tensors(TupleType(last.arguments))), last.inputs
-    stops, count = set[int](), 0
-    for op in before:
-        stops.update(count + k for k in op.stops)
-        count += len(op.inputs)
-    stops.update(count + n for n, k in enumerate(outside) if k in last.stops)
+    inputs = [x for op in before for x in _inputs(op)]
+    inputs += [x for x, feed in zip(_inputs(last), feeds, strict=True) if feed is None]
     return replace(
         last,
         layer=layer,
-        stops=frozenset(stops),
-        arguments=(*types, *(of_last[k] for k in outside)),
-        inputs=(
-            *(t for op in before for t in op.inputs),
-            *(inputs[k] for k in outside),
-        ),
+        arguments=tuple(type_ for type_, _, _ in inputs),
+        inputs=tuple(t for _, t, _ in inputs),
+        stops=frozenset(k for k, (_, _, stopped) in enumerate(inputs) if stopped),
     )
+
+
+def _inputs(operation: Operation) -> Iterator[tuple[TensorType, int, bool]]:
+    """Yield, per input, its type, the number of that, and if gradients stop at it."""
+    stopped = (k in operation.stops for k in itertools.count())
+    types = tensors(TupleType(operation.arguments))
+    return zip(types, operation.inputs, stopped, strict=False)
 
 
 def _params(layer: Layer) -> Iterable[tuple[str, ArrayTree]]:

@@ -21,8 +21,8 @@ from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
 from jfold.language.outputs import inside
 from jfold.language.rounds import Facts, OperationChoice, Round
+from jfold.language.symbols import Maker, Region, Rows, Tape
 from jfold.language.tables import Tables
-from jfold.language.tapes import Maker, Region, Rows, Tape
 from jfold.language.typed import TypedUse
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source

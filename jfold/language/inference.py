@@ -301,24 +301,19 @@ class Inference:
         self.settle()
         # Nodes that wait come first, as they are nearer to the cause.
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
-            for type_ in (node.input, node.output):
-                if not self.types.known(type_):
-                    raise TypeError(
-                        f'{node}: expected types that follow from the expression, got '
-                        f'{self.types.resolve(node.input)} to '
-                        f'{self.types.resolve(node.output)}; {_hint(node.block)}'
-                    )
+            input_, output = map(self.types.resolve, (node.input, node.output))
+            if not (input_.ground and output.ground):
+                expected = 'types that follow from the expression'
+                fail(node, expected, f'{input_} to {output}', _hint(node.block))
         for node in self.nodes:
-            self._check_names(node)
+            input_ = self.types.resolve(node.input)
+            # The names of fields are final only now.
+            if argument_order(node, node.block, input_) != node.order:
+                expected = 'parameters in the order of the fields, for a declared type'
+                hint = 'write them in one order'
+                fail(node, f'{expected} has no names', str(input_), hint)
             node.input = self.types.plain(node.input)
             node.output = self.types.plain(node.output)
-
-    def _check_names(self, node: TypedUse) -> None:
-        """Raise `TypeError` if the final field names change the order of arguments."""
-        input_ = self.types.resolve(node.input)
-        if argument_order(node, node.block, input_) != node.order:
-            expected = 'parameters in the order of the fields, for a declared type has'
-            fail(node, f'{expected} no names', str(input_), 'write them in one order')
 
 
 def _hint(block: b.Block) -> str:
@@ -332,9 +327,9 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
     """Return the initial state of the type inference of an expression."""
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
-    kinds = b.Reference, b.Share  # typed once anyway
+    once = b.Reference, b.Share  # typed once anyway
     repeated = {
-        x for x in composite if len(users_of[x]) > 1 and not isinstance(x, kinds)
+        x for x in composite if len(users_of[x]) > 1 and not isinstance(x, once)
     }
     inlined_uses = FEW_USES + USES_FOR_EACH * sum(map(len, users_of.values()))
     # All constraints are tried again after each default, of which an unknown input

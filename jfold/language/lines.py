@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.names import identifier
-from jfold.language.tapes import Maker, Region, Rows, Tape, Use
+from jfold.language.symbols import Maker, Region, Rows, Tape, Use
 from jfold.language.typed import TypedUse
 from jfold.types import KeyType, TensorType, VoidType
 
@@ -48,7 +48,7 @@ class Lines:
       known: a memo of blocks with several uses: (operand, value) by use and operand.
       region: the straight-line code that the next line belongs to.
       count: the text of the number of items, where each line works on lists of all
-        items of a sequence (`bulk`); else `None`.
+        items of a sequence (`rules_sequences`); else `None`.
       tail: whether the function returns the value of the block that is being written.
     """
 
@@ -289,11 +289,11 @@ class Lines:
     # ---- rows
 
     def row(self, rows: Rows, tape: Tape | None) -> str:
-        """Return the text of the index of the next row, or first of several, in `rows`.
+        """Return the text of the index of the next row, or rows, in `rows`.
 
         The length of `tape`, one of `rows`, gives the index; it is `None` if in step.
         """
-        self.g.places[rows.key] = self.g.places.get(rows.key, 0) + 1
+        self.g.found.places[rows.key] += 1
         region = self.region
         is_alone = self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.

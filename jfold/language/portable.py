@@ -108,11 +108,6 @@ def _bare_codec(block_class: type[Any], *names: str) -> Codec:
     return _keywords(functools.partial(_bare, block_class), *names)
 
 
-def _key_fn(block: b.OneOf) -> tuple[Any, ...]:
-    # A `key_fn` that is a block is kept as a part of the use, not here.
-    return (None if isinstance(block.key_fn, b.Block) else block.key_fn,)
-
-
 def _transform(block: b.InputTransform) -> tuple[Any, ...]:
     fn = dict(block.fn) if isinstance(block.fn, Mapping) else block.fn
     return fn, block.default
@@ -131,7 +126,11 @@ BLOCKS: dict[type, Codec] = {
     b.Length: codec(b.Length, 'type.dtype'),
     b.Record: Codec(lambda x: (tuple(key for key, _ in x.fields), x.length), _record),
     b.GetItem: _bare_codec(b.GetItem, 'key', 'default'),
-    b.OneOf: Codec(_key_fn, lambda fn: _bare(b.OneOf, key_fn=fn)),
+    # A `key_fn` that is a block is kept as a part of the use, not here.
+    b.OneOf: Codec(
+        lambda x: (None if isinstance(x.key_fn, b.Block) else x.key_fn,),
+        lambda fn: _bare(b.OneOf, key_fn=fn),
+    ),
     b.Metric: _bare_codec(b.Metric, 'name'),
     b.Reference: _bare_codec(b.Reference, 'declaration'),
     b.RNN: _bare_codec(b.RNN, 'initial_state_from_input'),

@@ -16,8 +16,8 @@ from typing import Any
 
 from jfold.language import symbols as s
 from jfold.language.names import Names, identifier
+from jfold.language.symbols import Maker, Rows, Tape, Use
 from jfold.language.tables import Tables
-from jfold.language.tapes import Maker, Rows, Tape, Use
 from jfold.language.typed import TypedUse
 from jfold.program.components import (
     are_recurrent,
@@ -33,7 +33,7 @@ from jfold.types import KeyType, TensorType, Type
 FEW_SITES = 4
 
 
-@dataclass(frozen=True)
+@dataclass
 class Facts:
     """The facts about a program that one pass of source generation leaves to the next.
 
@@ -48,13 +48,13 @@ class Facts:
       sites: by type and bound, the uses of blocks that read such constants from data.
     """
 
-    places: Mapping[Hashable, int] = field(default_factory=dict)
-    joined: Mapping[Hashable, tuple[ProducerSet, ...]] = field(default_factory=dict)
-    levels: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)
+    places: Counter[Hashable] = field(default_factory=Counter)
+    joined: dict[Hashable, list[ProducerSet]] = field(default_factory=dict)
+    levels: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
     inputs: tuple[tuple[ProducerSet, ...], ...] = ()
     results: tuple[tuple[ProducerSet, ...], ...] = ()
-    split: tuple[int, ...] = ()
-    sites: Mapping[Hashable, tuple[Any, ...]] = field(default_factory=dict)
+    split: list[int] = field(default_factory=list)
+    sites: dict[Hashable, dict[Any, None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +101,8 @@ class Round:
     """The state of one pass of source generation: facts from before, and new ones.
 
     Attributes:
-      places, joins, levels, inputs, row_makers, split_of, sites: the `Facts` that it
-        finds, in their order.
+      facts, found: facts from before, and those of this pass.
+      inputs, row_makers: per operation and per result, the producers found.
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
@@ -122,15 +122,12 @@ class Round:
     ) -> None:
         self.tables, self.typing = tables, tables.typing
         self.chosen, self.facts, self.deep = chosen, facts, deep
-        self.places: dict[Hashable, int] = {}
-        self.joins: dict[Hashable, list[ProducerSet]] = {}
-        self.levels: dict[Hashable, tuple[int, ...]] = {}
+        self.found = Facts()
         self.inputs: dict[int, list[ProducerSet]] = {}
         self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
         self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
-        self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
         self.node: TypedUse | None = None
@@ -143,7 +140,6 @@ class Round:
         self.makers: list[list[Maker]] = []
         self.by_output: dict[tuple[int, int], Maker] = {}
         self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
-        self.sites: dict[Hashable, dict[Any, None]] = {}
         self.result_rows: dict[int, Rows] = {}
         self.labels: dict[int, Tape] = {}
         self.functions: list[str] = []
@@ -208,7 +204,7 @@ class Round:
         """
         if self.chosen.split:
             assert self.chosen.operations is not None
-            places = max(self.split_of, self.facts.split, key=len)
+            places = max(self.found.split, self.facts.split, key=len)
             return [self.chosen.operations[o] for o in places]
         if self.chosen.operations is not None:
             return self.chosen.operations
@@ -228,8 +224,8 @@ class Round:
         With `split` or `kinds`, this statement may have another operation than `o`.
         """
         if self.chosen.split:
-            self.split_of = (*self.split_of, o)
-            o = len(self.split_of) - 1
+            self.found.split.append(o)
+            o = len(self.found.split) - 1
         elif self.chosen.kinds is not None:
             before, now = self.chosen.kinds[self.applied_at.total()]
             assert before == o, 'jfold told places apart wrongly, please report it'
@@ -347,7 +343,7 @@ class Round:
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
-        self.sites.setdefault(site_key, {})[site] = None
+        self.found.sites.setdefault(site_key, {})[site] = None
         is_joint = len(self.facts.sites.get(site_key, ())) > FEW_SITES
         key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
@@ -378,15 +374,16 @@ class Round:
         that gets there.
         """
         makers = list(s.makers(value))
-        known = self.joins.setdefault(key, [0] * len(makers))
+        known = self.found.joined.setdefault(key, [0] * len(makers))
         for k, bits in enumerate(makers):
             known[k] |= bits
         aliases = first_of_each(s.levels(value))
         # Two tensors share a level only if they do in every value of the join.
+        found = self.found.levels
         if len(aliases) < 2:
-            self.levels[key] = stable = aliases
+            found[key] = stable = aliases
         else:
-            self.levels[key] = both_same(self.levels.get(key, aliases), aliases)
+            found[key] = both_same(found.get(key, aliases), aliases)
             stable = both_same(self.facts.levels.get(key, aliases), aliases)
         return self._with_facts(key, value, makers, stable)
 
@@ -422,10 +419,8 @@ class Round:
 
     def new_facts(self) -> Facts:
         """Return the facts that this pass has found."""
-        return Facts(
-            places=dict(self.places),
-            joined={key: tuple(makers) for key, makers in self.joins.items()},
-            levels=self.levels,
+        return replace(
+            self.found,
             inputs=tuple(
                 tuple(self.inputs.get(o, [0] * len(operation.inputs)))
                 for o, operation in enumerate(self.operations)
@@ -434,8 +429,6 @@ class Round:
                 tuple(self.row_makers.get(r, [0] * len(result.tensors)))
                 for r, result in enumerate(self.results)
             ),
-            split=tuple(self.split_of),
-            sites={key: tuple(uses) for key, uses in self.sites.items()},
         )
 
     def counters(self) -> list[Tape]:

@@ -44,15 +44,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 # ---- Broadcast -----------------------------------------------------------------------
 
-
-@output_type.register
-def _(block: b.Broadcast, node: TypedUse, state: Inference) -> Type:
-    return BroadcastType(node.input)
-
-
-@walk.register
-def _(block: b.Broadcast, node: TypedUse, x: object, state: Walk) -> object:
-    return itertools.repeat(x)
+output_type.register(b.Broadcast, lambda block, node, state: BroadcastType(node.input))
+walk.register(b.Broadcast, lambda block, node, x, state: itertools.repeat(x))
 
 
 @write.register(b.Broadcast)
@@ -86,21 +79,17 @@ def _link_zipped(
         return False
     is_endless = all(isinstance(part, BroadcastType) for part in parts)
     sequence_type = BroadcastType if is_endless else SequenceType
-    # A type variable stands for one value: each part has its own, even of equal types.
-    items = (state.types.alias(_zipped_item_type(node, part, state)) for part in parts)
+    items = []
+    for part in parts:
+        is_broadcast = isinstance(part, BroadcastType)
+        item = part.item if is_broadcast else _item_type_or_none(node, part, state)
+        if item is None:
+            got = f'{state.types.resolve(part)} among its parts'
+            fail(node, 'a tuple of sequences', got)
+        # A type variable stands for one value: parts of equal types have one each.
+        items.append(state.types.alias(item))
     state.equal(node, sequence_type(head.around(items)), output, 'to give')
     return True
-
-
-def _zipped_item_type(node: TypedUse, head: Type, state: Inference) -> Type:
-    """Return the item type of one input of a `Zip`, or raise TypeError."""
-    if isinstance(head, BroadcastType):
-        return head.item
-    item = _item_type_or_none(node, head, state)
-    if item is None:
-        got = f'{state.types.resolve(head)} among its parts'
-        fail(node, 'a tuple of sequences', got)
-    return item
 
 
 def _item_type_or_none(node: TypedUse, head: Type, state: Inference) -> Type | None:
@@ -205,15 +194,17 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Nth, node: TypedUse, state: Inference) -> Type:
     expected = 'a pair of a sequence and an index'
-    return _item_of_parts(node, state, expected, 'a sequence beside the index', *INDEX)
+    return _item_of_parts(node, state, expected, INDEX)
 
 
-PICKED = 'a sequence beside the numbers'
+# For errors: what a sequence and the object beside it have to be, and a hint on that.
 INDEX = (
+    'a sequence beside the index',
     'an index that is an object',
     'it is second in the pair, and left as it is in the data',
 )
 NUMBERS = (
+    'a sequence beside the numbers',
     'numbers of items in a list that is an object',
     'they are second, and left as they are in the data',
 )
@@ -223,22 +214,14 @@ def _item_of_parts(
     node: TypedUse,
     state: Inference,
     expected: str,
-    sequence_: str,
-    object_: str,
-    hint: str,
+    phrases: tuple[str, str, str],
     count: int = 2,
 ) -> Type:
-    """Check the types in an input tuple; return a variable for the first's item type.
+    """Check that `count` inputs are sequences, the second an object.
 
-    The second part has to be an object, all others sequences.
-
-    Args:
-      expected, sequence_, object_: phrases for errors: what the input, a part that is a
-        sequence and the second part have to be.
-      hint: for an error of the second part.
-      count: the number of parts.
+    Return a variable for the item type of the first.
     """
-    item = state.types.fresh()
+    item, (sequence_, object_, hint) = state.types.fresh(), phrases
 
     def link(head: Type) -> None:
         if not isinstance(head, TupleType) or len(head) != count:
@@ -287,8 +270,7 @@ def _(block: b.Nth, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Pick, node: TypedUse, state: Inference) -> Type:
     expected = 'a pair of a sequence and a list of positions'
-    item = _item_of_parts(node, state, expected, PICKED, *NUMBERS)
-    return SequenceType(item)
+    return SequenceType(_item_of_parts(node, state, expected, NUMBERS))
 
 
 @walk.register
@@ -314,7 +296,7 @@ def _(block: b.Regroup, node: TypedUse, state: Inference) -> Type:
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
     )
-    item = _item_of_parts(node, state, expected, PICKED, *NUMBERS, count=3)
+    item = _item_of_parts(node, state, expected, NUMBERS, count=3)
     return SequenceType(SequenceType(item))
 
 
@@ -341,13 +323,10 @@ def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
-    """Return ints as indices of `most` items, called `what` in errors; -1 is the last.
+    """Return ints as indices of `most` items; -1 is the last.
 
-    Args:
-      what: a phrase, such as 'an item'.
-
-    Raises:
-      Misfit: `x` is no list of ints, or one of them is out of range.
+    `Misfit` is raised if `x` is no list of ints, or one of them, called `what`, as 'an
+    item', is out of range.
     """
     list_ = state.as_object(x)
     numbers: Array = state.apply(node, ints_of, list_, 'a list of ints')
@@ -359,11 +338,7 @@ def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> li
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
-    """Write code that repeats each leaf of a value `n` times; return the lists.
-
-    Args:
-      n: a number, as source text.
-    """
+    """Write code that repeats each leaf of a value `n` times; return the lists."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         name = w.variable('repeated')

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
-from jfold.language.walk import Located, Walk, expected_key, walk, zero_of
+from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import PLAIN, Branches, argument_text, as_object
 from jfold.types import ObjectType, Type, VoidType
 
@@ -82,9 +83,11 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         chosen = Located(key_value, argument.path)
     # The number of the case of each key, and of the default case or `None`.
     case_of, default_case = node.facts
-    expected = expected_key if default_case is None else _expected_hashable
-    default = () if default_case is None else (default_case,)
-    case = state.lookup(node, case_of, chosen, expected, default, NO_CASE)
+    if default_case is None:
+        case = state.lookup(node, case_of, chosen, _expected_key, hint=NO_CASE)
+    else:
+        what, default = 'a hashable key', (default_case,)
+        case = state.lookup(node, case_of, chosen, lambda *_: what, default, NO_CASE)
     input_ = x if pre is None else (yield state.part(pre, x))
     return (yield state.part(cases[case], input_))
 
@@ -169,10 +172,7 @@ def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
 
 # ---- Metric --------------------------------------------------------------------------
 
-
-@output_type.register
-def _(block: b.Metric, node: TypedUse, state: Inference) -> Type:
-    return VoidType()
+output_type.register(b.Metric, lambda block, node, state: VoidType())
 
 
 @walk.register
@@ -192,8 +192,8 @@ def _(block: b.Metric, node: TypedUse, value: Any, w: Lines) -> Any:
     return None
 
 
-def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
-    return 'a hashable key'
+def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
+    return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
 def _case_tests(
@@ -201,7 +201,7 @@ def _case_tests(
 ) -> tuple[dict[int, str], str]:
     """Return, per case, the `if` line that tests its keys; and the tested key's text.
 
-    Lines that compute the key are written to `w`. The expression is for an error; it is
+    Lines that compute the key are written to `w`. The key's text is for an error; it is
     '' if the cases are exhaustive, so that none fails.
 
     Args:

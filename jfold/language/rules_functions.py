@@ -26,7 +26,7 @@ from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
 from jfold.language.typed import TypedUse
-from jfold.language.walk import Walk, in_tuples, walk
+from jfold.language.walk import in_tuples, walk
 from jfold.types import (
     Product,
     SequenceType,
@@ -141,14 +141,8 @@ def _refuse_defaults(node: TypedUse, input_: Type, function: b.Function) -> None
         )
 
 
-@walk.register
-def _(block: b.Function, node: TypedUse, x: object, state: Walk) -> object:
-    return state.tensors.call(node, x)
-
-
-@write.register(b.Function)
-def _(block: b.Function, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    return write_layer(node, value, w)
+walk.register(b.Function, lambda block, node, x, state: state.tensors.call(node, x))
+write.register(b.Function, lambda block, node, value, w: write_layer(node, value, w))
 
 
 # ---- Concat: a Function with errors of its own ---------------------------------------

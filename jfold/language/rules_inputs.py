@@ -142,10 +142,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
 
 
 def _refuse_input(node: TypedUse, state: Inference) -> None:
-    """Raise TypeError if a constant block is given an input.
-
-    An input of unknown type becomes void.
-    """
+    """Raise TypeError if a constant has an input; one of unknown type becomes void."""
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
@@ -178,40 +175,18 @@ def _(block: b.Zeros, node: TypedUse, state: Inference) -> Type:
     return block.type
 
 
-@walk.register
-def _(block: b.Zeros, node: TypedUse, x: None, state: Walk) -> object:
-    return zero_of(block.type, node, state)
-
-
-@write.register(b.Zeros)
-def _(block: b.Zeros, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    return zeros_written(block.type, w)
+walk.register(b.Zeros, lambda block, node, x, state: zero_of(block.type, node, state))
+write.register(b.Zeros, lambda block, node, value, w: zeros_written(block.type, w))
 
 
 # ---- Void ----------------------------------------------------------------------------
 
-
-@output_type.register
-def _(block: b.Void, node: TypedUse, state: Inference) -> Type:
-    return VoidType()
-
-
-@walk.register
-def _(block: b.Void, node: TypedUse, x: object, state: Walk) -> None:
-    return None
-
-
-@write.register(b.Void)
-def _(block: b.Void, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    return None
+output_type.register(b.Void, lambda block, node, state: VoidType())
+walk.register(b.Void, lambda block, node, x, state: None)
+write.register(b.Void, lambda block, node, value, w: None)
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return what an error says was expected: a key of `table`, or a hashable value.
-
-    Args:
-      hashable: whether the key that was looked up can be hashed.
-    """
     if not hashable:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))

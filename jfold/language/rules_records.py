@@ -43,20 +43,9 @@ from jfold.types import (
 
 # ---- Identity, Pipe ------------------------------------------------------------------
 
-
-@output_type.register
-def _(block: b.Identity, node: TypedUse, state: Inference) -> Type:
-    return node.input
-
-
-@walk.register
-def _(block: b.Identity, node: TypedUse, x: object, state: Walk) -> Any:
-    return x
-
-
-@write.register
-def _(block: b.Identity, node: TypedUse, value: object, w: Lines) -> Any:
-    return value
+output_type.register(b.Identity, lambda block, node, state: node.input)
+walk.register(b.Identity, lambda block, node, x, state: x)
+write.register(b.Identity, lambda block, node, value, w: value)
 
 
 @output_type.register
@@ -300,7 +289,11 @@ def _item_type(block: b.GetItem, node: TypedUse, head: Type, state: Inference) -
         got = f'{state.types.resolve(head)}, of which it is known what it has'
         fail(node, 'an object, for there is a `default`', got)
     if isinstance(key, slice) and isinstance(head, TupleType | SequenceType):
-        _check_slice(node, key)
+        try:
+            key.indices(0)
+        except (TypeError, ValueError) as error:
+            got = f'{key}: {describe_error(error)}'
+            fail(node, 'a slice of ints', got, 'write it by Slice')
     if isinstance(key, slice) and isinstance(head, TupleType):
         return head[key]
     if isinstance(head, Product):
@@ -315,18 +308,6 @@ def _item_type(block: b.GetItem, node: TypedUse, head: Type, state: Inference) -
         return _tensor_item_type(node, head, key, state)
     got = str(state.types.resolve(head))
     fail(node, 'an object, tuple, sequence or tensor', got)
-
-
-def _check_slice(node: TypedUse, key: slice) -> None:
-    try:
-        key.indices(0)
-    except (TypeError, ValueError) as error:
-        fail(
-            node,
-            'a slice of ints',
-            f'{key}: {describe_error(error)}',
-            'write it by Slice',
-        )
 
 
 def _tensor_item_type(
@@ -422,9 +403,7 @@ def _ordinal(k: int) -> str:
 def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
     """Write code that reads field `key` of `x`, or else `default`; return the variable.
 
-    Args:
-      x: an object, or a list of objects if `w.count` is set.
-      default: `(value,)` for a missing field, or `()`.
+    With `w.count`, `x` is a list of objects. `default` is `(value,)` or `()`.
     """
     shown = repr(key) if type(key) in PLAIN else w.g.name_for('place', key)
     holder = x.text if w.count is None else 'y'

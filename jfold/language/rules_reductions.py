@@ -18,7 +18,7 @@ from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines, write
 from jfold.language.rules_sequences import unify_items
-from jfold.language.tapes import Tape
+from jfold.language.symbols import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import Branches, counted, finite_sequence
@@ -253,7 +253,7 @@ def _group_lines(
     """
     g, count = w.g, size * len(items)
     rows, about = g.rows_of(o, count), repr(g.operations[o])
-    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # as two places: never in step
+    g.found.places[rows.key] += 2  # as two places: never in step
     lines, entries, records = list[str](), 'items', list[str]()
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'

@@ -17,7 +17,7 @@ from jfold.base.functions import additive_identity
 from jfold.language.expression import Expression
 from jfold.language.outputs import inside
 from jfold.language.rules_reductions import GROUPS
-from jfold.language.tapes import Use
+from jfold.language.symbols import Use
 from jfold.language.typed import TypedUse
 from jfold.language.walk import (
     Located,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbols: values while source is written, as texts and what is known of them.
+"""Symbols, the values while source is written, and the tapes that it records on.
 
     Object('x')                          an object, in the variable x
     Tensor('left', type=0, makers=0b10)  a row number, made by the operation output 1
@@ -14,12 +14,17 @@ a `Nested`; a *part* of a value is a leaf or a sequence that stands in no other.
 *template* is a value without texts: what is known of all values that reach one point of
 the source. Where a value has to be one Python object, it is *packed*: tuples are tuples
 and sequences are lists of their items.
+
+There is a *tape* for each input of an operation, with an entry a row; for the constants
+of a type; and for each tensor in the rows of a result. An entry is the number of the
+row that made the operand (`tracing.recorder`), whose index is the length that a tape
+had. As the level is on top, `max` of several numbers has the highest level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from jfold.program.operations import ProducerSet
@@ -58,8 +63,8 @@ class Tensor:
     name: str = ''
     type: int = 0
     makers: ProducerSet = 0
-    step: Any = None
-    use: Any = None
+    step: tuple[Region, Maker] | None = None
+    use: tuple[Use, int] | None = None
     level: Any = None
 
     @property
@@ -99,6 +104,88 @@ Symbol: TypeAlias = (
 Leaf: TypeAlias = Object | Tensor | Nested
 
 
+# ---- tapes ---------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Tape:
+    """A list in generated source, to which each recorded row appends its entries.
+
+    Attributes:
+      about: the comment behind the line that makes it.
+      width: the number of entries a row; for groups of items several.
+    """
+
+    name: str
+    about: str
+    width: int = 1
+
+    @property
+    def rows(self) -> str:
+        """The text of the number of rows, such as `len(tape) // 2`."""
+        size = f'len({self.name})'
+        return size if self.width == 1 else f'{size} // {self.width}'
+
+
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """An origin of tensors of one type: constants, or an output of an operation.
+
+    Attributes:
+      name: the integer constant of the source that is added to the index of a row.
+      number: the `maker` in row numbers, from 1; 0 stands for constants of the program.
+      output: the index among the outputs of the operation.
+      recurrent: whether its values are one level above their inputs.
+    """
+
+    name: str
+    type: int  # the number of the tensor type
+    number: int
+    rows: Rows
+    output: int = 0
+    recurrent: bool = False
+
+
+@dataclass(eq=False)
+class Rows:
+    """A table that generated source records: of an operation, constants or a result.
+
+    Attributes:
+      key: its name, the same each time that source is written.
+      counter: the tape whose length counts the rows; `None` if no row is written.
+      columns: per input its tape; or, if the operand is in step, its maker.
+    """
+
+    key: Hashable
+    counter: Tape | None = None
+    columns: list[Tape | Maker | None] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Region:
+    """A piece of straight-line source: one index may serve for all rows it records."""
+
+    row: str = ''  # the variable with the index; '' before there is one
+    counter: Tape | None = None  # the tape whose length is the index
+
+
+@dataclass(eq=False)
+class Use:
+    """An application of an operation by one statement of generated source.
+
+    Attributes:
+      readers: the applications that read its outputs; `None` stands for all readers
+        that are no operation, such as results.
+    """
+
+    operation: int  # its number in `Tables.listed`
+    inputs: list[Tensor]
+    readers: set[Use | None] = field(default_factory=set)
+
+
+# ---- parts and leaves ----------------------------------------------------------------
+
+
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
     """Return the template of a type, with tensor types numbered by `number`."""
     if isinstance(type_, TensorType):
@@ -114,7 +201,7 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
     return None
 
 
-# ---- parts and leaves ----------------------------------------------------------------
+# ---- parts and leaves ---------------------------------------------------------------
 
 
 def parts(value: Symbol) -> Iterator[Any]:

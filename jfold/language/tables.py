@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,6 @@ class Tables:
       listed: the operations, by number.
       constants: by number, the number of the type and the array [*shape].
       places: by number of a constant, its number, from 1, among those of its type.
-      counts: by type number, how many constants there are.
       known: the numbers of constants, by their keys.
       parts: by layer and types of its arguments, the layer of the computed outputs.
       applied: the number of the operation that a use of a block applies.
@@ -37,7 +37,7 @@ class Tables:
     listed: list[Operation] = field(default_factory=list)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)  # of constants, by type
     known: dict[Hashable, int] = field(default_factory=dict)
     parts: dict[tuple[Layer, tuple[Type, ...]], Layer] = field(default_factory=dict)
     applied: dict[TypedUse, int] = field(default_factory=dict)
@@ -113,12 +113,10 @@ class Tables:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))
             self.constants.append((number, value))
-            self.counts[number] = 1 + self.counts.get(number, 0)
+            self.counts[number] += 1
             self.places.append(self.counts[number])
         return self.known[key]
 
     def zeros(self, type_: TensorType) -> int:
         """Return the number of the zero constant of a tensor type."""
-        if type_ in self.known:
-            return self.known[type_]
         return self.constant(type_, np.zeros(type_.shape, type_.dtype))

@@ -302,11 +302,6 @@ def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Mi
     return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
 
 
-def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
-    """Return an error's phrase 'one of the keys ...', with 20 keys of `table`."""
-    return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
-
-
 def plain(value: object) -> Any:
     """Return a value with every `Located` object unwrapped, at any depth."""
     if isinstance(value, Located):

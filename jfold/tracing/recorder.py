@@ -11,7 +11,7 @@ tapes, and returns them with `ends`, the lengths of some tapes after each exampl
 A row number says which row is read: `level << Recording.level | maker << ROW | index`,
 where *maker* numbers the producer, one output of an operation or one tape of constants,
 from 1; maker 0 are the constants of the program, with indices from 1. The index counts
-from the start of the batch; see `jfold.language.tapes`. A value number of a `Graph`
+from the start of the batch; see `jfold.language.symbols`. A value number of a `Graph`
 counts from the start of the example. An operand is *in step* if row i always reads row
 i of one maker: then no tape records it.
 
