@@ -380,11 +380,8 @@ class Round:
         aliases = first_of_each(s.levels(value))
         # Two tensors share a level only if they do in every value of the join.
         found = self.found.levels
-        if len(aliases) < 2:
-            found[key] = stable = aliases
-        else:
-            found[key] = both_same(found.get(key, aliases), aliases)
-            stable = both_same(self.facts.levels.get(key, aliases), aliases)
+        found[key] = both_same(found.get(key, aliases), aliases)
+        stable = both_same(self.facts.levels.get(key, aliases), aliases)
         return self._with_facts(key, value, makers, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:

@@ -81,8 +81,10 @@ def _link_zipped(
     sequence_type = BroadcastType if is_endless else SequenceType
     items = []
     for part in parts:
-        is_broadcast = isinstance(part, BroadcastType)
-        item = part.item if is_broadcast else _item_type_or_none(node, part, state)
+        if isinstance(part, BroadcastType):
+            item: Type | None = part.item
+        else:
+            item = _item_type_or_none(node, part, state)
         if item is None:
             got = f'{state.types.resolve(part)} among its parts'
             fail(node, 'a tuple of sequences', got)

@@ -20,7 +20,7 @@ from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import EXAMPLE, Located, Misfit, Walk, misfit, path_of, walk
+from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
 from jfold.language.writing import (
     PLAIN,
     as_object,
@@ -202,12 +202,8 @@ def _(block: b.Record, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
             if isinstance(x, tuple):
                 item = x[_index_of(node.input, key)]
             else:
-                try:
-                    item = state.get(node, x, key)
-                except Misfit:
-                    if not _is_optional(part, state.typing):
-                        raise
-                    item = state.get(node, x, key, (None,))
+                default = (None,) if _is_optional(part, state.typing) else ()
+                item = state.get(node, x, key, default)
         values.append((yield state.part(part, item)))
     return tuple(values)
 

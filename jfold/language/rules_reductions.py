@@ -23,7 +23,6 @@ from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import Branches, counted, finite_sequence
 from jfold.program.components import union
-from jfold.program.operations import ProducerSet
 from jfold.tracing.helpers import groups_of
 from jfold.types import TensorType, TupleType, Type
 
@@ -158,62 +157,48 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 
 
 def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
-    """Write a call of the function that reduces a list by groups; return its value."""
-    # Items of a group are items of the sequence or results of earlier groups, so their
-    # producers (`makers`) are the union of both.
-    item = s.blank(w.joined((node, 'item'), s.blank(operand.items)))
-    producers = list(s.makers(operand.items))
-    name, outputs = _group_function(node, list(s.leaves(item)), producers, w)
-    w.joined((node, 'item'), outputs)
-    totals = [w.variable('total') for _ in outputs]
-    texts = [leaf.text for leaf in s.leaves(operand.items)]
-    items = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
-    w.line(f'{", ".join(totals)} = {name}({items})')
-    return s.renamed(s.with_makers(item, s.makers(outputs)), iter(totals))
+    """Write a call of the function that reduces a list by groups; return its value.
 
-
-# ---- the function that reduces a list by groups --------------------------------------
-
-
-def _group_function(
-    node: TypedUse, items: list[Any], producers: list[ProducerSet], w: Lines
-) -> tuple[str, tuple[s.Tensor, ...]]:
-    """Return the name of a function that reduces a list, and the tensors it returns.
-
-    The function is written if no use before had the same operations. The tensors, one
-    per leaf of the result, have no text.
-
-    Args:
-      items: the leaves of an item, with the producers of items and of all results.
-      producers: the producers of the leaves of items alone.
+    The function is written if no use before had the same operations.
     """
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
+    # Items of a group are items of the sequence or results of earlier groups, so their
+    # producers (`makers`) are the union of both.
+    item = s.blank(w.joined((node, 'item'), s.blank(operand.items)))
+    items: list[Any] = list(s.leaves(item))
+    outputs = list(s.makers(item))
     listed = [g.tables.grouping(combine, node.output, size) for size in GROUPS]
     g.grouped.update(listed)
     operations = [g.chosen.number.get(o, o) for o in listed]
     # Uses with the same operations share the function, unless rounds are unrolled.
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))
-    outputs = [leaf.makers for leaf in items]
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
-        inputs = [s.Tensor('', x.type, x.makers) for x in items] * size
-        place = g.applied(o, inputs)
+        place = g.applied(o, [s.Tensor('', x.type, x.makers) for x in items] * size)
         g.reductions.add(place)
         numbers.append(place)
         g.makers_of(place)  # which have names before the function has
-        for k, _ in enumerate(items):
+        for k, _ in enumerate(outputs):
             outputs[k] |= g.bit(place, k)
     if key not in g.written:
         names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
-        name = g.names.new(names.get(combine.layer.name, 'reduced'))
-        g.written[key] = name
-        _write_function(name, numbers, node, items, w)
-    if any(g.bit(o, k) & producers[k] for o in numbers for k, _ in enumerate(items)):
+        g.written[key] = g.names.new(names.get(combine.layer.name, 'reduced'))
+        _write_function(g.written[key], numbers, node, items, w)
+    producers = list(s.makers(operand.items))
+    if any(g.bit(o, k) & bits for o in numbers for k, bits in enumerate(producers)):
         g.chained.update(numbers)
-    result = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
-    return g.written[key], tuple(result)
+    result = s.with_makers(item, iter(outputs))
+    w.joined((node, 'item'), result)
+    totals = [w.variable('total') for _ in outputs]
+    texts = [leaf.text for leaf in s.leaves(operand.items)]
+    lists = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
+    w.line(f'{", ".join(totals)} = {g.written[key]}({lists})')
+    return s.renamed(result, iter(totals))
+
+
+# ---- the function that reduces a list by groups --------------------------------------
 
 
 def _write_function(
