@@ -21,13 +21,12 @@ from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
 from jfold.language.outputs import inside
 from jfold.language.rounds import Facts, OperationChoice, Round
-from jfold.language.symbols import Maker, Region, Rows, Tape
+from jfold.language.symbols import Maker, Rows, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.recorder import ROW, Column, Place, Recording
-from jfold.types import Type
 
 MOST_ROUNDS = 64
 
@@ -46,7 +45,7 @@ class Generator(Round):
         """
         flat = list(s.parts(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
-            flat = [w.held(flat[0], 'value')]
+            flat = [w.held(flat[0])]
         for k, argument in enumerate(flat):
             self.joined((key, 'argument', k), argument)
         if key not in self.written:
@@ -60,46 +59,27 @@ class Generator(Round):
         if w.count is None and leaves and w.arguments.issuperset(leaves):
             edges = self.untouched.setdefault(w.key, [])
             edges.append((key, str(self.node)))
-        if w.count is not None:
-            return self._call_each(key, node, flat, w)
-        text = w.call(f'{name}({", ".join(map(s.packed, flat))})')
+        # In code for lists, one tensor is made of each item of the one argument.
+        operand = ', '.join(map(s.packed, flat))
+        argument = operand if w.count is None else 'y'
+        text = w.call(f'{name}({argument})')
         if key in self.by_identity:
-            x = s.packed(flat[0])
-            text = f'{self.by_identity[key]}.get(id({x})) or {text}'
+            text = f'{self.by_identity[key]}.get(id({argument})) or {text}'
+        like = self.known((key, 'result'), self.template(node.output))
+        wanted = of(name, s.packed(flat[0]) if flat else '')
+        if w.count is not None:
+            result = w.variable(wanted)
+            w.line(f'{result} = [{text} for y in {operand}]')
+            return s.renamed(like, iter([result]))
         if w.tail and not self.deep:
-            self.joined((w.key, 'result'), self._result(key, node.output))
+            self.joined((w.key, 'result'), like)
             w.line(f'return {text}')
             return RETURNED
-        like = self._result(key, node.output)
         if isinstance(like, tuple) and any(s.leaves(like)):
             return s.with_levels(w.unpacked(like, text), s.levels(like))
-        result = w.variable(of(name, s.packed(flat[0]) if flat else ''))
+        result = w.variable(wanted)
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
-
-    def _call_each(
-        self, key: Hashable, node: TypedUse, flat: list[s.Leaf | s.Items], w: Lines
-    ) -> s.Symbol:
-        """Write `[f(y) for y in ...]`, a call per item; return lists of the results.
-
-        Args:
-          flat: the expressions of the lists of arguments.
-        """
-        name = self.written[key]
-        texts = [s.packed(argument) for argument in flat]
-        args = ', '.join(['y', 'z', 'u', 'v'][: len(texts)])
-        over = texts[0] if len(texts) == 1 else f'zip({", ".join(texts)})'
-        call = f'{name}({args})'
-        if key in self.by_identity:
-            call = f'{self.by_identity[key]}.get(id({args})) or {call}'
-        result = w.variable(of(name, texts[0]))
-        w.line(f'{result} = [{call} for {args} in {over}]')
-        w.region = Region()
-        return w.columns(s.listed(self._result(key, node.output)), result)
-
-    def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        """Return the template of function `key`'s result, with its known producers."""
-        return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
         """Write the function of a block, of which `value` is the first argument."""

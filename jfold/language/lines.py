@@ -25,7 +25,7 @@ from jfold.language import symbols as s
 from jfold.language.names import identifier
 from jfold.language.symbols import Maker, Region, Rows, Tape, Use
 from jfold.language.typed import TypedUse
-from jfold.types import KeyType, TensorType, VoidType
+from jfold.types import TensorType, VoidType
 
 if TYPE_CHECKING:
     from jfold.language.generate import Generator
@@ -152,13 +152,13 @@ class Lines:
             left, right = (', '.join(x) for x in zip(*pairs, strict=True))
             self.line(f'{left} = {right}')
 
-    def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
+    def held(self, value: s.Symbol) -> s.Symbol:
         """Write code that puts an object into a variable; return the variable.
 
         A variable, or a value that is no object, is returned as it is.
         """
         if isinstance(value, s.Object) and not value.text.isidentifier():
-            name = self.variable(wanted)
+            name = self.variable('value')
             self.line(f'{name} = {value.text}')
             return s.Object(name, value.kind)
         return value
@@ -277,7 +277,7 @@ class Lines:
             result = write(node.block, node, read, self)
         self.tail, self.g.node = before, outer
         if node.shared and not node.draws and result is not RETURNED:
-            result = self.held(result, 'value')
+            result = self.held(result)
             self.known[key] = read, result
         return result
 
@@ -357,11 +357,6 @@ class Lines:
         name = self.variable(wanted)
         self.line(f'{name} = {number}')
         return name, None
-
-    def keys(self, streams: Sequence[str]) -> list[s.Tensor]:
-        """Write code that records a random key of each stream; return the keys."""
-        none = 'None' if self.count is None else f'[None] * {self.count}'
-        return [self.constants(KeyType(name), none) for name in streams]
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write code that records a use of operation `o`; return its outputs."""

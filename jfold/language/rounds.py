@@ -374,38 +374,32 @@ class Round:
         that gets there.
         """
         makers = list(s.makers(value))
-        known = self.found.joined.setdefault(key, [0] * len(makers))
-        for k, bits in enumerate(makers):
-            known[k] |= bits
+        known = self.found.joined.get(key, [0] * len(makers))
+        self.found.joined[key] = [a | b for a, b in zip(known, makers, strict=True)]
         aliases = first_of_each(s.levels(value))
         # Two tensors share a level only if they do in every value of the join.
         found = self.found.levels
         found[key] = both_same(found.get(key, aliases), aliases)
         stable = both_same(self.facts.levels.get(key, aliases), aliases)
-        return self._with_facts(key, value, makers, stable)
+        return self._with_facts(key, value, stable)
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with the producers and levels known at join `key`."""
-        makers = list(s.makers(value))
         # Until a round has seen otherwise, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
-        return self._with_facts(key, value, makers, self.facts.levels.get(key, assumed))
+        return self._with_facts(key, value, self.facts.levels.get(key, assumed))
 
     def _with_facts(
-        self,
-        key: Hashable,
-        value: s.Symbol,
-        makers: list[ProducerSet],
-        aliases: tuple[int, ...],
+        self, key: Hashable, value: s.Symbol, aliases: tuple[int, ...]
     ) -> s.Symbol:
-        """Return `value` with the producers at `key` and `makers`, and new levels.
+        """Return `value` with its producers and those known at `key`, and new levels.
 
         `aliases` has, per tensor, the index of the first one that shares its level.
         """
-        before = self.facts.joined.get(key, (0,) * len(makers))
-        both = (a | b for a, b in zip(before, makers, strict=True))
+        if key in self.facts.joined:
+            both = zip(self.facts.joined[key], s.makers(value), strict=True)
+            value = s.with_makers(value, (a | b for a, b in both))
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
-        value = s.with_makers(value, both)
         return s.with_levels(value, (levels[k] for k in aliases))
 
     def template(self, type_: Type) -> s.Symbol:

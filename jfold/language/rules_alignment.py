@@ -50,7 +50,7 @@ walk.register(b.Broadcast, lambda block, node, x, state: itertools.repeat(x))
 
 @write.register(b.Broadcast)
 def _(block: b.Broadcast, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    return s.Endless(w.held(value, 'value'))
+    return s.Endless(w.held(value))
 
 
 # ---- Zip -----------------------------------------------------------------------------

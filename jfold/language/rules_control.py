@@ -95,7 +95,7 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     key, pre, *cases = node.parts
-    value = w.held(value, 'value')
+    value = w.held(value)
     if key is not None:
         text = as_object(w.part(key, value), w).text
     else:
@@ -103,7 +103,7 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
         fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
         text = f'{w.g.name_for(fn, block.key_fn)}({argument_text(block.key_fn, x)})'
     if pre is not None:
-        value = w.held(w.part(pre, value), 'value')
+        value = w.held(w.part(pre, value))
     case_of, default_case = node.facts
     keys_of: dict[int, list[Any]] = {}
     for case_key, n in case_of.items():
@@ -159,7 +159,7 @@ def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
-    x = w.held(as_object(value, w), 'value')
+    x = w.held(as_object(value, w))
     assert isinstance(x, s.Object)
     some, none = node.parts
     branches = Branches(node, w, w.tail)

@@ -252,10 +252,10 @@ def _(block: Composition, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register(Composition)
 def _(block: Composition, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    values = [w.held(value, 'value')]
+    values = [w.held(value)]
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
         operand = map_sources(source, values.__getitem__)
-        values.append(w.held(w.part(part, operand), 'value'))
+        values.append(w.held(w.part(part, operand)))
     result: s.Symbol = map_sources(output, values.__getitem__)
     return result

@@ -28,6 +28,7 @@ from jfold.language.signatures import settings_of
 from jfold.language.typed import TypedUse
 from jfold.language.walk import in_tuples, walk
 from jfold.types import (
+    KeyType,
     Product,
     SequenceType,
     TensorType,
@@ -170,9 +171,9 @@ def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     """
     assert node.layer is not None and node.origins is not None
     origins = node.origins
-    # Keys of random streams come before the operands.
-    inputs: list[s.Leaf] = [*w.keys(node.layer.rngs)]
-    inputs += s.leaves(node.arranged(value))
+    # Keys of random streams come before the operands. Code for lists draws none.
+    keys = [w.constants(KeyType(name), 'None') for name in node.layer.rngs]
+    inputs: list[s.Leaf] = [*keys, *s.leaves(node.arranged(value))]
     computed: Iterator[Any] = iter(())
     if origins.computed:
         read = (inputs[i] for i in origins.reads)

@@ -108,7 +108,7 @@ def _(block: b.AllOf, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
-    value = w.held(value, 'value')
+    value = w.held(value)
     # A list, since a generator inside `tuple` would nest C calls, which Python limits.
     return tuple([w.part(part, value) for part in node.parts])
 
@@ -219,7 +219,7 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
             for (key, _), part in pairs
         )
         return tuple([w.part(*pair) for pair in zip(node.parts, items, strict=True)])
-    x = w.held(as_object(value, w), 'value')
+    x = w.held(as_object(value, w))
     assert isinstance(x, s.Object)
     # A tuple or list is unpacked in one line if all its items are read, in order.
     keys = [key for key, _ in block.fields]
@@ -346,7 +346,7 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
         return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
         return write_layer(node, value, w)
-    x = w.held(as_object(value, w), 'value')
+    x = w.held(as_object(value, w))
     assert isinstance(x, s.Object)
     return _write_field(x, block.key, block.default, w)
 

@@ -25,7 +25,6 @@ from jfold.language.writing import (
 )
 from jfold.types import (
     BroadcastType,
-    KeyType,
     ObjectType,
     SequenceType,
     TensorType,
@@ -234,10 +233,8 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
     elif isinstance(block, b.Tensor):
         yield block.type, block.below
     elif (o := _computing(node, w)) is not None:
-        assert node.layer is not None
         # A fused operation has no rows of its own: its key equals no other.
         yield w.g.chosen.number.get(o, o) if o not in w.g.chosen.inside else object()
-        yield from map(KeyType, node.layer.rngs)
 
 
 def _map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
