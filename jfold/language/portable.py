@@ -108,18 +108,16 @@ def _bare_codec(block_class: type[Any], *names: str) -> Codec:
     return _keywords(functools.partial(_bare, block_class), *names)
 
 
-def _transform(block: b.InputTransform) -> tuple[Any, ...]:
-    fn = dict(block.fn) if isinstance(block.fn, Mapping) else block.fn
-    return fn, block.default
-
-
 def _input_transform(fn: Any, default: tuple[Any, ...]) -> b.InputTransform:
     return b.InputTransform(fn, **({'default': default[0]} if default else {}))
 
 
 BLOCKS: dict[type, Codec] = {
     b.Tensor: codec(b.Tensor, 'shape', 'type.dtype', 'below'),
-    b.InputTransform: Codec(_transform, _input_transform),
+    b.InputTransform: Codec(
+        lambda x: (dict(x.fn) if isinstance(x.fn, Mapping) else x.fn, x.default),
+        _input_transform,
+    ),
     b.OneHotFromList: codec(b.OneHotFromList, 'items', 'type.dtype', 'strict'),
     b.FromTensor: codec(b.FromTensor, 'value'),
     b.Zeros: codec(b.Zeros, 'type'),

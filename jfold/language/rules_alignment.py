@@ -6,9 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
@@ -39,8 +37,6 @@ from jfold.types import (
     Type,
     leaf_types,
 )
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 # ---- Broadcast -----------------------------------------------------------------------
 
@@ -331,12 +327,12 @@ def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> li
     item', is out of range.
     """
     list_ = state.as_object(x)
-    numbers: Array = state.apply(node, ints_of, list_, 'a list of ints')
-    for number in numbers.tolist():
+    numbers = state.apply(node, ints_of, list_, 'a list of ints').tolist()
+    for number in numbers:
         if not -most <= number < most:
             text = f'expected the number of {what} of {most}, got {number}'
             raise misfit(node, text, list_)
-    return [number % most for number in numbers.tolist()]
+    return [number % most for number in numbers]
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:

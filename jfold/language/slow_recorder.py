@@ -110,17 +110,17 @@ class Rows:
         if (below, site) not in self.expression.sites[t]:
             site = None
         table = 'own', t, below, site
-        values = self.own.setdefault(table, [])
-        values.append(value)
-        row = len(values) - 1
-        self._check_stop(table, row, node, path)
-        return Row(table, row, 0, path)
+        rows = self.own.setdefault(table, [])
+        return Row(table, self._added(rows, value, table, node, path), 0, path)
 
-    def _check_stop(
-        self, table: object, row: int, node: object, path: Path | None
-    ) -> None:
-        if self.stop == (table, row):
+    def _added(
+        self, rows: list[Any], row: Any, table: object, node: object, path: Path | None
+    ) -> int:
+        """Append a row to a table; return its index, or raise `Misfit` at the stop."""
+        rows.append(row)
+        if self.stop == (table, len(rows) - 1):
             raise Misfit('is made here', str(node), path)
+        return len(rows) - 1
 
     def constant(self, node: TypedUse, value: object) -> Any:
         """Return the row of an array [*shape] among the constants of the program."""
@@ -182,10 +182,9 @@ class Rows:
             ]
             level = 1 + max(levels, default=0)
         rows, table = self.nodes.setdefault(o, []), ('operation', o)
-        rows.append((level, operands))
         path = common_prefix([row.path for row in operands if row.path is not None])
-        self._check_stop(table, len(rows) - 1, node, path)
-        return [Row(table, len(rows) - 1, k, path, level) for k in outputs]
+        number = self._added(rows, (level, operands), table, node, path)
+        return [Row(table, number, k, path, level) for k in outputs]
 
     def observe(self, node: TypedUse, name: str, x: Any) -> None:
         """Append row `x`, and its label if any, to the table of a metric."""

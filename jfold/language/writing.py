@@ -190,8 +190,9 @@ class Branches:
 
     def __init__(self, node: TypedUse, w: Lines, returns: bool) -> None:
         self.node, self.w, self.tail = node, w, returns
-        like = w.g.template(node.output)
-        self.like = None if returns else w.variables_like(like, 'result')
+        self.like: s.Symbol = None
+        if not returns:
+            self.like = w.variables_like(w.g.template(node.output), 'result')
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
         """Write the code of a case: a block applied to `value`, or zeros for `None`."""
