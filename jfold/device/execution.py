@@ -3,33 +3,41 @@
 
 Cotangents flow from the results that the loss uses, and nowhere else. An operation that
 the loss does not use has no reverse, so neither zero times infinity nor a function
-without a gradient does harm there. A *policy* decides what an operation stores for the
-reverse.
+without a gradient does harm there. Matrix products are stored for the reverse, unless a
+user wants them recomputed, or they have to be; elementwise values are recomputed.
+
+Products are numbered by their order in the kernel's jaxpr; hoisted ones, called
+`known`, are computed before the loop. In shapes, `rows` counts the rows of a tile.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
 
-from jfold.base.arrays import Varying
+from jfold.base.arrays import Arrays, Specs, Varying
 from jfold.base.errors import naming_layer
 from jfold.device import xla
-from jfold.device.hoisting import ROOM, hoisted_bytes
-from jfold.device.kernel import Kernel, make_kernel
+from jfold.device.hoisting import (
+    ROOM,
+    external_products,
+    hoisted_bytes,
+    hoisted_products,
+)
+from jfold.device.kernel import Kernel, Products, Weights, make_kernel
 from jfold.device.kernel_reverse import Activity, KernelReverse, make_reverse
 from jfold.device.linear import partition
-from jfold.device.residuals import Policy
-from jfold.device.results import ResultTensor, leaving, result_tensors
+from jfold.device.results import ResultTensor, result_tensors, tensors_read
 from jfold.program.components import (
     Component,
     external_inputs,
     first_results,
     outputs_of,
+    phases,
     segment_sums,
     sources,
     union,
@@ -49,6 +57,56 @@ if TYPE_CHECKING:
     from chex import ArrayTree
 
 T = TypeVar('T')
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """The choice of the matrix products of an operation that the forward pass stores.
+
+    Attributes:
+      kernel: the kernel of the operation.
+      reverse: the reverse whose residuals are stored, or stashes in their place; if
+        `None`, nothing is, and a reverse runs the forward pass of its rows.
+      hoists: whether hoisted products may be stored while the forward pass runs.
+    """
+
+    kernel: Kernel
+    reverse: KernelReverse | None
+    hoists: bool
+
+    @functools.cached_property
+    def hoisted(self) -> tuple[int, ...]:
+        """The numbers of products that are computed before the loop and read later."""
+        if not self.hoists:
+            return ()
+        of_reverse = self.reverse.products_read if self.reverse else ()
+        read = {*hoisted_products(self.kernel), *of_reverse}
+        return tuple(k for k in external_products(self.kernel) if k in read)
+
+    def rows(self, known: Collection[int] = ()) -> Specs:
+        """Return the specs of one row of each residual, except products in `known`."""
+        return self.reverse.residuals(known) if self.reverse else []
+
+    def run(
+        self, weights: Weights, inputs: Arrays, rows: int, known: Products
+    ) -> tuple[Arrays, Arrays]:
+        """Run a tile; return its outputs, and its residuals except products in `known`.
+
+        All are [rows, ...], as are `inputs` and `known`.
+        """
+        if self.reverse:
+            return self.reverse.save_residuals(weights, inputs, rows, known)
+        return self.kernel.with_products(weights, inputs, rows, (), known)
+
+    def joined(self, known: Products, others: Arrays) -> Arrays:
+        """Join the products `known` with the other residuals, each [rows, ...].
+
+        They are in the order in which the reverse reads them.
+        """
+        if not self.reverse or not known:
+            return others
+        read, remaining = self.reverse.products_read, iter(others)
+        return [known[k] if k in known else next(remaining) for k in read]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +135,7 @@ class Execution:
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The part of this execution that runs in loops.
-
-        Its tensors are those that the rest reads from loops.
-        """
+        """The part that runs in loops; its tensors are those that the rest reads."""
         applied = self.program.applied
         if not applied:
             return self
@@ -90,13 +145,11 @@ class Execution:
             else replace(part, operations=())
             for part in self.components
         )
-        kernels = {o: x for o, x in self.kernels.items() if o not in applied}
-        tensors = leaving(self.spec)
         return replace(
             self,
             components=components,
-            kernels=kernels,
-            tensors=tensors,
+            kernels={o: x for o, x in self.kernels.items() if o not in applied},
+            tensors=tensors_read(self.spec, phases(self.program).leaving),
             program_execution=self,
         )
 
@@ -170,10 +223,8 @@ class Execution:
     def _policy(self, o: int, flow: Activity | None) -> Policy:
         """Return the policy of operation `o`: which residuals it stores, if any.
 
-        It stores none if no cotangent reaches the operation, or if it has no gradient.
-
-        Args:
-          flow: the inputs and outputs that cotangents reach; `None` without any.
+        It stores none if no cotangent reaches the operation (`flow` is `None`), or if
+        it has no gradient.
         """
         try:
             reverse = None if flow is None else self._reverse(o, flow)
@@ -187,8 +238,6 @@ class Execution:
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
         """Map operations to those of their inputs and outputs that cotangents reach.
-
-        The cotangents come from the `used` results.
 
         Operations that they do not reach are left out.
 
@@ -232,9 +281,6 @@ class Execution:
         """Return the inputs and outputs of `o` that cotangents of outputs `live` reach.
 
         `None` if they reach no output, or if no input and no weight needs a gradient.
-
-        Args:
-          live: bit set of all outputs, of any operation, that have a cotangent.
         """
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
@@ -301,20 +347,18 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Return whether the reverse writes cotangents of inputs into buffers.
+        """Return whether the reverse writes cotangents of early inputs into buffers.
 
-        They are those of `reverse.early_inputs`. Sums write none, since all inputs have
-        the cotangent of the output.
+        Sums write none, since all inputs have the cotangent of the output.
         """
         is_sum = self.reverse.kernel.operation.is_sum
         return bool(self.reverse.early_inputs) and not is_sum
 
     @property
     def runs_at_once(self) -> bool:
-        """Return whether one pass computes gradients of both weights and inputs.
+        """Return whether one pass over chunks computes gradients of weights and inputs.
 
-        It runs over large chunks of rows. In a recurrence, the loop computes those of
-        inputs first.
+        In a recurrence, the loop computes those of inputs first.
         """
         return self.to_weights and not self.is_recurrent
 

@@ -29,11 +29,10 @@ from jfold.device.buffers import (
     values_of,
     write,
 )
-from jfold.device.execution import Execution
+from jfold.device.execution import Execution, Policy
 from jfold.device.hoisting import inputs_read
 from jfold.device.kernel import Weights
 from jfold.device.loops import Level, Loops, Tile, make_loops
-from jfold.device.residuals import Policy
 from jfold.device.xla import Chained
 from jfold.program.components import output_places
 from jfold.scheduling.layout import in_buffers

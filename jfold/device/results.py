@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a batch: their tensors, and the values that users get.
-
-An execution returns the tensors of all results in one list.
-"""
+"""The results of a batch: their tensors, and the values that users get."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ from jfold.types import SequenceType, leaf_types, pack
 class ResultTensor:
     """The rows of a value buffer that a reader outside of loops reads.
 
-    The reader is a tensor of a result, or an input of an operation.
-
     Attributes:
       type: number of its type.
       section: of the index array, [rows] indices of the rows that it reads from the
@@ -53,25 +48,17 @@ class ResultTensor:
 def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
     """Return the tensors of all results of a program, in order."""
     results = enumerate(sources(spec.program).results, len(spec.program.operations))
-    return _tensors(spec, {(r, j): x for r, row in results for j, x in enumerate(row)})
+    wanted = {(r, j): x for r, row in results for j, x in enumerate(row)}
+    return tensors_read(spec, wanted)
 
 
-def leaving(spec: Spec) -> tuple[ResultTensor, ...]:
-    """Return the tensors that the rest of the program reads from loops.
-
-    They are in the order of `Phases.leaving`.
-    """
-    return _tensors(spec, phases(spec.program).leaving)
-
-
-def _tensors(
+def tensors_read(
     spec: Spec, wanted: Mapping[Place, ProducerSet]
 ) -> tuple[ResultTensor, ...]:
-    """Return which rows of value buffers each place in `wanted` reads.
+    """Return the rows of value buffers that each place in `wanted` reads, in order.
 
     Args:
-      wanted: by place (an input of an operation, or a tensor of a result), the results
-        of operations that it may read, as a bit set.
+      wanted: by place, as in `Phases.leaving`, the outputs that it may read.
     """
     program, places = spec.program, layout(spec)
     behind = phases(program).outputs_behind
@@ -94,7 +81,6 @@ def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> 
     """
 
     def rows(tensor: ResultTensor, buffer: Array) -> Array:
-        """Return the row indices [rows] into a value buffer that a tensor reads."""
         indices = batch.read(tensor.section, 0, *tensor.section.shape)
         last = max(len(buffer) - 1, 0)
         return lax.min(indices, np.int32(last)) if tensor.is_mixed else indices
@@ -120,7 +106,6 @@ def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -
         return assemble_value(program.output, [leaves, *items])
 
     def metric_of(result: int, tensors: list[Array]) -> MetricValues:
-        """Return the values of the metric that is result `result`, with examples."""
         values = pack(program.results[result].type, tensors)
         example = schedule.owners(result)
         return MetricValues(values, example, example < schedule.examples)
