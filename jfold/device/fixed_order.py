@@ -103,7 +103,11 @@ def scatter_add_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
         return jaxprs.apply(equation, operands)
 
     def sorted_first(table: Array, places: Array, rows: Array) -> Array:
-        inside = _inside(equation.params['mode'], places[:, 0], len(table))
+        numbers, count = places[:, 0], len(table)
+        if equation.params['mode'] == lax.GatherScatterMode.CLIP:
+            inside = jnp.clip(numbers, 0, count - 1)
+        else:  # rows with an index outside of the table are dropped
+            inside = jnp.where((numbers >= 0) & (numbers < count), numbers, count)
         return add_sorted(table, inside, rows)
 
     # A CPU adds rows one after another already, much faster than it sorts them.
@@ -159,18 +163,6 @@ def _adds_rows(equation: core.JaxprEqn) -> bool:
         and numbers.scatter_dims_to_operand_dims == (0,)
         and not numbers.operand_batching_dims
     )
-
-
-def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
-    """Return row indices [rows], with `count` for rows that a scatter shall drop.
-
-    Args:
-      mode: clips indices into the table, or drops those outside.
-      count: number of rows of the table.
-    """
-    if mode == lax.GatherScatterMode.CLIP:
-        return jnp.clip(places, 0, count - 1)
-    return jnp.where((places >= 0) & (places < count), places, count)
 
 
 RULES: Rules = {

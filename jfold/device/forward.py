@@ -90,8 +90,9 @@ def forward(
     for c, component in enumerate(execution.components):
         if component.operations:
             for o in component.operations:
-                new = _new_hoisted(execution, policies[o], o, extra)
-                state, hoisted[o] = _hoist(execution, loops, weights[o], o, state, new)
+                state, hoisted[o] = _hoist(
+                    execution, loops, weights[o], policies[o], o, state, extra
+                )
             level = functools.partial(run_level, c)
             state = loops.levels(c, level, state)
     values, saved = state.carry
@@ -130,11 +131,7 @@ def gather_inputs(
 
 
 def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
-    """Return the row indices [rows] of the values that one input of a tile reads.
-
-    Args:
-      place: number of the input.
-    """
+    """Return the row indices [rows] of the values that a tile reads as one input."""
     section = batch.sections.inputs[tile.operation][place]
     index = batch.read(section, tile.first, tile.rows)
     if tile.count is None:
@@ -156,8 +153,7 @@ def _write_outputs(
 
     Args:
       gathered: numbers of the inputs that were read from `values`.
-      inputs: of the tile, each [rows, *shape].
-      outputs: of the tile, each [rows, *shape].
+      inputs, outputs: of the tile, each [rows, *shape].
     """
     o = tile.operation
     operation, bases = execution.operations[o], execution.layout.value_base[o]
@@ -182,24 +178,21 @@ def _hoist(
     execution: Execution,
     loops: Loops,
     weights: Weights,
+    policy: Policy,
     o: int,
     state: Chained[Carry],
-    new: dict[int, Array],
+    extra: Iterator[int],
 ) -> tuple[Chained[Carry], dict[int, Array]]:
-    """Compute those matrix products of operation `o` that need no result of its loop.
+    """Compute the products of operation `o` that need no result of its loop.
 
-    They are computed before the loop, for many rows at once.
-
-    Args:
-      new: by number of the product, a buffer [rows, ...] for it, if any.
-
-    Returns:
-      The new state, and the buffers with the products, in the order of the operation's
-      rows.
+    Return the new state, and by number of the product a buffer [rows, ...] with it, in
+    the order of the operation's rows.
     """
-    if not new:
-        return state, new
-    kernel, numbers, values = execution.kernels[o], tuple(new), state.carry[0]
+    kernel, numbers, values = policy.kernel, policy.hoisted, state.carry[0]
+    if not numbers:
+        return state, {}
+    specs = [_buffer(execution, o, kernel.product_row(k)) for k in numbers]
+    new = [new_buffer(x, extra, execution.varying) for x in specs]
     read = inputs_read(kernel, (), numbers)
 
     def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
@@ -211,7 +204,7 @@ def _hoist(
         return [write(buffer, x, tile.first) for buffer, x in pairs], []
 
     # Chained, so that XLA runs this loop between those before and after it.
-    done = loops.chunks(o, chunk, Chained(state.zero, (list(new.values()), [])))
+    done = loops.chunks(o, chunk, Chained(state.zero, (new, [])))
     buffers = dict(zip(numbers, done.carry[0], strict=True))
     return Chained(done.zero, state.carry), buffers
 
@@ -228,11 +221,6 @@ def _new_values(
     """Return new value buffers, by type, that hold constants and outputs `entering`.
 
     All other rows are zeros.
-
-    Args:
-      entering: by number of an output, its rows [rows, *shape], computed before
-        the loops.
-      extra: yields the number of further rows of each buffer, see `xla.extra_rows`.
     """
     program, inside = execution.program, in_buffers(execution.program)
     values = {}
@@ -259,17 +247,6 @@ def _new_saved(
             for row in policy.rows(policy.hoisted)
         ]
         for o, policy in policies.items()
-    }
-
-
-def _new_hoisted(
-    execution: Execution, policy: Policy, o: int, extra: Iterator[int]
-) -> dict[int, Array]:
-    """Return zeros for products computed before the loop, by number of the product."""
-    rows = {k: policy.kernel.product_row(k) for k in policy.hoisted}
-    return {
-        k: new_buffer(_buffer(execution, o, row), extra, execution.varying)
-        for k, row in rows.items()
     }
 
 

@@ -192,7 +192,7 @@ class Kernel(Memoized):
     @functools.cached_property
     def takes_tiles(self) -> bool:
         """Return whether the layer's function gets whole tiles, not single rows."""
-        return self.operation.layer.batched and self._of_tile(2).has_linear_rules
+        return self.operation.layer.batched and self._staged(2).has_linear_rules
 
     def staged(self, rows: int) -> Hoisted:
         """Return the layer's function in two stages, the first of parameters alone.
@@ -200,16 +200,13 @@ class Kernel(Memoized):
         The first stage computes the weights, the second the outputs: of a tile of
         `rows` rows if `takes_tiles`, else of one row.
         """
-        return self._of_tile(rows) if self.takes_tiles else self._of_row
-
-    @functools.cached_property
-    def _of_row(self) -> Hoisted:
-        count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
-        return stage(self._trace(None), count, name)
+        return self._staged(rows if self.takes_tiles else None)
 
     @memoized
-    def _of_tile(self, rows: int) -> Hoisted:
+    def _staged(self, rows: int | None) -> Hoisted:
         count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
+        if rows is None:
+            return stage(self._trace(None), count, name)
         # A second number of rows, from `PROBES`, shows which equations depend on it.
         other = PROBES[rows == PROBES[0]]
         staged = stage(self._trace(rows), count, name, self._trace(other))
@@ -258,7 +255,7 @@ class Kernel(Memoized):
     def _check_weights(self, staged: Hoisted, rows: int) -> None:
         """Raise TypeError if weights of a tile depend on its number of rows."""
         leaves = jax.tree.leaves(self.params)
-        stages = staged, self._of_tile(2)
+        stages = staged, self._staged(2)
         one, other = (str(jaxprs.trace(s.run_early, leaves)) for s in stages)
         if one != other:
             raise TypeError(

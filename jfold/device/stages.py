@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -80,8 +80,9 @@ class Hoisted:
         # it as a constant of the rule below, so it is one of the rule's arguments.
         jaxpr, constants = jaxprs.open_jaxpr(self.closed)
         known = dict(zip(jaxpr.constvars, constants, strict=True))
-        inputs = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
-        inputs = dict(zip(jaxpr.invars, arguments, strict=False)) | inputs
+        traced = [v for v, x in known.items() if isinstance(x, jax.core.Tracer)]
+        inputs = dict(zip(jaxpr.invars, arguments, strict=False))
+        inputs |= {v: known.pop(v) for v in traced}
         if not self.early:
             return jaxprs.run((), inputs, self.frontier)
 
@@ -143,9 +144,7 @@ class Hoisted:
         def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
             if not _has_own_reverse(equation):
                 return jaxprs.bind(equation, operands)
-            of_rows = [
-                isinstance(v, core.Var) and v in self.varying for v in equation.invars
-            ]
+            of_rows = _are_in(self.varying, equation)
             return _dropping(equation, operands, of_rows, real)
 
         names = {e.primitive.name for e in self.late if _has_own_reverse(e)}
@@ -177,7 +176,7 @@ def stage(
     jaxpr, constants = jaxprs.open_jaxpr(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
     # Constants that are traced outside count as parameters.
-    traced = [v for v, x in pairs if _is_traced(x)]
+    traced = [v for v, x in pairs if isinstance(x, jax.core.Tracer)]
     first = [*jaxpr.invars[:fixed], *traced]
     sized = () if other is None else _sized(jaxpr, jaxprs.open_jaxpr(other)[0])
     of_rows, varying = jaxprs.reachable(jaxpr, [*jaxpr.invars[fixed:], *sized])
@@ -217,20 +216,17 @@ def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
     ]
 
 
-def _is_traced(constant: Array) -> bool:
-    """Return whether a constant [*shape] is a tracer of an enclosing transformation."""
-    return isinstance(constant, jax.core.Tracer)
+def _are_in(varying: Container[core.Var], equation: core.JaxprEqn) -> list[bool]:
+    """Return, by operand of an equation, whether it is a variable in `varying`."""
+    return [isinstance(v, core.Var) and v in varying for v in equation.invars]
 
 
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """Return the reverse of a function, by `jax.vjp`, for the arguments `moving`.
+    """Return the reverse of a function, by `jax.vjp`, for arguments numbered `moving`.
 
     The reverse returns cotangents by number of the argument.
-
-    Args:
-      moving: numbers of the arguments that get a cotangent.
     """
 
     def of_moving(moving: dict[int, Array]) -> Arrays:
@@ -362,9 +358,7 @@ def hoist_from_checkpoints(
     _, varying = jaxprs.reachable(jaxpr, rows)
 
     def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
-        inputs = equation.invars
-        vary = [isinstance(v, core.Var) and v in varying for v in inputs]
-        return _cut(equation, operands, vary)
+        return _cut(equation, operands, _are_in(varying, equation))
 
     return jaxprs.rewritten(closed, dict.fromkeys(_CHECKPOINTS, rule))
 
