@@ -24,7 +24,7 @@ from jfold.base.arrays import Arrays, ByOperation, cast_varying, masked, varying
 from jfold.base.tracebacks import api_boundary
 from jfold.device.apply import apply_all, kept_bytes
 from jfold.device.backward import backward, stash_specs
-from jfold.device.batch import Batch
+from jfold.device.buffers import Batch
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.execution import Execution, make_execution
 from jfold.device.forward import Carry, forward, saved_specs

@@ -31,7 +31,7 @@ from jax import Array
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, ByOperation, array_spec
 from jfold.base.jaxprs import is_inexact
-from jfold.device.batch import Batch
+from jfold.device.buffers import Batch
 from jfold.device.derivatives import Derived, differentiable
 from jfold.device.execution import Execution
 from jfold.device.linear import MaybeZeros, Reverse

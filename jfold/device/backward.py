@@ -34,9 +34,10 @@ from jfold.base.arrays import (
     masked,
 )
 from jfold.device import xla
-from jfold.device.batch import Batch, Number
 from jfold.device.buffers import (
+    Batch,
     Buffers,
+    Number,
     Residuals,
     Saved,
     buffer_spec,

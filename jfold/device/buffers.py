@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The buffers of an execution, whose rows are read and written in place.
+"""The memory of an execution: the data of a batch, and buffers, written in place.
 
 Buffers are only read by gathers or slices, and written by `dynamic_update_slice`, never
 inside a conditional, so that XLA copies none of them in a loop. In shapes, `size`
@@ -19,7 +19,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jfold.base.arrays import Arrays, Spec, Varying, array_spec, cast_varying
-from jfold.device.batch import Batch, Number
+from jfold.scheduling.index_array import Section, Sections
+from jfold.scheduling.layout import Layout
+
+Number: TypeAlias = 'Array | int'
 
 # By number of the type, a buffer [size, *shape]. In the forward pass it has the
 # constants of the type, then the values that operations compute. In the reverse it has
@@ -27,6 +30,78 @@ from jfold.device.batch import Batch, Number
 Buffers: TypeAlias = dict[int, Array]
 # By operation, arrays [size, ...] that the forward pass stores for the reverse.
 Saved: TypeAlias = dict[int, Arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The data of a batch on the device.
+
+    Attributes:
+      layout: the places of rows in buffers, and of sections in the index array.
+      indices: [size] int32, the index array: all row numbers and counts of the batch.
+      constants: by type [capacity, *shape], where `*shape` is that of one value.
+    """
+
+    layout: Layout
+    indices: Array
+    constants: tuple[Array, ...]
+
+    @property
+    def sections(self) -> Sections:
+        """The place and the shape of each section of the index array `indices`."""
+        return self.layout.sections
+
+    def levels(self, component: int) -> Array:
+        """Return the number of levels, or of fixed steps, of a component, [] int32."""
+        return self._number(self.sections.header.depths, component)
+
+    def nodes(self, operation: int) -> Array:
+        """Return the number of rows of an operation that are not padding, [] int32."""
+        return self._number(self.sections.header.counts, operation)
+
+    def rows(self, result: int) -> Array:
+        """Return the number of rows of a result that are not padding, [] int32."""
+        return self._number(self.sections.header.rows, result)
+
+    @property
+    def empty(self) -> Array:
+        """The divisor n [] int32: a wide tile may be up to 1/n empty (padding)."""
+        return self._number(self.sections.header.empty, 0)
+
+    def tiles(self, operation: int, level: Number) -> list[Array]:
+        """Return begin and end [] int32 of an operation's range of rows on a level."""
+        component = self.layout.component[operation]
+        columns = self.layout.tables[component][1]
+        first = level * columns + self.layout.column[operation]
+        return list(self.read(self.sections.tiles[component], first, 2))
+
+    def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
+        """Return the first sum of a round of cotangent sums, and its number of tiles.
+
+        Both are [] int32. `sums.py` says what a round is.
+
+        Args:
+          type_: number of the type of the summed cotangents.
+          step: number of the level or step, counted through all components.
+          stage: number of the round at that step.
+        """
+        section = self.sections.steps[type_]
+        _, stages, numbers = section.shape
+        place = numbers * (step * stages + stage)
+        return list(self.read(section, place, numbers))
+
+    def read(self, section: Section, first: Number, size: int) -> Array:
+        """Return `size` numbers of a section, from the `first`-th on, [size] int32."""
+        begin = section.start + first
+        if isinstance(begin, int):
+            return lax.slice(self.indices, (begin,), (begin + size,))
+        return lax.dynamic_slice(
+            self.indices, (begin,), (size,), allow_negative_indices=False
+        )
+
+    def _number(self, section: Section, place: int) -> Array:
+        """Return the `place`-th number of a section, counted from 0, [] int32."""
+        return lax.squeeze(self.read(section, place, 1), (0,))
 
 
 @jax.tree_util.register_dataclass
@@ -55,11 +130,7 @@ def values_of(values: Buffers, batch: Batch, t: int) -> Array:
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Return zeros like `spec`, with some rows more, so that XLA merges no two buffers.
-
-    Args:
-      extra: yields the number of further rows of each buffer, see `xla.extra_rows`.
-    """
+    """Return zeros like `spec`, with the next number of `xla.extra_rows` rows more."""
     rows, *shape = spec.shape
     return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
@@ -72,9 +143,8 @@ def buffer_spec(rows: int, row: Spec) -> Spec:
 def take(buffer: Array, rows: Array) -> Array:
     """Return rows [count, ...] of a buffer [size, ...], gathered by row index.
 
-    Args:
-      rows: [count] int32, row indices; all must be within the buffer, unless that is
-        empty: then the result is zeros.
+    The indices `rows` [count] int32 must be within the buffer, unless that is empty:
+    then the result is zeros.
     """
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)

@@ -20,8 +20,8 @@ from jax import Array
 
 from jfold.base.arrays import Arrays, ByOperation, Spec, Specs, array_spec, cast_varying
 from jfold.device import xla
-from jfold.device.batch import Batch
 from jfold.device.buffers import (
+    Batch,
     Buffers,
     Saved,
     buffer_spec,

@@ -24,8 +24,7 @@ from jax import Array, lax
 
 from jfold.base.arrays import Arrays
 from jfold.device import xla
-from jfold.device.batch import Batch, Number
-from jfold.device.buffers import slice_rows, take
+from jfold.device.buffers import Batch, Number, slice_rows, take
 from jfold.device.xla import Chained, loop_after
 from jfold.scheduling.layout import running_components
 from jfold.scheduling.spec import Spec

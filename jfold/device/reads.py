@@ -23,8 +23,7 @@ from jax import Array, lax
 
 from jfold.base.arrays import Varying, cast_varying
 from jfold.base.jaxprs import is_inexact
-from jfold.device.batch import Batch
-from jfold.device.buffers import scattered, slice_rows, take
+from jfold.device.buffers import Batch, scattered, slice_rows, take
 from jfold.device.execution import Execution
 from jfold.graph import shared_counts, value_parts
 from jfold.program.components import (

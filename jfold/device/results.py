@@ -12,8 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from jfold.base.arrays import Arrays
-from jfold.device.batch import Batch
-from jfold.device.buffers import Buffers, take, values_of
+from jfold.device.buffers import Batch, Buffers, take, values_of
 from jfold.program.components import Place, phases, sources, type_at
 from jfold.program.operations import ProducerSet, Program
 from jfold.ragged import MetricValues, assemble_value

@@ -26,8 +26,7 @@ from collections.abc import Sequence
 
 from jax import Array, lax
 
-from jfold.device.batch import Number
-from jfold.device.buffers import Buffers, sum_arrays, write
+from jfold.device.buffers import Buffers, Number, sum_arrays, write
 from jfold.device.execution import Execution
 from jfold.device.loops import Loops
 from jfold.scheduling.layout import running_components

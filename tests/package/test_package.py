@@ -21,8 +21,7 @@ import structure
 
 import jfold as jf
 from jfold import blocks
-from jfold.device.batch import Batch
-from jfold.device.buffers import Residuals
+from jfold.device.buffers import Batch, Residuals
 from jfold.device.kernel import Weights
 from jfold.device.kernel_reverse import Rows
 
