@@ -16,7 +16,7 @@ defined everywhere spare rows are anything finite. As long as weights are finite
 cotangents of spare rows are zero without a mask.
 
 `reads` says what tables and parts are. In shapes, `rows` counts the rows of a table,
-and `*shape` is that of one value.
+and `*shape` is that of one value. Outputs are numbered through all operations.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ from jfold.program.components import (
     union,
 )
 from jfold.scheduling.index_array import summed_at_once
-from jfold.scheduling.slots import (
-    ReadMode,
-    sums_have_rows,
-)
+from jfold.scheduling.slots import ReadMode, sums_have_rows
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
 # The function of `runtime` that runs the loops: it takes their execution, the weights,
@@ -87,7 +84,6 @@ def apply_all(
       weights: by operation, list of arrays, each [*shape].
       indices: [size] int32, the index array.
       constants: by type [rows, *shape].
-      in_loops: runs the loops, between the components before and behind them.
     """
     state = State(execution, Batch(execution.layout, indices, constants))
     order = phases(execution.program)
@@ -114,11 +110,7 @@ def _apply_component(state: State, c: int, weights: ByOperation) -> None:
 
 
 def _entering(state: State, number: int) -> Array:
-    """Return all rows [rows, *shape] of output `number`, for operations in loops.
-
-    Args:
-      number: number of the output, counted through the outputs of all operations.
-    """
+    """Return all rows [rows, *shape] of output `number`, for operations in loops."""
     execution = state.execution
     o, k = output_places(execution.program)[number]
     t, rows = execution.operations[o].outputs[k], execution.layout.region[o]
@@ -141,10 +133,7 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 
 
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
-    """Return tensor `number` unchanged; its reverse raises if it has no gradient.
-
-    It has none if an operation that it depends on has none.
-    """
+    """Return tensor `number` unchanged; its reverse raises if it has no gradient."""
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         execution.pullbacks([k == number for k, _ in enumerate(execution.tensors)])
@@ -186,49 +175,28 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return how many rows an operation or a result has, with and without padding.
-
-    Args:
-      table: number of an operation, or of a result, counted behind all operations.
-      reads: what each input, or each tensor of the result, reads.
-    """
-    layout, count = state.execution.layout, _count(state, table, reads)
-    rows = [*layout.region, *layout.results][table]
-    anything = _allows_any_finite(state, table, reads)
-    return Extent(rows, count, anything, state.execution.varying)
-
-
-def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
-    """Return how many rows of an operation or a result are not padding, [] int32.
-
-    Values read in place and their readers share one scalar, since XLA would compile
-    equal code again for each.
-
-    Args:
-      table: number of an operation, or of a result, counted behind all operations.
-      reads: what each input, or each tensor of the result, reads.
-    """
-    batch, first = state.batch, len(state.execution.operations)
-    parts = in_place_parts(reads)
+    """Return how many rows `table` has, with and without padding, by its `reads`."""
+    batch, layout = state.batch, state.execution.layout
+    first, parts = len(state.execution.operations), in_place_parts(reads)
+    # Values read in place and their readers share one scalar, since XLA would compile
+    # equal code again for each.
     known = [state.counts[p] for p in parts if p in state.counts]
     if known:
         (count, *_) = known
     else:
         count = batch.nodes(table) if table < first else batch.rows(table - first)
     state.counts.update(dict.fromkeys(parts, count))
-    return count
+    rows = [*layout.region, *layout.results][table]
+    anything = _allows_any_finite(state, table, reads)
+    return Extent(rows, count, anything, state.execution.varying)
 
 
 def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
-    """Return whether padding rows of an operation may hold arbitrary finite numbers.
+    """Return whether padding rows of `table` may hold arbitrary finite numbers.
 
-    They may if the operation is finite on all finite inputs, and if padding rows of
-    outputs that it reads in place may, too. Else they repeat a real row. False for
-    results, and where no mask would be saved.
-
-    Args:
-      table: number of an operation, or of a result, counted behind all operations.
-      reads: what each of its inputs reads.
+    They may if it is an operation that is finite on all finite inputs, and if padding
+    rows of outputs that it reads in place may, too. Else they repeat a real row. False
+    for results, and where no mask would be saved.
     """
     execution = state.execution
     if table >= len(execution.operations):

@@ -2,11 +2,12 @@
 """The reverse pass: gradients of the weights, given cotangents of the results.
 
 The loops of the forward pass, backwards; `README.md` draws what a tile reads and
-writes. Nothing is scattered, so sums have a fixed order.
+writes. Each use of a value leaves its cotangent in an *edge row* of its own, so nothing
+is scattered, and sums have a fixed order.
 
 Gradients of weights are taken over all rows of an operation, in large chunks. Those of
-recurrent operations are deferred until after all loops, and computed from stashes:
-values that the loops stored in the place of the products. They come right after the
+recurrent operations are deferred until after all loops, and computed from *stashes*:
+values that the loops stored, many in the place of products. They come right after the
 loop of their component where cotangents of inputs from outside of the recurrence are
 taken with them. Other operations get theirs at once, with the cotangents of their
 inputs.
@@ -97,8 +98,7 @@ def backward(
     Args:
       pullbacks: by operation, the reverse of those through which cotangents flow.
       arrays: by operation, its weights, each [*shape].
-      values: all values of the forward pass.
-      saved: by operation, the residuals that the forward pass stored.
+      values, saved: all values and residuals of the forward pass.
       cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
@@ -138,10 +138,7 @@ def backward(
 
 
 def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
-    """Return the cotangents [rows, *shape] of outputs computed before the loops.
-
-    They are by number of the output; `None` if known to be zero.
-    """
+    """Return, by number, cotangents [rows, *shape] of outputs computed before loops."""
     program, layout = reads.execution.program, reads.execution.layout
     numbers = list(results_in(phases(program).entering))
     places = [output_places(program)[n] for n in numbers]
@@ -175,11 +172,7 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Count a level's writes to those edge buffers (of cotangents) that it also reads.
-
-    An edge buffer has one row for each use of a value. One tile of each of the
-    `operations`, all of one component, is counted.
-    """
+    """Count the writes of one tile of each operation to edge buffers that they read."""
     execution = reads.execution
     running = [o for o in operations if reads.pullbacks[o].to_inputs]
     flows = {o: reads.pullbacks[o].reverse.flow for o in running}
@@ -226,11 +219,10 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 
 
 def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Rows:
-    """Gather the operands of the reverse of a tile: inputs, residuals and cotangents.
+    """Gather the operands of the reverse of a tile or chunk.
 
-    The tile may be a chunk, successive rows of any levels. Spare (padding) rows of a
-    chunk repeat the first row, with a cotangent of zero: on zeros an operation may give
-    NaN, and zero times NaN is NaN.
+    Spare (padding) rows of a chunk repeat the first row, with a cotangent of zero: on
+    zeros an operation may give NaN, and zero times NaN is NaN.
     """
     o, rows = tile.operation, tile.rows
     pullback, weights = reads.pullbacks[o], reads.weights[o]
@@ -254,10 +246,7 @@ def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Row
 
 
 def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
-    """Yield the cotangents [rows, *shape] of a tile's outputs, summed over their uses.
-
-    Outputs that no cotangent reaches are left out.
-    """
+    """Yield the cotangents [rows, *shape] of a tile's live outputs, over all uses."""
     o = tile.operation
     outputs = reads.execution.operations[o].outputs
     bases = reads.execution.layout.value_base[o]
@@ -268,9 +257,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
 def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -> Array:
     """Return the cotangents [rows, *shape] of `rows` values, each a sum over all uses.
 
-    Args:
-      edges: by type, the buffer with the cotangents of all uses of values.
-      first: row of the first value in the value buffer of type `t`.
+    Row `first` of the value buffer of type `t` is the first of these values.
     """
     # Constants have no cotangents, so the section has no entries for them. A value with
     # fewer uses than others reads the row of zeros in place of the rest.
@@ -290,11 +277,7 @@ def _write_edges(
 ) -> Buffers:
     """Write `moving`, cotangents of a tile's inputs, to `edges`; return new `edges`.
 
-    Each goes to its edge row, the place where one use of a value leaves its cotangent.
-
-    Args:
-      moving: by input, its cotangent [rows, *shape].
-      cotangents: of the outputs, from which `moving` comes, each [rows, *shape].
+    They come from `cotangents`, those of the outputs; all are [rows, *shape].
     """
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
@@ -331,9 +314,8 @@ def _write_edges(
 def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
     """Return the specs of an operation's stash buffers, by number of the stash.
 
-    A stash is a value that the loop stores for the gradients of weights. Stashes that
-    take the place of a residual have no buffer; without deferred gradients there are
-    none.
+    Stashes that take the place of a residual have no buffer; without deferred gradients
+    there are none.
     """
     rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
     specs = {k: buffer_spec(rows, x.row) for k, x in crossing if x.replaces is None}
@@ -345,9 +327,9 @@ def _write_stashes(
 ) -> Residuals:
     """Write `crossing`, a tile's stashes, to buffers; return all residuals and stashes.
 
-    A stash is a value of `crossing`, each [rows, ...], that gradients of weights read.
-    It may take the place of products. Then it lies one widest tile further on, where
-    products have been read already, since tiles run from the last rows to the first:
+    A stash [rows, ...] may take the place of products. Then it lies one widest tile
+    further on, where products have been read already, since tiles run from the last
+    rows to the first:
 
         products   p0 p1 p2 p3 p4 p5 __ __      a tile of two rows, p4 and p5, is
         then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
@@ -405,7 +387,6 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
     def chunk(tile: Tile, edges: Buffers) -> tuple[Buffers, Arrays]:
-        """Run the reverse of some rows; return `edges`, and gradients of weights."""
         rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
             crossing = list(_read_stashes(reads, tile, residuals, rows.real))
@@ -441,14 +422,10 @@ def _no_grads(reads: Reads, o: int) -> Arrays:
 def _gradients(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
-    """Return gradients of all weights of operation `o`: `grads`, but `None` for zeros.
+    """Return gradients of all `count` weights of operation `o`, `None` for zeros.
 
-    A weight that no output with a cotangent reads has a gradient of zero, whatever the
-    values.
-
-    Args:
-      grads: gradients of the trained weights, each [*shape]; `None` if there are none.
-      count: number of all weights; those behind the trained ones get `None`.
+    Those of trained weights are `grads`, each [*shape], if there are any. A weight that
+    no output with a cotangent reads has a gradient of zero, whatever the values.
     """
     result: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
@@ -464,8 +441,7 @@ def _gradients(
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
     """Return the carry that the reverse loops start from: all buffers that they change.
 
-    Buffers of cotangents and of stashes are new: zeros, but for the cotangents of
-    results. Those of residuals are `saved`.
+    New buffers are zeros, but for the cotangents of results.
     """
     execution, extra = reads.execution, xla.extra_rows(even=False)
     edges: Buffers = {}

@@ -7,8 +7,10 @@ are added up where they are read, or have rows of their own.
 
 A *table* is an operation, or a result numbered behind all operations. A *part* of the
 values is the constants of a type or one output of an operation, numbered as in
-`graph.value_parts`. In shapes, `rows` counts the rows of a table, and `*shape` is that
-of one value.
+`graph.value_parts`. *Makers* are the outputs of operations that a slot may read, as a
+bit set. A *section* of the index array has the numbers of the rows that a slot reads,
+among all values of its type. In shapes, `rows` counts the rows of a table, and `*shape`
+is that of one value.
 """
 
 from __future__ import annotations
@@ -26,22 +28,10 @@ from jfold.base.jaxprs import is_inexact
 from jfold.device.buffers import Batch, scattered, slice_rows, take
 from jfold.device.execution import Execution
 from jfold.graph import shared_counts, value_parts
-from jfold.program.components import (
-    Place,
-    first_results,
-    phases,
-    results_in,
-    sources,
-)
+from jfold.program.components import Place, first_results, phases, results_in, sources
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
 from jfold.scheduling.index_array import Section
-from jfold.scheduling.slots import (
-    ReadMode,
-    Slot,
-    read_modes,
-    slot_numbers,
-    slots,
-)
+from jfold.scheduling.slots import ReadMode, Slot, read_modes, slot_numbers, slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +54,7 @@ class State:
     Attributes:
       produced: by number of a result of an operation, its rows; all sums of one
         component share one entry.
-      counts: by part (the constants of a type, or an output), the number [] of its real
-        rows, once it is computed.
+      counts: by part, the number [] of its real rows, once it is computed.
       anything: parts whose spare (padding) rows are finite, but repeat no real one.
       leaving: by table and column, the rows [rows, *shape] that are read from loops.
     """
@@ -85,8 +74,7 @@ class Extent:
     Attributes:
       rows: number of rows.
       count: [] int32, the number of real rows.
-      anything: whether the other rows may be anything finite, and need repeat no real
-        one.
+      anything: whether the other rows may be anything finite, not only a real one.
       varying: the axes of an enclosing `jax.shard_map` that arrays vary over.
     """
 
@@ -129,9 +117,7 @@ class Read:
       slot: this input or tensor: its place, its type, and the part that it reads whole,
         where it reads in place.
       mode: whether rows are read in place, gathered by an index, or summed.
-      makers: the results of operations that it may read, as a bit set.
-      section: the section of the index array with the rows that it reads.
-      sums: the section with the row that each of these is added to, if it is summed.
+      sums: the section with the row that each value is added to, if they are summed.
     """
 
     slot: Slot
@@ -142,11 +128,7 @@ class Read:
 
 
 def reads_of(execution: Execution, table: int) -> list[Read]:
-    """Return what each input of an operation, or each tensor of a result, reads.
-
-    Args:
-      table: number of the operation, or of the result, counted behind all operations.
-    """
+    """Return what each input of an operation, or each tensor of a result, reads."""
     program, sections = execution.program, execution.layout.sections
     producers = sources(program)
     columns = zip(
@@ -161,13 +143,7 @@ def reads_of(execution: Execution, table: int) -> list[Read]:
 
 
 def in_place_parts(reads: Iterable[Read]) -> list[int]:
-    """Return the numbers of the constants and outputs that are read in place.
-
-    To read in place is to read all rows in their order, so that no gather is needed.
-
-    The constants of each type are counted first, then all outputs of operations, as in
-    `graph.value_parts`.
-    """
+    """Return the parts that are read in place: all rows in order, without a gather."""
     parts = [x.slot.part for x in reads if x.mode is ReadMode.IN_PLACE]
     return [part for part in parts if part is not None]
 
@@ -202,9 +178,8 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 def _repeats(state: State, read: Read, rows: int) -> bool:
     """Return whether padding rows of an input that is read in place repeat real rows.
 
-    To read in place is to read all rows in their order. False for gathered inputs.
-
-    Padding rows of an output do if padding rows of its operation's inputs do.
+    Padding rows of an output do if padding rows of its operation's inputs do. False for
+    gathered inputs.
     """
     program = state.execution.program
     if read.slot.part is None or read.mode is not ReadMode.IN_PLACE:
@@ -238,14 +213,11 @@ def combined(
 ) -> Array:
     """Return segment sums [rows, *shape] of `summands`, or extrema without a gradient.
 
-    `combines` says which.
+    `Operation.combines` says which. Sums without summands are zero.
 
     Args:
       summands: [n, *shape].
-      section: of the index array, [n] numbers: the row of the sum that each summand
-        adds to.
-      rows: number of sums; those without summands are zero.
-      combines: see `Operation.combines`.
+      section: with n numbers, the row of the sum that each summand adds to.
     """
     to = state.batch.read(section, 0, *section.shape)
     if combines != ADD:
@@ -263,9 +235,7 @@ def combined(
 def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) -> Array:
     """Return segment maxima or minima [rows, *shape] of items [n, *shape].
 
-    Args:
-      to: [n] the row that each item belongs to; rows without items are zero.
-      combines: see `Operation.combines`.
+    Item k belongs to row `to[k]`; rows without items are zero.
     """
     is_largest = combines == MAXIMUM
     if is_inexact(items):
@@ -291,8 +261,6 @@ def read_values(
     They are constants, or results of operations, computed in loops or outside of them.
 
     Args:
-      makers: the results of operations that may be read, as a bit set.
-      section: of the index array, [rows] numbers of rows among all values of the type.
       place: the reader, a key of `state.leaving` if it may read results from loops.
     """
     if place not in state.leaving:
@@ -315,13 +283,9 @@ def _gathered(
     section: Section,
     constants: bool = True,
 ) -> Array:
-    """Gather values [rows, *shape] of type `t`, by the row numbers in a section.
-
-    They are constants, or results of operations that are computed outside of loops.
+    """Gather values [rows, *shape] like `read_values`, of those from outside of loops.
 
     Args:
-      makers: the results of operations that may be read, as a bit set.
-      section: of the index array, [rows] numbers of rows among all values of the type.
       constants: whether they may be constants. If not, the numbers of rows that
         are none of `makers` give arbitrary rows.
     """
@@ -352,11 +316,7 @@ def _wide(x: Array) -> Array:
 def _parts(
     state: State, t: int, makers: ProducerSet, with_constants: bool
 ) -> Iterator[Produced]:
-    """Yield the constants of type `t`, then the results in `makers`, by row number.
-
-    Args:
-      makers: results of operations outside of loops, as a bit set.
-    """
+    """Yield the constants of type `t`, then the results in `makers`, by row number."""
     constants = state.batch.constants[t]
     if len(constants) and with_constants:
         yield Produced(0, jnp.asarray(constants))
