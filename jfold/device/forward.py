@@ -50,7 +50,6 @@ def forward(
     """Run the forward pass; return the buffers of all values, and the residuals.
 
     Args:
-      policies: by operation, the choice of what is stored for the reverse.
       arrays: by operation, its weights, each [*shape].
       entering: by number of an output, its rows [rows, *shape], computed before.
     """

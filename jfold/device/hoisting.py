@@ -42,10 +42,7 @@ ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a 
 
 @memoized
 def external_products(kernel: Kernel) -> tuple[int, ...]:
-    """Return the numbers of matrix products that need no result of the recurrence.
-
-    They depend on weights and on inputs from outside of it alone.
-    """
+    """Return the numbers of matrix products that need no result of the recurrence."""
     closed = kernel.forward(2)
     if not any(kernel.external) or not jaxprs.is_straight(closed):
         return ()
@@ -86,11 +83,7 @@ def inputs_read(
 ) -> frozenset[int]:
     """Return the numbers of the inputs that `wanted` products, or else outputs, need.
 
-    Inputs of `known` products alone are not needed.
-
-    Args:
-      known: numbers of products that have been computed.
-      wanted: numbers of products; if empty, the outputs are computed instead.
+    Inputs that only the computed products `known` read are not needed.
     """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     read = _variables_read(kernel, known, wanted)
@@ -110,9 +103,7 @@ def _variables_read(
 ) -> set[core.Var]:
     """Return the variables that `wanted` products, or else outputs, are computed from.
 
-    Args:
-      known: numbers of products that have been computed.
-      wanted: numbers of products; if empty, the outputs are computed instead.
+    Variables that only the computed products `known` read are left out.
     """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     products = kernel.products(2)

@@ -7,7 +7,7 @@ all batches and both passes.
 
 In shapes, `rows` counts the rows of a tile, and `*shape` is that of one value or
 weight. *Products* are the results of the `dot_general`s of a kernel's jaxpr, numbered
-in order.
+in order. *Real* rows are not padding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 from jax.typing import DTypeLike
 
@@ -59,9 +58,8 @@ class Weights:
 
     Attributes:
       arrays: list of arrays, each [*shape]: the trained ones, then the others.
-      forward: matrices, each [n, m], transposed once for all narrow tiles of the
-        forward pass.
-      reverse: matrices, each [n, m], for the reverse pass, if there is one.
+      forward: transposes, each [n, m], for narrow tiles of the forward pass.
+      reverse: transposes, each [n, m], for the reverse pass, if there is one.
     """
 
     arrays: Arrays
@@ -91,11 +89,10 @@ class Kernel(Memoized):
     def outputs(
         self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
     ) -> Arrays:
-        """Run the operation on rows; return its outputs, each [rows, *shape].
+        """Run the operation on inputs, each [rows, *shape]; return its outputs, alike.
 
         Args:
-          inputs: list of arrays, each [rows, *shape].
-          real: [rows] bool, which rows are real, not padding; all if left out.
+          real: [rows] bool, which rows are real; all if left out.
         """
         closed = self.forward(rows)
         known = self.shared(closed, weights.forward, rows)
@@ -112,14 +109,11 @@ class Kernel(Memoized):
         known: Products,
         outputs: bool = True,
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation on `rows` rows; return outputs and the `wanted` products.
-
-        All rows are real: none is padding.
+        """Run the operation on real rows; return outputs and the `wanted` products.
 
         Args:
           inputs: list of arrays, each [rows, *shape]; inputs that nothing wanted is
             computed from are not read.
-          wanted: numbers of the products to return.
           known: by number, products [rows, ...] that are computed already.
           outputs: whether outputs are wanted.
 
@@ -216,16 +210,11 @@ class Kernel(Memoized):
 
     @memoized
     def _trace(self, rows: int | None) -> core.ClosedJaxpr:
-        """Return the jaxpr of the layer's function, of parameters and inputs.
-
-        Args:
-          rows: number of rows of a tile; `None` for a function of one row.
-        """
+        """Return the jaxpr of the layer's function on a tile, or one row for `None`."""
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
         alone = layer.batched and rows is None
 
         def outputs(*arguments: jax.Array) -> Arrays:
-            """Return outputs, each [rows, *shape], or [*shape] for one row."""
             params = jax.tree.unflatten(structure, arguments[: len(leaves)])
             inputs = arguments[len(leaves) :]
             # A function of whole tiles runs on a row as on a tile of one row.
@@ -268,14 +257,14 @@ class Kernel(Memoized):
     def forward(self, rows: int) -> core.ClosedJaxpr:
         """Return the jaxpr of the operation on `rows` rows.
 
-        It maps arrays as of `row_specs` to the outputs, each [rows, *shape].
+        It maps weights, inputs and a mask of real rows to the outputs.
         """
-        count, staged, many = self.weight_count, self.staged(rows), self.row_specs(rows)
+        count, staged = self.weight_count, self.staged(rows)
+        specs = [*self.weight_specs, *self.inputs(rows), self.spec((rows,), bool)]
         # Products are rewritten on one row: `vmap` would hide which operands have rows.
         in_order = xla.row_rules(staged.varying, self.shares(rows))
 
         def outputs(*arguments: jax.Array) -> Arrays:
-            """Return outputs, given weights, inputs and the mask of real rows."""
             rules = {**in_order, **staged.dropping(arguments[-1])}
             return staged.run_late(arguments[:count], arguments[count:-1], rules)
 
@@ -283,7 +272,7 @@ class Kernel(Memoized):
             of_row = functools.partial(outputs, *arguments[:count])
             return list(jax.vmap(of_row, axis_size=rows)(*arguments[count:]))
 
-        return jaxprs.trace(outputs if self.takes_tiles else of_rows, many)
+        return jaxprs.trace(outputs if self.takes_tiles else of_rows, specs)
 
     @memoized
     def is_defined(self, rows: int) -> bool:
@@ -298,7 +287,6 @@ class Kernel(Memoized):
         """Bundle the weights `arrays` with transposes of them that narrow tiles read.
 
         Args:
-          arrays: the weights.
           reverse: the jaxpr of the reverse of a narrow tile, if it reads any, too.
         """
         # Each pass has transposes of its own: a matrix that one of them reads
@@ -319,13 +307,9 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Map those variables of a jaxpr that are transposed weights to `transposes`.
+        """Map variables of a tile's jaxpr to `transposes`, each [n, m], of `Weights`.
 
         None are mapped where a tile transposes weights itself, as a wide one does.
-
-        Args:
-          closed: the jaxpr of a tile of `rows` rows, forward or reverse.
-          transposes: matrices, each [n, m], of `Weights`.
         """
         if not self.shares(rows):
             return {}
@@ -334,7 +318,7 @@ class Kernel(Memoized):
     # ---- specs
 
     def all_real(self, rows: int) -> jax.Array:
-        """Return a mask [rows] bool that is true: all rows are real, not padding."""
+        """Return a mask [rows] bool that is true: all rows are real."""
         return cast_varying(jnp.ones(rows, bool), self.varying)
 
     def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
@@ -345,11 +329,6 @@ class Kernel(Memoized):
         """Return the specs of the inputs of a tile, or of one row for `None`."""
         leading = () if rows is None else (rows,)
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
-
-    def row_specs(self, rows: int) -> Specs:
-        """Return the specs that `forward` takes: weights, inputs, mask of real rows."""
-        real = self.spec((rows,), np.dtype(bool))
-        return [*self.weight_specs, *self.inputs(rows), real]
 
     # ---- dependence
 
@@ -379,11 +358,7 @@ def make_kernel(
     """Return the kernel of an operation for parameters like `params`, memoized.
 
     Args:
-      params: a pytree of arrays or specs.
-      types: of the inputs.
-      varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
-      reproducible: whether sums are taken in a fixed order.
-      external: by input, whether it only comes from outside of the recurrence.
+      params: a pytree of arrays or specs; all else is as in `Kernel`.
     """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))

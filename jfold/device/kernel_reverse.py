@@ -18,8 +18,9 @@ equations that cotangents of inputs need and the rest, so that little runs twice
 stashes in between are mostly cotangents of products.
 
 In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
-a chunk (rows of any levels), and `*shape` the shape of one row or weight. Products are
-numbered by their order in the kernel's jaxpr.
+a chunk (rows of any levels), and `*shape` the shape of one row or weight. Inputs,
+outputs and products are numbered, products by their order in the kernel's jaxpr; those
+computed before the loop are `known`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ class Rows:
     """The operands of an operation's reverse on some of its rows.
 
     Attributes:
-      weights: the weights, and their transposes for both passes.
       inputs: list of arrays, each [rows, *shape].
       residuals: list of arrays that the forward pass stored or that were recomputed,
         each [rows, ...].
@@ -79,7 +79,7 @@ class Activity:
     """The inputs and outputs of an operation that cotangents flow through.
 
     Attributes:
-      live: numbers of the outputs that have a cotangent.
+      live: the outputs that have a cotangent.
       active: by input, whether its cotangent is computed.
     """
 
@@ -88,7 +88,7 @@ class Activity:
 
     @property
     def places(self) -> list[int]:
-        """The numbers of the active inputs, those whose cotangent is computed."""
+        """The active inputs, those whose cotangent is computed."""
         return [a for a, is_active in enumerate(self.active) if is_active]
 
 
@@ -122,22 +122,13 @@ def make_reverse(kernel: Kernel, flow: Activity) -> KernelReverse:
 
 @dataclass(frozen=True, eq=False)
 class KernelReverse(Memoized):
-    """The reverse of a kernel in two halves, one in loops and one after.
-
-    Attributes:
-      kernel: the kernel that it is the reverse of.
-      flow: the inputs and outputs that cotangents flow through.
-    """
+    """The reverse of a kernel in two halves, one in loops and one after."""
 
     kernel: Kernel
     flow: Activity
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each product that the reverse reads.
-
-        Args:
-          known: numbers of hoisted products, which are left out.
-        """
+        """Return the specs of one row of each product that it reads, but of `known`."""
         wanted = [k for k in self.products_read if k not in known]
         return list(map(self.kernel.product_row, wanted))
 
@@ -168,10 +159,7 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """For each input, the outputs whose cotangents its own cotangent needs.
-
-        Inputs are given by number; outputs are numbered among those with a cotangent.
-        """
+        """By input, the outputs, numbered among live ones, that its cotangent needs."""
         closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
         first = len(closed.in_avals) - len(self.flow.live)
@@ -180,7 +168,7 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def late_inputs(self) -> tuple[int, ...]:
-        """The numbers of inputs whose cotangents can wait until after the loop.
+        """The inputs whose cotangents can wait until after the loop.
 
         They come from outside of the recurrence alone, and their cotangents take
         products that those of the other inputs do not.
@@ -206,7 +194,7 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def early_inputs(self) -> tuple[int, ...]:
-        """The numbers of the inputs whose cotangents are computed in the loop."""
+        """The inputs whose cotangents are computed in the loop."""
         return tuple(a for a in self.flow.places if a not in self.late_inputs)
 
     def weights(self, arrays: Arrays) -> Weights:
@@ -216,18 +204,14 @@ class KernelReverse(Memoized):
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation; return outputs, and products that the reverse reads.
-
-        Products in `known`, which are hoisted from the loop, are left out.
-        """
+        """Run the operation; return outputs, and products read here but not `known`."""
         wanted = [k for k in self.products_read if k not in known]
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Run the half in the loop; return cotangents of inputs, and stashes.
+        """Run the half in the loop; return cotangents of `early_inputs`, and stashes.
 
-        Each is [rows, ...]. The inputs are `early_inputs`; the other half reads the
-        stashes.
+        Each is [rows, ...].
         """
         halves, arguments = self._split(rows.count), self._arguments(rows)
         known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
@@ -236,13 +220,10 @@ class KernelReverse(Memoized):
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Run the half after the loop; return weight gradients and input cotangents.
+        """Run the half after the loop, on the stashes `crossing`, each [rows, ...].
 
-        Args:
-          crossing: the stashes, each [rows, ...].
-
-        Returns:
-          Gradients, each [*shape]; cotangents of `late_inputs`, each [rows, *shape].
+        Return gradients of weights, each [*shape], and the cotangents of `late_inputs`,
+        each [rows, *shape].
         """
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
@@ -255,7 +236,7 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def products_read(self) -> tuple[int, ...]:
-        """The numbers of products with an axis of rows that the reverse reads."""
+        """The products with an axis of rows that the reverse reads."""
         halves = self._split(2)
         return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
 
@@ -331,15 +312,14 @@ class KernelReverse(Memoized):
     def _reverse(self, rows: int) -> core.ClosedJaxpr:
         """Return the jaxpr of the reverse on `rows` rows, before it is split.
 
-        Its results are gradients of trained weights, then cotangents of inputs that
-        have one.
+        Its results are gradients of trained weights, each [*shape], then cotangents of
+        active inputs, each [rows, *shape].
         """
         specs, structure = jax.tree.flatten(self._argument_specs(rows))
         numbers = list(self.kernel.row_axes)
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
-            """Return gradients, each [*shape], then cotangents, each [rows, *shape]."""
             parts = jax.tree.unflatten(structure, arguments)
             trained, others, inputs, real, products, cotangents = parts
             known = dict(zip(numbers, products, strict=True))
@@ -368,20 +348,15 @@ class KernelReverse(Memoized):
         return jaxprs.without_repeats(closed)
 
     def _argument_specs(self, rows: int) -> list[Specs]:
-        """Return specs for all arguments of the jaxpr of the reverse, in six groups.
-
-        The groups are trained weights, other weights, inputs, the mask of real rows,
-        products, and cotangents.
-        """
-        kernel = self.kernel
+        """Return specs for all arguments of the jaxpr of the reverse, in six groups."""
+        kernel, trained = self.kernel, self.kernel.trained_count
         stored = list(map(jaxprs.spec, kernel.products(rows)))
-        *others, real = kernel.row_specs(rows)
         outputs = kernel.forward(rows).out_avals
         return [
-            others[: kernel.trained_count],
-            others[kernel.trained_count : kernel.weight_count],
-            others[kernel.weight_count :],
-            [real],
+            kernel.weight_specs[:trained],
+            kernel.weight_specs[trained:],
+            kernel.inputs(rows),
+            [kernel.spec((rows,), bool)],  # the mask of real rows
             [kernel.spec(stored[k].shape, stored[k].dtype) for k in kernel.row_axes],
             [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
         ]
@@ -391,9 +366,6 @@ def _stored_products(known: dict[int, jax.Array]) -> Rule:
     """Return a rule that replaces `dot_general`s by their stored results in `known`.
 
     The derivatives are still those of the product.
-
-    Args:
-      known: by number, products [rows, ...].
     """
     # Numbers follow the order of the jaxpr, as in `Kernel.products`.
     count = itertools.count()

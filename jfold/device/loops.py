@@ -2,7 +2,9 @@
 """The loops of both passes, in two strategies.
 
 The passes define what runs on a tile; a strategy defines how often, and in which order,
-and how rows are read. Both have the same methods.
+and how rows are read. Both have the same methods: they run `step` on levels, on tiles
+of a level, on chunks or on tiles of sums of cotangents, and return the state that it
+changes.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
@@ -42,8 +44,8 @@ class Tile:
       operation: number of the operation.
       first: [] int32, index of the first row.
       rows: number of rows.
-      count: [] int32, the number of real rows, which come first; the others are
-        padding. It may exceed `rows`. `None` if real rows are not told from others.
+      count: [] int32, the number of real rows, which come first, maybe more than
+        `rows`; `None` if real rows are not told from padding.
     """
 
     operation: int
@@ -87,17 +89,7 @@ class _Pass:
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
     ) -> Summed[Carry]:
-        """Run `step` on a chunk of operation `o`; add the new gradients to the sums.
-
-        A chunk is many rows, from row `first` on, which run at once.
-
-        Args:
-          carry: what `step` changes, and the sums of gradients, each [*shape].
-
-        Returns:
-          The carry that `step` returns, and the sums of gradients with those of the
-          chunk added.
-        """
+        """Run `step` on a chunk from row `first` on; add its gradients to the sums."""
         changing, total = carry
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
         changing, new = step(Tile(o, first, rows, count), changing)
@@ -108,10 +100,7 @@ class CountedLoops(_Pass):
     """The loops with trip counts from the batch, and tiles of several widths."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run `step` on each level of component `c` in the batch; return the state.
-
-        A component that is not recurrent has one level.
-        """
+        """Run `step` on each level of component `c`; one, if it is not recurrent."""
         if not running_components(self.spec)[c].recurrent:
             return step(Level(0, 0), state)
         count = self.batch.levels(c)
@@ -125,15 +114,10 @@ class CountedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run `step` on tiles of an operation's rows on a level; return the state.
-
-        Wide tiles run first, then narrow ones for the rows left over.
+        """Run `step` on wide tiles, then on narrow ones for the rows left over.
 
         In reverse they run from the last row to the first, so that stashes may be
         written over rows that have been read.
-
-        Args:
-          o: number of the operation with these rows.
         """
         first, end = self.batch.tiles(o, level.number)
 
@@ -166,10 +150,7 @@ class CountedLoops(_Pass):
     def chunks(
         self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
     ) -> Chained[Summed[Carry]]:
-        """Run `step` on all rows of operation `o`, many at once; add up the gradients.
-
-        Return the carry and the sums. Chunks of padding alone do not run.
-        """
+        """Run `step` on chunks of operation `o` with real rows; add up gradients."""
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(row: Array, carry: Summed[Carry]) -> tuple[Array, Summed[Carry]]:
@@ -180,21 +161,12 @@ class CountedLoops(_Pass):
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on `count` [] tiles; return the carry.
-
-        A tile is some sums, computed together; each adds up cotangents of one value.
-
-        Args:
-          t: number of the type of the values.
-        """
+        """Run `step` on `count` [] tiles of sums of type `t`."""
         done: Carry = lax.fori_loop(0, count, step, carry)
         return done
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Return the rows [n, *shape] of a buffer at each index array in `places`.
-
-        A CPU reads them where they are needed.
-        """
+        """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
         return [take(buffer, rows) for rows in places]
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
@@ -213,11 +185,10 @@ class FixedLoops(_Pass):
     """
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run `step` on all steps that component `c` has room for; return the state.
+        """Run `step` on all steps that component `c` has room for.
 
         Steps with tiles of one width are one loop; the loops run one after another.
         """
-        # One loop for each width, one behind the other: the number of trips of each.
         trips = self.batch.layout.trips[c]
         before = itertools.accumulate(trips, initial=0)
         runs = list(enumerate(zip(trips, before, strict=False)))
@@ -235,13 +206,10 @@ class FixedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run `step` on the one tile of operation `o` in a step; return the state.
+        """Run `step` on the tile of operation `o` in a step, a level or a part of one.
 
         In a step without a tile of the operation it is the tile of the step before,
         again.
-
-        Args:
-          level: the step of the loop, which may be a part of a level.
         """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
@@ -265,17 +233,15 @@ class FixedLoops(_Pass):
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on as many tiles as there is room for; return the carry.
+        """Run `step` on as many tiles of sums of type `t` as there is room for.
 
-        A tile is some sums, computed together; each adds up cotangents of one value.
-        `count` is not needed: sums of other rounds are computed, too, and keep their
-        values or get them again.
+        Sums of other rounds are computed, too, and keep their values or get them again.
         """
         room, rows = self.spec.capacity.sums[t], self.batch.layout.sum_width[t]
         return _repeated(-(-room // rows), step, carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
-        """Return the rows [n, *shape] of a buffer at each index array in `places`."""
+        """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
         return xla.gathered(buffer, places)
 
     def slice(self, buffer: Array, tile: Tile) -> Array:
@@ -293,10 +259,7 @@ class FixedLoops(_Pass):
 def _repeated(
     count: int, step: Callable[[Number, Carry], Carry], carry: Carry
 ) -> Carry:
-    """Run `carry = step(i, carry)` for i below `count`; return the carry.
-
-    One step needs no loop.
-    """
+    """Run `carry = step(i, carry)` for i below `count`; one step needs no loop."""
     if count == 1:
         return step(0, carry)
     done: Carry = lax.fori_loop(0, count, step, carry)
@@ -311,9 +274,6 @@ def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
 
     Their trip counts come from the capacity if the spec's strategy is fixed, else from
     the batch.
-
-    Args:
-      down: whether it is the reverse pass.
     """
     strategy = FixedLoops if strategy_of(spec).fixed else CountedLoops
     return strategy(spec, batch, down)

@@ -41,14 +41,12 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 def sum_uses(
     execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
 ) -> Buffers:
-    """Add up the cotangents of values that have many uses; return the buffers.
+    """Add up the cotangents of values with many uses that a level of `c` has computed.
 
-    They are values that `level` has computed; their sums get rows of their own.
+    Return the buffers `edges`, with the sums in rows of their own.
 
     Args:
-      c: number of the component.
-      level: [] int32, counted in the component.
-      edges: by type, a buffer with the cotangent of each use of a value.
+      level: [] int32, counted in the component `c`.
     """
     operations = running_components(execution.spec)[c].operations
     types = {t for o in operations for t in execution.operations[o].outputs}
@@ -65,8 +63,6 @@ def _sum_type(
     execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
 ) -> Array:
     """Add up cotangents of type `t`, of values with many uses; return the buffer.
-
-    Each round adds up some cotangents at a time; the next one adds up these sums.
 
     Args:
       step: number of the level, counted through all components.
