@@ -3,6 +3,9 @@
 
 Overflow does not count; other such functions may fail the check. On spare (padding)
 rows a cotangent of zero is enough then: nothing of those rows gets into any gradient.
+
+Derivatives that a user gives by `custom_jvp` are checked too, if `own_rules` is true;
+it is false within the jaxpr of such a derivative.
 """
 
 from __future__ import annotations
@@ -24,25 +27,14 @@ _DEFINED = jaxprs.MOVES | frozenset(
 
 
 def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
-    """Return whether a jaxpr and its derivative are surely finite on finite arguments.
-
-    Args:
-      own_rules: whether to check derivatives that a user gives by `custom_jvp`, too;
-        false for the jaxpr of such a derivative.
-    """
+    """Return whether a jaxpr and its derivative are finite on finite arguments."""
     jaxpr, constants = jaxprs.open_jaxpr(closed)
     equations = all(_is_defined(equation, own_rules) for equation in jaxpr.eqns)
     return equations and all(map(_is_finite, constants))
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
-    """Return whether an equation has surely finite results for finite operands.
-
-    The same must hold of a derivative that a user gives by `custom_jvp`.
-
-    Args:
-      own_rules: whether such derivatives are checked, too.
-    """
+    """Return whether an equation has surely finite results for finite operands."""
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
@@ -76,10 +68,7 @@ def _is_finite(constant: object) -> bool:
 
 
 def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
-    """Return the jaxpr of an equation's `jax.jvp` with respect to its float operands.
-
-    It maps operands and tangents of the float operands to results and their tangents.
-    """
+    """Return the jaxpr of an equation's `jax.jvp`, with respect to float operands."""
     specs = list(map(jaxprs.spec, equation.invars))
     moving = [i for i, x in enumerate(specs) if jaxprs.is_inexact(x)]
 

@@ -87,14 +87,9 @@ class CustomDerivatives:
     def _reverse(
         self, outputs: int, arguments: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
-        """Return the reverse, and the operands that it takes beside cotangents.
+        """Return the reverse of a number of outputs, and its operands but cotangents.
 
-        Args:
-          outputs: number of the outputs.
-          saved: the residuals.
-
-        Returns:
-          The reverse; the arguments and the leaves of the residuals, each [*shape].
+        They are the arguments and the leaves of the residuals `saved`.
         """
         leaves, structure = jax.tree.flatten(saved)
         count = len(arguments)
@@ -103,14 +98,12 @@ class CustomDerivatives:
         # traced values. Cotangents behind those of the outputs are of residuals: they
         # are dropped.
         def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-            """Return the cotangents of the arguments, each [*shape]."""
             saved = jax.tree.unflatten(structure, known[count:])
             return self._pull(known[:count], saved, cotangents[:outputs])
 
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
-            """Map cotangents of output tangents to cotangents of the arguments."""
             arguments, moving = known[:count], along[:count]
             return self._second(arguments, moving, cotangents[:outputs])[1]
 
@@ -154,14 +147,6 @@ class CustomDerivatives:
         """Return tangents of outputs and of gradients, for argument tangents `along`.
 
         Gradients are what `pull` returns for `cotangents`.
-
-        Args:
-          along: by argument, the tangent that derivatives are taken along, or `None`.
-          cotangents: of the outputs, for `pull`.
-
-        Returns:
-          The derivatives, along these tangents, of the outputs and of what `pull`
-          returns.
         """
         known, structure = jax.tree.flatten((arguments, along, cotangents))
         places = [x is not None for x in along]
@@ -196,9 +181,7 @@ def differentiable(
 ) -> Callable[[Arrays], Any]:
     """Return `function` with the derivative `derived`, for forward and reverse mode.
 
-    Args:
-      derived: maps arguments and their tangents to the results, the reverse, and the
-        operands of the reverse.
+    `derived` takes arguments and their tangents.
     """
     # A rule for forward mode serves both modes: it computes tangents by a primitive of
     # which JAX knows the transpose.

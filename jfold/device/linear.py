@@ -69,12 +69,7 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Map `tangents` of arguments to tangents of outputs, each [*shape].
-
-        Args:
-          known: all arguments, the point at which the derivative is taken.
-          tangents: of the arguments that have one.
-        """
+        """Map `tangents` of arguments to tangents of outputs, each [*shape]."""
 
         # Only arguments with tangents are differentiated: for the others JAX would
         # compute with tangents of zeros.
@@ -87,14 +82,7 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Map `cotangents` of outputs to cotangents of arguments, each [*shape].
-
-        Only arguments with a tangent get a cotangent.
-
-        Args:
-          known: all arguments, the point at which the derivative is taken.
-          cotangents: of the outputs that have one.
-        """
+        """Map `cotangents` of outputs to those of arguments with a tangent."""
         # Integers among the outputs have no cotangents. The reverse returns cotangents
         # of all arguments; those of arguments that do not move are dropped.
         padded = scatter_list(cotangents, self.live)
@@ -107,11 +95,6 @@ class Derivative:
         """Differentiate `push`: map cotangents of its results to cotangents of `known`.
 
         They are second derivatives of the function, each [*shape].
-
-        Args:
-          known: all arguments, the point at which the derivative is taken.
-          tangents: the operands of `push`.
-          cotangents: of the results of `push`.
         """
         along = scatter_list(tangents, self.moving)
         padded = scatter_list(cotangents, self.live)
@@ -121,6 +104,9 @@ class Derivative:
 @dataclass(frozen=True, eq=False)
 class Batched:
     """A linear map that `jax.vmap` applies to a batch of `many` items.
+
+    Its methods are those of `Derivative`, on arrays [many, *shape]. Cotangents of
+    arguments and tangents without a batch axis are summed: [*shape].
 
     Attributes:
       linear: the map of one item, a derivative at the arguments `known`.
@@ -134,17 +120,12 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Map `tangents` of arguments to tangents of outputs, each [many, *shape]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Map `cotangents` of outputs to cotangents of arguments, each [many, *shape].
-
-        Those of arguments whose tangents have no batch axis are summed: [*shape].
-        """
         # The transpose of a broadcast is a sum.
         pulled = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
         return _summed(pulled, self.moving_in)
@@ -152,11 +133,6 @@ class Batched:
     def again(
         self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Differentiate `push`: map cotangents of its results to cotangents of `known`.
-
-        They are second derivatives, each [many, *shape]; those of arguments without a
-        batch axis are summed: [*shape].
-        """
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
 
@@ -189,9 +165,8 @@ def tangents_of(
     JAX can differentiate them in both modes.
 
     Args:
-      known: the arguments, each [*shape].
-      tangents: of the first arguments, each [*shape] or `None`; the others have none.
-      outputs: of the function, each [*shape].
+      known: the arguments.
+      tangents: of the first arguments; the others have none.
 
     Returns:
       By output, [*shape], or `None` for zero: all of them if no argument has a tangent.
@@ -265,11 +240,7 @@ linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
-    """Bind JAX's primitive for a linear map; return its outputs, each [*shape].
-
-    Args:
-      avals: of the outputs.
-    """
+    """Bind the primitive for a linear map; return its outputs, as of `avals`."""
     result: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,

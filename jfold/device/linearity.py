@@ -52,21 +52,14 @@ _CALLS = frozenset(
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:
-    """Return whether a jaxpr is surely linear in all but its first `fixed` arguments.
-
-    Args:
-      fixed: how many arguments, the first ones, are held fixed.
-    """
+    """Return whether a jaxpr is linear in all but its first `fixed` arguments."""
     count = len(jaxprs.open_jaxpr(closed)[0].invars)
     forms = [Form.FIXED] * fixed + [Form.LINEAR] * (count - fixed)
     return {Form.ZERO, Form.LINEAR}.issuperset(_results(closed, forms))
 
 
 def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
-    """Return the forms of a jaxpr's results, given the forms of its arguments.
-
-    A form says how a value depends on the varying arguments, such as `LINEAR`.
-    """
+    """Return the forms of a jaxpr's results, given the forms of its arguments."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     forms = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -82,10 +75,7 @@ def _results(closed: core.ClosedJaxpr, arguments: Forms) -> list[Form]:
 
 
 def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
-    """Return the forms of an equation's results, given the forms of its operands.
-
-    A form says how a value depends on the varying arguments, such as `LINEAR`.
-    """
+    """Return the forms of an equation's results, given the forms of its operands."""
     name = equation.primitive.name
     if name in _CALLS:
         (called,) = jaxprs.subjaxprs(equation)
@@ -104,10 +94,7 @@ def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
 def _sum(operands: Forms, places: Sequence[int]) -> Form:
     """Return the `Form` of a result jointly linear in operands `places`, like `add`.
 
-    Args:
-      operands: the forms of all operands.
-      places: numbers of the operands that the result is linear in; if another operand
-        varies, the form is `OTHER`.
+    If another operand varies, it is `OTHER`.
     """
     others = {form for place, form in enumerate(operands) if place not in places}
     forms = {operands[place] for place in places}

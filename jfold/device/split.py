@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 class Split:
     """A jaxpr in two halves: the equations that its early outputs need, and the rest.
 
-    The first (early) half runs in a loop, and leaves stashes for the second (late) one,
-    which runs after the loop.
-
     Attributes:
-      closed: the jaxpr.
-      early: equations of the early half.
-      late: equations of the late half.
+      early, late: the equations of each half, in order.
       crossing: stashes, variables that the early half computes and the late one reads.
       linear: stashes that depend on the cotangents, which are the last arguments.
     """
@@ -53,12 +48,9 @@ class Split:
     def run_early(
         self, arguments: Arrays, known: Environment, rules: Rules
     ) -> tuple[Arrays, Arrays]:
-        """Run the first half; return its outputs and stashes for the second half.
+        """Run the early half on the arguments of the jaxpr; return outputs and stashes.
 
-        Args:
-          arguments: of the jaxpr, each [*shape].
-          known: by variable, values that need not be computed.
-          rules: see `jaxprs.evaluate`.
+        Values in `known` are not computed again; `rules` are as in `jaxprs.evaluate`.
         """
         wanted = self.early_outputs + self.crossing
         env = jaxprs.environment(self.closed, arguments) | dict(known)
@@ -67,13 +59,7 @@ class Split:
         return values[:count], values[count:]
 
     def run_late(self, arguments: Arrays, crossing: Arrays, rules: Rules) -> Arrays:
-        """Run the second half; return its outputs, each [*shape].
-
-        Args:
-          arguments: of the jaxpr, each [*shape].
-          crossing: the stashes that the first half has returned, each [*shape].
-          rules: see `jaxprs.evaluate`.
-        """
+        """Run the late half on the arguments of the jaxpr and on stashes."""
         env = jaxprs.environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return jaxprs.run(self.late, env, self.late_outputs, rules)
@@ -85,7 +71,7 @@ class Split:
         return variable in early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
-        """Return whether the second half reads argument `index` of the jaxpr."""
+        """Return whether the late half reads argument `index` of the jaxpr."""
         variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
         return variable in jaxprs.read_by(self.late, self.late_outputs)
 
@@ -104,12 +90,11 @@ def split(
     late: Sequence[int],
     fixed: int,
     cotangents: int,
-    repeated: Set[core.Var] = frozenset(),
+    repeated: Set[core.Var],
 ) -> Split:
     """Split a jaxpr in two halves: for its early outputs, and for its outputs `late`.
 
     Args:
-      late: numbers of the late outputs.
       fixed: number of the arguments without rows, which come first. Equations on these
         alone run in both halves, and so do those that cost less than storing results.
       cotangents: number of the arguments that are cotangents, which come last.
@@ -162,10 +147,7 @@ def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
     """Return the equations that are cheaper to run in both halves than to store.
 
     They read nothing but arguments and each other. All that move data are taken, and
-    cheap ones that depend on no cotangent.
-
-    Args:
-      pulled: the variables that depend on cotangents.
+    cheap ones that depend on no cotangent, that is, on no variable in `pulled`.
     """
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two stages of a layer's function: what its parameters alone decide, and the rest.
 
-The stage that depends on parameters alone runs once a training step, and so does its
-reverse:
+The early stage, of equations on parameters alone, runs once a training step, and so
+does its reverse:
 
     parameters ─▶ early ─▶ frontier: the weights of a kernel ─┐
                                                               ▼
@@ -49,9 +49,7 @@ class Hoisted:
     """A jaxpr split in two: equations on its first arguments alone, and all others.
 
     Attributes:
-      closed: the jaxpr.
       early: equations on the first arguments alone, but those that only move data.
-      late: the other equations.
       frontier: variables that the late stage reads of the early one, floats first:
         arguments as they are, results, and constants that an enclosing transformation
         traces.
@@ -67,14 +65,10 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Run the first stage; return the values that the second reads, each [*shape].
+        """Run the early stage; return the values of the frontier, each [*shape].
 
         The reverse runs only for results that have a cotangent. JAX's own would run
         rules on zeros for the others, and refuse loops without a reverse.
-
-        Args:
-          arguments: the first arguments, each [*shape].
-          reproducible: whether sums are taken in a fixed order.
         """
         # A constant that is traced outside may have a gradient there. JAX would refuse
         # it as a constant of the rule below, so it is one of the rule's arguments.
@@ -87,7 +81,6 @@ class Hoisted:
             return jaxprs.run((), inputs, self.frontier)
 
         def values(operands: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
-            """Compute the wanted variables, each [*shape], from operands."""
             env = known | dict(zip(names, operands, strict=True))
             return jaxprs.run(jaxprs.slice_for(self.early, wanted), env, wanted)
 
@@ -117,11 +110,11 @@ class Hoisted:
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """Run the second stage; return the outputs, each [*shape].
+        """Run the late stage; return the outputs, each [*shape].
 
         Args:
-          frontier: values of the variables of the frontier, each [*shape].
-          arguments: the other arguments, each [*shape].
+          frontier: values of the variables of the frontier.
+          arguments: those behind the first ones.
           rules: by primitive, what runs in place of its equations.
         """
         jaxpr, constants = jaxprs.open_jaxpr(self.closed)
@@ -132,9 +125,7 @@ class Hoisted:
         return jaxprs.run(self.late, env, jaxpr.outvars, rules)
 
     def dropping(self, real: Array) -> Rules:
-        """Return rewrite rules by which `custom_vjp`s drop gradients of padding rows.
-
-        They are rules for the late stage, by primitive.
+        """Return rules of the late stage, to drop gradients of padding rows.
 
         Args:
           real: [] bool, whether the one row is real; or [rows] bool for functions of
@@ -152,10 +143,7 @@ class Hoisted:
 
     @property
     def has_linear_rules(self) -> bool:
-        """Return whether users' reverse rules are all known to be linear in cotangents.
-
-        A rule that is linear in the cotangents may run on many rows at once.
-        """
+        """Return whether users' reverse rules are known to be linear in cotangents."""
         return all(_is_linear(e) for e in self.late if _has_own_reverse(e))
 
 
@@ -168,7 +156,6 @@ def stage(
     """Split a jaxpr: equations on its first `fixed` arguments alone, and all others.
 
     Args:
-      fixed: how many arguments, the first ones, are parameters.
       name: of the layer, for messages.
       other: the jaxpr for another number of rows, if the function is of whole tiles;
         equations that differ between the two depend on rows.
@@ -200,10 +187,7 @@ def stage(
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
-    """Return the variables whose shape differs between jaxprs for two numbers of rows.
-
-    They are all variables of `jaxpr` if `other` has other equations.
-    """
+    """Return variables whose shape differs in `other`; all, if its equations differ."""
     pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
     alike = len(jaxpr.eqns) == len(other.eqns)
     if not alike or any(x.primitive is not y.primitive for x, y in pairs):
@@ -279,7 +263,6 @@ def _dropping(
     """Run an equation; its reverse drops gradients of padding rows (`real` is false).
 
     Args:
-      operands: list of arrays, each [*shape].
       of_rows: by operand, whether it depends on rows.
       real: [] bool, or [rows] bool if the operands are of a whole tile.
     """
@@ -349,7 +332,7 @@ def hoist_from_checkpoints(
 
     Args:
       closed: the jaxpr; returned as it is if it has no `jax.checkpoint`.
-      of_rows: by argument, whether it depends on rows (nodes), as parameters do not.
+      of_rows: by argument, whether it depends on rows, as parameters do not.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     if not any(e.primitive.name in _CHECKPOINTS for e in jaxpr.eqns):
@@ -366,12 +349,7 @@ def hoist_from_checkpoints(
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
     """Run a `jax.checkpoint`, but run its equations on parameters alone outside of it.
 
-    Args:
-      operands: list of arrays, each [*shape].
-      of_rows: by operand, whether it depends on rows (nodes), as parameters do not.
-
-    Returns:
-      The results, each [*shape].
+    `of_rows` says of each operand whether it depends on rows, as parameters do not.
     """
     # Nested `jit`s are inlined, and checkpoints within are cut in the same way.
     closed = jaxprs.inlined(equation.params['jaxpr'])

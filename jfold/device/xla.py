@@ -72,7 +72,6 @@ def loop_after(
     `more` asks the number of rows left, a difference, which XLA does not analyse.
 
     Args:
-      more: compares the number of rows left, a difference, never the row index.
       row: [] int32, the first row index, to which `Chained.zero` has been added.
     """
     more_left, next_round = lambda s: more(s[0]), lambda s: step(*s)
@@ -177,9 +176,6 @@ def extra_rows(even: bool) -> Iterator[int]:
     XLA makes one buffer of two that have one shape and are filled with zeros, and
     copies it; buffers that differ by a row are each made in place. This took 2 % off
     training on 64 trees of 128 leaves at H = 256.
-
-    Args:
-      even: whether the numbers are even, as in the forward pass, or odd.
     """
     return itertools.count(0 if even else 1, 2)
 
@@ -231,6 +227,8 @@ def is_read_before(
 
 # ---- transposed matrices -------------------------------------------------------------
 
+# The first `fixed` arguments of a jaxpr are weights, without an axis of rows.
+
 
 def shares_transposes(rows: int) -> bool:
     """Return whether tiles of `rows` rows read matrices transposed before the loops.
@@ -244,14 +242,7 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """Return variables of a jaxpr: transposes of values of its first `fixed` arguments.
-
-    They depend on no other argument.
-
-    Args:
-      closed: a jaxpr.
-      fixed: how many arguments, the first ones, are meant.
-    """
+    """Return the transposes in a jaxpr that depend on weights alone."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return [
@@ -262,11 +253,7 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """Compute those transposes [n, m] in a jaxpr that depend on `fixed` alone.
-
-    Args:
-      fixed: the first arguments, each [*shape].
-    """
+    """Compute those transposes [n, m] in a jaxpr, given the weights `fixed`."""
     wanted = transposed(closed, len(fixed))
     equations = jaxprs.slice_for(jaxprs.open_jaxpr(closed)[0].eqns, wanted)
     env = jaxprs.environment(closed, fixed, strict=False)
@@ -274,12 +261,7 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Map variables of a jaxpr to `values`: transposes of its first `fixed` arguments.
-
-    Args:
-      fixed: how many arguments, the first ones; the transposes depend on these alone.
-      values: what `transposes` returns, each [n, m].
-    """
+    """Map variables of a jaxpr to `values`, what `transposes` returns, each [n, m]."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A transpose of another shape has rows, such as that of a constant of zero
     # cotangents.
@@ -307,14 +289,7 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Rewrite a jaxpr to compute its matrix products with the axis of rows first.
-
-    Rows of tables are gathered in place of being sliced.
-
-    Args:
-      fixed: how many arguments, the first ones, have no axis of rows.
-      transpose: whether matrices are transposed before products, see `row_rules`.
-    """
+    """Rewrite the products of a jaxpr, and rows of its tables, by `row_rules`."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     _, varying = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return jaxprs.rewritten(closed, row_rules(varying, transpose))
@@ -333,7 +308,6 @@ def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
     """
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
-        """Compute a product, rows first if one operand is a matrix without rows."""
         # Products in batches, or with a literal operand, have no such matrix.
         _, batch = equation.params['dimension_numbers']
         if any(batch) or len(jaxprs.variables(equation.invars)) < 2:
