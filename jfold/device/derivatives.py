@@ -87,7 +87,7 @@ class CustomDerivatives:
     def _reverse(
         self, outputs: int, arguments: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
-        """Return the reverse of a number of outputs, and its operands but cotangents.
+        """Return the reverse, and its operands beside cotangents of the outputs.
 
         They are the arguments and the leaves of the residuals `saved`.
         """

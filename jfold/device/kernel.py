@@ -89,7 +89,7 @@ class Kernel(Memoized):
     def outputs(
         self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
     ) -> Arrays:
-        """Run the operation on inputs, each [rows, *shape]; return its outputs, alike.
+        """Run the operation on `inputs`; return its outputs; all are [rows, *shape].
 
         Args:
           real: [rows] bool, which rows are real; all if left out.

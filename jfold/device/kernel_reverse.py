@@ -128,7 +128,7 @@ class KernelReverse(Memoized):
     flow: Activity
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each product that it reads, but of `known`."""
+        """Return the specs of one row of each product that is read, without `known`."""
         wanted = [k for k in self.products_read if k not in known]
         return list(map(self.kernel.product_row, wanted))
 
@@ -159,7 +159,10 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """By input, the outputs, numbered among live ones, that its cotangent needs."""
+        """By input, the outputs whose cotangents its own cotangent needs.
+
+        These outputs are numbered among those with a cotangent.
+        """
         closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
         first = len(closed.in_avals) - len(self.flow.live)
@@ -204,7 +207,7 @@ class KernelReverse(Memoized):
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation; return outputs, and products read here but not `known`."""
+        """Run the operation; return outputs, and products to read, without `known`."""
         wanted = [k for k in self.products_read if k not in known]
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 

@@ -91,15 +91,10 @@ def make_draws(
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
-    """Return the seed [2] uint32 of a stream of random numbers, such as 'dropout'.
-
-    Args:
-      layer: for messages.
-      name: of the stream.
-      rngs: one key, or a key by name of the stream.
+    """Return the seed [2] uint32 of the stream `name` of random numbers.
 
     Raises:
-      TypeError: `rngs` has no key for it.
+      TypeError: `rngs` has no key for it; the message names the layer.
     """
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:
@@ -143,7 +138,6 @@ def with_keys(
     Args:
       draws: `None` to return `schedule` as it is; if `draws.evaluates`, its program is
         replaced by one that draws nothing.
-      shards: the devices that share the batch; `None` if it is not split.
     """
     if draws is None:
         return schedule
@@ -167,7 +161,6 @@ def _keys(
 
     Args:
       places: [n, 2], row of the example, and number of the key in it.
-      seed: [2] uint32, of the stream.
       ids: [examples] uint32, or `None` for row indices.
       before: [] number of examples in the shards before this one.
     """
