@@ -206,7 +206,7 @@ class FixedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run `step` on the tile of operation `o` in a step, a level or a part of one.
+        """Run `step` on the one tile of operation `o` in a step of the loop.
 
         In a step without a tile of the operation it is the tile of the step before,
         again.
@@ -233,7 +233,7 @@ class FixedLoops(_Pass):
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on as many tiles of sums of type `t` as there is room for.
+        """Run `step` on all tiles of sums of type `t` that there is room for.
 
         Sums of other rounds are computed, too, and keep their values or get them again.
         """

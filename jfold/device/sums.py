@@ -41,12 +41,13 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
 def sum_uses(
     execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
 ) -> Buffers:
-    """Add up the cotangents of values with many uses that a level of `c` has computed.
+    """Add up the cotangents of values of a level that have many uses.
 
     Return the buffers `edges`, with the sums in rows of their own.
 
     Args:
-      level: [] int32, counted in the component `c`.
+      c: number of the component.
+      level: [] int32, counted in the component.
     """
     operations = running_components(execution.spec)[c].operations
     types = {t for o in operations for t in execution.operations[o].outputs}
