@@ -197,7 +197,7 @@ def loss_of(
     tensor that has no cotangent in a step of training: a tensor of ints, or one that
     the loss does not read. Zeros would not do: zero times infinity is NaN.
     """
-    found: MaybeZeros = []  # stays empty if JAX has no cotangent to pass back
+    gradient: MaybeZeros = []  # stays empty if JAX has no cotangent to pass back
 
     @jax.custom_vjp
     def watched(floats: list[Any]) -> list[Any]:
@@ -208,8 +208,8 @@ def loss_of(
 
     def backward(_: None, cotangents: list[Any]) -> tuple[MaybeZeros]:
         # JAX passes a symbolic zero for an array that the loss does not read.
-        found[:] = map(maybe_zero, cotangents)
-        return (found,)
+        gradient[:] = map(maybe_zero, cotangents)
+        return (gradient,)
 
     watched.defvjp(forward, backward, symbolic_zeros=True)
 
@@ -222,7 +222,7 @@ def loss_of(
 
     floats = [x for y in results for x in y if is_inexact(x)]
     value, _ = jax.value_and_grad(of_floats)(floats)
-    leaves = iter(found or [None for _ in floats])
+    leaves = iter(gradient or [None for _ in floats])
     return value, [
         [next(leaves) if is_inexact(x) else None for x in y] for y in results
     ]

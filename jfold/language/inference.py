@@ -327,9 +327,9 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
     """Return the initial state of the type inference of an expression."""
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
-    once = b.Reference, b.Share  # typed once anyway
+    shared = b.Reference, b.Share  # typed once anyway
     repeated = {
-        x for x in composite if len(users_of[x]) > 1 and not isinstance(x, once)
+        x for x in composite if len(users_of[x]) > 1 and not isinstance(x, shared)
     }
     inlined_uses = FEW_USES + USES_FOR_EACH * sum(map(len, users_of.values()))
     # All constraints are tried again after each default, of which an unknown input

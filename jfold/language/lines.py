@@ -293,7 +293,7 @@ class Lines:
 
         The length of `tape`, one of `rows`, gives the index; it is `None` if in step.
         """
-        self.g.found.places[rows.key] += 1
+        self.g.seen.places[rows.key] += 1
         region = self.region
         is_alone = self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.

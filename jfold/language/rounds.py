@@ -101,7 +101,7 @@ class Round:
     """The state of one pass of source generation: facts from before, and new ones.
 
     Attributes:
-      facts, found: facts from before, and those of this pass.
+      facts, seen: facts from before, and those of this pass.
       inputs, row_makers: per operation and per result, the producers found.
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
@@ -122,7 +122,7 @@ class Round:
     ) -> None:
         self.tables, self.typing = tables, tables.typing
         self.chosen, self.facts, self.deep = chosen, facts, deep
-        self.found = Facts()
+        self.seen = Facts()
         self.inputs: dict[int, list[ProducerSet]] = {}
         self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
@@ -204,7 +204,7 @@ class Round:
         """
         if self.chosen.split:
             assert self.chosen.operations is not None
-            places = max(self.found.split, self.facts.split, key=len)
+            places = max(self.seen.split, self.facts.split, key=len)
             return [self.chosen.operations[o] for o in places]
         if self.chosen.operations is not None:
             return self.chosen.operations
@@ -224,8 +224,8 @@ class Round:
         With `split` or `kinds`, this statement may have another operation than `o`.
         """
         if self.chosen.split:
-            self.found.split.append(o)
-            o = len(self.found.split) - 1
+            self.seen.split.append(o)
+            o = len(self.seen.split) - 1
         elif self.chosen.kinds is not None:
             before, now = self.chosen.kinds[self.applied_at.total()]
             assert before == o, 'jfold told places apart wrongly, please report it'
@@ -343,7 +343,7 @@ class Round:
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
-        self.found.sites.setdefault(site_key, {})[site] = None
+        self.seen.sites.setdefault(site_key, {})[site] = None
         is_joint = len(self.facts.sites.get(site_key, ())) > FEW_SITES
         key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
@@ -374,12 +374,12 @@ class Round:
         that gets there.
         """
         makers = list(s.makers(value))
-        known = self.found.joined.get(key, [0] * len(makers))
-        self.found.joined[key] = [a | b for a, b in zip(known, makers, strict=True)]
+        known = self.seen.joined.get(key, [0] * len(makers))
+        self.seen.joined[key] = [a | b for a, b in zip(known, makers, strict=True)]
         aliases = first_of_each(s.levels(value))
         # Two tensors share a level only if they do in every value of the join.
-        found = self.found.levels
-        found[key] = both_same(found.get(key, aliases), aliases)
+        levels = self.seen.levels
+        levels[key] = both_same(levels.get(key, aliases), aliases)
         stable = both_same(self.facts.levels.get(key, aliases), aliases)
         return self._with_facts(key, value, stable)
 
@@ -411,7 +411,7 @@ class Round:
     def new_facts(self) -> Facts:
         """Return the facts that this pass has found."""
         return replace(
-            self.found,
+            self.seen,
             inputs=tuple(
                 tuple(self.inputs.get(o, [0] * len(operation.inputs)))
                 for o, operation in enumerate(self.operations)

@@ -238,7 +238,7 @@ def _group_lines(
     """
     g, count = w.g, size * len(items)
     rows, about = g.rows_of(o, count), repr(g.operations[o])
-    g.found.places[rows.key] += 2  # as two places: never in step
+    g.seen.places[rows.key] += 2  # as two places: never in step
     lines, entries, records = list[str](), 'items', list[str]()
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'

@@ -80,12 +80,12 @@ def unroll_rounds(
     if parts.looped and not parts.sums:
         return None
     # Uses of what takes no turns may be written for lists, which was not known before.
-    levelled = {split.found.split[place] for place in parts.looped}
+    levelled = {split.seen.split[place] for place in parts.looped}
     if levelled != chosen.levelled:
         split, chosen = _split(tables, chosen, levelled)
         parts = _parts_of(split)
     now, operations = _staged_operations(split, parts, unsplit.program)
-    kinds = tuple(zip(split.found.split, now, strict=True))
+    kinds = tuple(zip(split.seen.split, now, strict=True))
     chosen = replace(chosen, operations=operations, kinds=kinds)
     after, text = generate_source(tables, chosen)
     parts = _parts_of(after)
@@ -238,7 +238,7 @@ def _staged_operations(
       parts: of its program.
       program: the program whose operations the uses have in common.
     """
-    uses, apart = split.found.split, parts.program
+    uses, apart = split.seen.split, parts.program
     stages = _stages(apart, uses, program)
     # Only its own groups may read what a segment sum combines on the way, so it is kept
     # apart from the same function on plain pairs; and what takes turns, and what is

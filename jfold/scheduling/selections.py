@@ -102,12 +102,12 @@ def loop_columns(program: Operations) -> Columns:
     types, operations = len(program.types), len(program.operations)
     leaving, parts = {*phases(program).leaving}, components(program)
     summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
-    whole = {o for part in summing for o in part.operations}
-    whole.update(o for o in range(operations) if o not in program.applied)
+    full = {o for part in summing for o in part.operations}
+    full.update(o for o in range(operations) if o not in program.applied)
 
     def is_in_loops(column: Column) -> bool:
         o = column.table - types
-        return o in whole or (o, column.number - (o < operations)) in leaving
+        return o in full or (o, column.number - (o < operations)) in leaving
 
     every = value_columns(program).every
     return make_columns([x for x in every if is_in_loops(x)], types)

@@ -85,7 +85,7 @@ def _have_rows(selection: Selection) -> Array:
 
 
 class Pairs(NamedTuple):
-    """Pairs of a value and the row of a slot, or the sum, that it is added to.
+    """Pairs of a value and the row of a slot, or sum, it joins.
 
     Attributes:
       values: [pairs] the merged number of each value.
