@@ -99,9 +99,9 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Recent(Generic[T]):
-    """A cache that drops results unused for `LONG` look-ups, except `MANY`.
+    """A cache of the `MANY` results used last, and all used within `LONG` look-ups.
 
-    These are the ones used last. Results are dropped when a new one is made.
+    Others are dropped when a new result is made.
     """
 
     def __init__(self) -> None:

@@ -204,7 +204,7 @@ class Optional(Block):
 
 @block
 class Metric(Block):
-    """A sink that collects a value for each node under a name.
+    """A sink: collects, under a name, each value that it takes; gives no result.
 
     Its input is a tensor or a (nested) tuple of tensors; `apply` then returns
     `(values, metrics)` with a `MetricValues` for each name. The rows of that are in the

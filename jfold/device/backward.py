@@ -209,7 +209,7 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
-    """Add up the cotangents of a level's values with many uses; return the state."""
+    """Sum the cotangents of each often-used value of a level; return the new state."""
     edges, residuals = state.carry
     edges = sum_uses(reads.execution, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))

@@ -304,7 +304,7 @@ class Execution:
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """Map operations that cotangents reach, by number, to their reverse.
+        """Return, by number, the reverse of each operation that cotangents reach.
 
         Args:
           used: by result tensor, whether it has a cotangent.

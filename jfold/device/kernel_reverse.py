@@ -223,7 +223,7 @@ class KernelReverse(Memoized):
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Run the half after the loop, on the stashes `crossing`, each [rows, ...].
+        """Run the reverse's half after the loop, on the stashes `crossing` [rows, ...].
 
         Return gradients of weights, each [*shape], and the cotangents of `late_inputs`,
         each [rows, *shape].
@@ -293,7 +293,7 @@ class KernelReverse(Memoized):
             rounds.append(lacking)
 
     def _axes(self, rounds: Sequence[set[int]]) -> list[int | None]:
-        """Return the axis of rows of each stash after some rounds of `_rowless`."""
+        """Return each stash's axis of rows, or `None`; for `rounds`, see `_rowless`."""
         two, three = (self._halves(rows, rounds).crossing for rows in (2, 3))
         pairs = zip(two, three, strict=True)
         return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
@@ -351,7 +351,7 @@ class KernelReverse(Memoized):
         return jaxprs.without_repeats(closed)
 
     def _argument_specs(self, rows: int) -> list[Specs]:
-        """Return specs for all arguments of the jaxpr of the reverse, in six groups."""
+        """Return specs of `_reverse`'s arguments, in the six groups that it unpacks."""
         kernel, trained = self.kernel, self.kernel.trained_count
         stored = list(map(jaxprs.spec, kernel.products(rows)))
         outputs = kernel.forward(rows).out_avals

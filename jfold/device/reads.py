@@ -92,7 +92,7 @@ class Extent:
 
 
 def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
-    """Replace padding rows of `x` by `spare`, and stop the gradient through them.
+    """Replace padding rows of `x` by `spare`, if given; stop the gradient through them.
 
     Args:
       x: [rows, ...], or [*shape] if `real` is one bool.

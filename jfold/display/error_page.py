@@ -119,7 +119,7 @@ def _size(value: Any) -> int:
 
 
 def _step(value: Any, path: str, end: int) -> Child | None:
-    """Return the step that begins at `path[end]`, and the child there, or `None`."""
+    """Return (step, child of `value`) at `path[end]`; `None` if nothing is there."""
     try:
         if isinstance(value, Mapping):
             for key in itertools.islice(value, KEYS):

@@ -181,7 +181,7 @@ class Registry:
         return entry.number
 
     def sequence(self, numbers: Iterable[int]) -> Entry:
-        """Return the `Entry` of a list with items made by entries `numbers`.
+        """Return the `Entry` of lists whose items are results of entries `numbers`.
 
         Raise TypeError if the items are of several types.
         """

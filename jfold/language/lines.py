@@ -315,7 +315,7 @@ class Lines:
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return `base + row`; in code for whole lists, `range(base + row, ...)`."""
+        """Return code of row `base + row`; with `count`, of a `range` from it."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'

@@ -40,7 +40,7 @@ def endless_recursion(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
-    """Return, per declared block, the inner calls that get its input, also in `cases`.
+    """Return, per declared block, the calls in it that pass on its own input unchanged.
 
     Used where typing fails, before there is a source to look at.
 

@@ -363,7 +363,7 @@ def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
 
 
 def _index_of(input_: Type, key: object) -> Any:
-    """Return the index of item `key` of a tuple or struct; otherwise `key` itself."""
+    """Return an item's index in a tuple or struct; `key` for slices or other types."""
     if isinstance(key, slice) or not isinstance(input_, Product):
         return key
     return input_.place(key)

@@ -202,10 +202,10 @@ class Rows:
         self._rows(x, self.program.output, numbers[0], results)
 
     def _rows(self, x: Any, type_: Type, r: int, results: Any) -> None:
-        """Append `x` to result table `r`, and its sequences' items to tables `results`.
+        """Append a row for `x` to table `r`; rows for sequence items go to `results`.
 
         Args:
-          results: as of `outputs.inside`.
+          results: the tables of items, per sequence in `x`, as of `outputs.inside`.
         """
         row: list[Row] = []
         inner = iter(results)

@@ -138,9 +138,9 @@ class Unifier:
         self.bound[variable] = type_
 
     def _name(self, left: Type, right: Type, last: Type) -> None:
-        """Bind `last` to a tuple type that has the field names of `left` and `right`.
+        """Bind `last`, if a variable, to tuple `right` with the names of `left` added.
 
-        Raise `Mismatch` if the orders of names contradict.
+        Do nothing for other types. Raise `Mismatch` if the orders of names contradict.
         """
         if isinstance(left, TupleType) and isinstance(right, TupleType):
             tuple_type = merge_names(right, left)

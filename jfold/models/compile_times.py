@@ -104,7 +104,7 @@ def _name(options: dict[str, str | int]) -> str:
 
 
 def _applying(name: str) -> tuple[str, str] | None:
-    """Return a function's name and programs, as 'program 1, program 2', if any."""
+    """Return a function's (name, 'program 1, ...'); `None` if it applies no model."""
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
         name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]

@@ -71,7 +71,7 @@ class Query(nn.Module):
 
 
 class KeyAndValue(nn.Module):
-    """The score [] of an item for a query, and its value [features]."""
+    """The score [] of an item [n] for a query, and the item's value [features]."""
 
     features: int
 
