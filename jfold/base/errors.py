@@ -198,8 +198,8 @@ MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'
 def has_masked(items: Sequence[Any], depth: int = 0) -> bool:
     """Return whether any item is a NumPy masked array with masked values.
 
-    Lists and tuples inside `items` are searched too, `depth` levels of them; if it is
-    negative, not even `items` are.
+    Lists and tuples inside `items` are searched too, `depth` levels of them; if `depth`
+    is negative, not even `items` are.
     """
     if depth < 0:
         return False

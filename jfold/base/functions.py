@@ -43,7 +43,7 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
     """Return the sum of rows [n, ...] divided by `count` []; 0 without any rows.
 
     As in `jnp.mean`, it is computed in float32 or wider; ints and bools give floats.
-    Rows beyond `count` are zero.
+    Only `count` rows count, at any places; the others are zero.
     """
     is_inexact = jnp.issubdtype(rows.dtype, jnp.inexact)
     wide = jnp.result_type(rows.dtype if is_inexact else float)

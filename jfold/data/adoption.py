@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -198,10 +198,12 @@ class Traced(Memoized):
     Attributes:
       graph: the operations that the examples run, and their operands.
       digest: the digest of the expression that they were traced for.
+      is_own: whether a tracer of this process made it, so that no check is needed.
     """
 
     graph: Graph
     digest: str
+    is_own: bool = field(default=False, repr=False, kw_only=True)
 
     def __len__(self) -> int:
         return self.graph.examples
@@ -210,17 +212,17 @@ class Traced(Memoized):
         return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
 
     def __getstate__(self) -> dict[str, Any]:
-        graph = replace(self.graph, fits=False)  # another process is to check it
-        return {'graph': graph, 'digest': self.digest}
+        return {'graph': self.graph, 'digest': self.digest}
 
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """Return the graph of traced examples, checked once if another process made it.
+    """Return the graph of traced examples, checked once unless it is of a tracer here.
 
     Raises ValueError if it does not fit the program.
     """
-    return checked(program, fit_graph(program, traced.graph, numbers_of(program)))
+    graph = fit_graph(program, traced.graph, numbers_of(program))
+    return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 
 # ---- schedules -----------------------------------------------------------------------

@@ -153,7 +153,7 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return batches that may need the largest capacity; and if the run has no others.
+    """Return batches that may need the largest capacity; whether the run has no others.
 
     Only the first epochs are looked at, as many as have `PLANNED` batches.
     """
@@ -221,7 +221,8 @@ def _build_batch(
 ) -> tuple[Batch | None, _Skipped]:
     """Return the batch of a chunk, or `None`, and the examples left out.
 
-    `None` if all are. Raises InputError if one does not fit and `skip_errors` is false.
+    The batch is `None` if all are left out. Raises InputError if one does not fit, and
+    `skip_errors` is false.
     """
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):

@@ -418,25 +418,23 @@ def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
     """Return one corpus of all examples in several parts; see `Model.join`."""
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
-    corpora = [_adopted(scheduler, n, part) for n, part in enumerate(parts)]
-    if not corpora:
+    items = list(parts)
+    for number, part in enumerate(items):
+        _check_part(scheduler, number, part)
+    if not items:
         raise ValueError('expected at least one corpus or Traced, got none')
-    return _joined(scheduler, corpora)
+    return _joined(scheduler, [_adopted(scheduler, part) for part in items])
 
 
-def _adopted(scheduler: Scheduler, number: int, part: Corpus | Traced) -> Corpus:
-    """Return part `number` of several as a corpus for `scheduler`.
-
-    Raises TypeError or ValueError unless it was traced for the same expression.
-    """
+def _check_part(scheduler: Scheduler, number: int, part: Corpus | Traced) -> None:
+    """Raise TypeError or ValueError unless a part is of the scheduler's expression."""
     if not isinstance(part, Corpus | Traced):
         raise TypeError(
             f'part {number}: expected a corpus or what a tracer made, got '
             f'{type(part).__name__}: trace examples by `model.trace`'
         )
-    program = scheduler.program
     if isinstance(part, Corpus):
-        is_other = bool(structure_differences(program, part.program))
+        is_other = bool(structure_differences(scheduler.program, part.program))
     else:
         is_other = part.digest != scheduler.digest
     if is_other:
@@ -444,10 +442,14 @@ def _adopted(scheduler: Scheduler, number: int, part: Corpus | Traced) -> Corpus
             f'part {number}: expected examples traced for the expression of this '
             'model, got those of another'
         )
+
+
+def _adopted(scheduler: Scheduler, part: Corpus | Traced) -> Corpus:
+    """Return a part as a corpus for `scheduler`."""
     if isinstance(part, Corpus):
         return adopt_corpus(scheduler, part)
-    graph = graph_in(part, program)
-    demanded = demands(select(program, graph))
+    graph = graph_in(part, scheduler.program)
+    demanded = demands(select(scheduler.program, graph))
     return Corpus(scheduler, graph, demanded, np.arange(len(part)))
 
 

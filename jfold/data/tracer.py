@@ -155,7 +155,7 @@ class Tracer:
           TypeError: `examples` is a tuple, dict or string, which may be one example.
         """
         graph = trace(self.program, list(check_examples(examples)))
-        return Traced(graph, self.digest)
+        return Traced(graph, self.digest, is_own=True)
 
     @api_boundary
     def save(

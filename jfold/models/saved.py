@@ -44,7 +44,7 @@ from jfold.scheduling.spec import RESIDUALS, STRATEGIES, Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 5
+FORMAT = 6
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 

@@ -255,6 +255,12 @@ def test_an_nnx_module_draws_as_its_model_does() -> None:
     close(fold(schedule, deterministic=True), off, 1e-6)
 
 
+def test_a_layer_that_is_called_as_flax_calls_values() -> None:
+    scale = jf.Function(lambda p, x: p * x, lambda key: jnp.ones(()), name='value')
+    fold = jf.nnx.Fold(jf.Scalar() >> scale, rngs=nnx.Rngs(0))
+    assert fold(fold.model.schedule([2, 3])).tolist() == [2, 3]
+
+
 def test_parameters_without_a_structure() -> None:
     block = jf.Scalar() >> jf.Function(
         lambda p, x: p * x, lambda key: jnp.float32(2), name='scale'

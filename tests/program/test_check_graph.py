@@ -218,11 +218,12 @@ def test_what_was_traced_elsewhere_is_checked_once(
     model = observed()
     sent = pickle.loads(pickle.dumps(model.tracer()(TREES)))
     wrong = damaged(sent.graph, 'operation', put(3, 1 << 20))
-    for use in model.schedule, lambda x: model.join([x]):
-        with pytest.raises(
-            ValueError, match=r'graph: .*, example 1: expected a number'
-        ):
-            use(jf.Traced(wrong, sent.digest))
+    for graph in wrong, replace(wrong, fits=True):
+        for use in model.schedule, lambda x: model.join([x]):
+            with pytest.raises(
+                ValueError, match=r'graph: .*, example 1: expected a number'
+            ):
+                use(jf.Traced(graph, sent.digest))
     looked: list[Graph] = []
     original = graphs.check_graph
 

@@ -107,7 +107,7 @@ class Table(nn.Module):
         return rows.at[known].get(mode='fill', fill_value=jnp.nan)
 
 
-def _given(table: np.ndarray[Any, Any], *_: object) -> jax.Array:
+def _first_rows(table: np.ndarray[Any, Any], *_: object) -> jax.Array:
     """Return the initial rows of a table, as an initializer of Flax does."""
     return jnp.asarray(table)
 
@@ -163,7 +163,7 @@ def Embed(
             f'Embed: expected a `table` of floats, got {rows.dtype}; make them so, by '
             f"`table.astype('float32')`, or pass {option}"
         )
-    initial = DRAWN if rows is None else functools.partial(_given, rows)
+    initial = DRAWN if rows is None else functools.partial(_first_rows, rows)
     module = Table(count, features, outside, initial, trained)
     return Function(module, name=name or 'embed')
 
