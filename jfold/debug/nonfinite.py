@@ -97,7 +97,7 @@ def find_nan(
     loss: Callable[[Any], Any] | None = None,
     external: Mapping[str, Any] | None = None,
 ) -> NonFinite | None:
-    """Look for the first NaN or infinity, in values and then in gradients.
+    """Look for the first NaN or infinity in a model's values, then in its gradients.
 
     Operations run one by one, which is slow but compiles nothing large; so pass the
     examples of one batch or fewer. Infinite outputs of infinite inputs do not count. An
@@ -204,12 +204,12 @@ class Search:
         self.outside: NonFinite | None = None
 
     def _of_part(self, table: int, output: int = 0) -> Array:
-        """Return the numbers of a table's values [rows]: constants, or its `output`."""
+        """Return value numbers [rows] of a table: constants, or output `output`."""
         begin = self.selection.numbers.begin(table, output)
         return ranges(begin, self.selection.counts[table])
 
     def _constants(self) -> Arrays:
-        """Return arrays for the values of each type, with constants filled in."""
+        """Return each type's values [values, *shape]: constants, zeros for outputs."""
         first, ends = self.selection.numbers.first, self.selection.numbers.ends
         values = []
         for t, type_ in enumerate(self.program.types):
@@ -237,7 +237,7 @@ class Search:
         return read
 
     def first(self, loss: Callable[[Any], Any]) -> NonFinite | None:
-        """Return the first NaN or infinity in values, else in gradients, or `None`."""
+        """Return the first fault in values, else in gradients; `None` without one."""
         if (fault := self._bad_constant()) is not None:
             return fault
         for o, nodes in self.waves:
@@ -247,7 +247,7 @@ class Search:
         return self.outside or self._in_gradients(loss)
 
     def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
-        """Return where the first non-finite gradient of parameters began, or `None`."""
+        """Return the fault of the loss or parameter gradients; `None` without one."""
         schedule, results = self.batch()
         value, grads = loss_of(
             lambda results: loss(returned(self.program, schedule, results)), results
@@ -281,7 +281,7 @@ class Search:
     # ---- values
 
     def _forward(self, o: int, rows: Array) -> NonFinite | None:
-        """Run nodes `rows` of operation `o`; report the first bad output, if any.
+        """Run nodes `rows` of operation `o`; report their first bad output, or `None`.
 
         Store the outputs, and set `outside` if an index is out of bounds.
         """
@@ -310,7 +310,7 @@ class Search:
         return None
 
     def _outside(self, o: int, rows: Array) -> NonFinite | None:
-        """Report the first of nodes `rows` with an index outside an array, if any."""
+        """Report the first node in `rows` that indexes outside an array, or `None`."""
         # JAX reports such an index, but not its row, so rows run one by one.
         for node in rows.tolist():
             _, text = self.runners[o].forward(1, self._inputs(o, np.array([node])))
@@ -348,7 +348,7 @@ class Search:
         return schedule, results
 
     def _begin_reverse(self, grads: list[MaybeZeros]) -> None:
-        """Set `cotangents` to a loss's gradients by results, and zeros elsewhere."""
+        """Set `cotangents` to zeros and add `grads`, a loss's gradients by results."""
         self.cotangents = [np.zeros_like(x) for x in self.values]
         for r, result in enumerate(self.program.results):
             uses = zip(result.tensors, self.results[r], grads[r], strict=True)
@@ -362,9 +362,9 @@ class Search:
                     self.bad_gradient = NonFinite(f'expected {what}', example)
 
     def _add(self, t: int, numbers: Array, grads: Array) -> int | None:
-        """Add gradients of values `numbers` to `cotangents`, where they are trained.
+        """Add `grads` to the `cotangents` of those values `numbers` that are trained.
 
-        Return the index of the first one at fault, unless there is a fault already.
+        Return the first bad one's index; `None` without one, or after an earlier fault.
         """
         trained = self.trained[numbers]
         places = numbers[trained] - self.begin[t]  # which may repeat
@@ -373,9 +373,9 @@ class Search:
         return None if self.bad_gradient else _first_bad_of(grads, trained)
 
     def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
-        """Run nodes `rows` of operation `o` backwards from the cotangents of `live`.
+        """Run nodes `rows` of operation `o` in reverse, from cotangents to gradients.
 
-        These are the indices of outputs. Gradients by inputs are added to `cotangents`,
+        Outputs `live` have cotangents. Gradients by inputs are added to `cotangents`,
         those by parameters to `totals`.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
@@ -394,7 +394,7 @@ class Search:
             self.totals[name] = list(map(np.add, total, of_params))
 
     def _add_gradients(self, o: int, rows: Array, of_inputs: list[Any]) -> None:
-        """Add gradients by inputs of nodes `rows` of operation `o` to `cotangents`."""
+        """Add `of_inputs`, the gradients by inputs of nodes `rows`, to `cotangents`."""
         operation = self.program.operations[o]
         for a, (t, grad) in enumerate(zip(operation.inputs, of_inputs, strict=True)):
             if grad is None:
@@ -408,7 +408,7 @@ class Search:
     def _bad_row(
         self, o: int, live: tuple[int, ...], rows: Array, *arrays: Arrays
     ) -> NonFinite | None:
-        """Report the first node in `rows` that makes a parameter's gradient non-finite.
+        """Report the first node in `rows` with a bad parameter gradient, or `None`.
 
         Args:
           arrays: the inputs of all `rows`, and the cotangents of outputs `live`.
@@ -424,7 +424,7 @@ class Search:
         return None
 
     def _bad_total(self) -> NonFinite | None:
-        """Report the first parameter with a non-finite gradient in sum over nodes."""
+        """Report the first parameter whose summed gradient is bad, or `None`."""
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
             if (what := _bad_gradient(layers[name], total)) is not None:
@@ -446,9 +446,9 @@ class Search:
         )
 
     def _located(self, kind: str, number: int, row: int, message: str) -> NonFinite:
-        """Return a report of a non-finite value, with its example, path and block.
+        """Return a report that names the example, path and block of a faulty row.
 
-        The value is in row `row` of table `number` of a `kind`, CONSTANTS or NODES.
+        It is row `row` of table `number` of a `kind`, CONSTANTS or NODES.
         """
         tables = self.graph.operations if kind == NODES else self.graph.constants
         table = tables[number]
@@ -461,7 +461,7 @@ class Search:
 
 
 def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
-    """Return text about the first non-finite gradient of a layer, or `None`."""
+    """Return text on the first bad gradient of a layer; `None` if all are finite."""
     pairs = jax.tree_util.tree_leaves_with_path(layer.params)
     paths = [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
     for path, grad in zip(paths, grads, strict=True):
@@ -471,7 +471,7 @@ def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """Return the index in `x` of the first `chosen` non-finite row, or `None`."""
+    """Return the index of the first bad row of `x` in mask `chosen`, or `None`."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
 

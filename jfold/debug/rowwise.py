@@ -39,9 +39,9 @@ class Runner:
     params: Any
 
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
-        """Return the outputs of `count` rows, and text about an index out of bounds.
+        """Return the outputs of `count` rows, and an index error's text or `None`.
 
-        The text is the first line of JAX's message; `None` without such an index.
+        The text is the first line of JAX's message about an index out of bounds.
         """
         error, outputs = self._forward(self.params, *map(_filled_up, inputs))
         text: str | None = error.get()
@@ -52,7 +52,7 @@ class Runner:
     def reverse(
         self, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
     ) -> tuple[list[Array | None], Arrays]:
-        """Return gradients by inputs and float parameters, given outputs' `cotangents`.
+        """Pull `cotangents` of outputs `live` back to inputs and float parameters.
 
         The outputs with indices `live`, one or more, have cotangents. Gradients by
         inputs are [n, *shape], `None` for ints; those by parameters are sums over rows.
@@ -111,7 +111,7 @@ class Runner:
 
 
 def waves(program: Operations, graph: Graph) -> Iterator[tuple[int, Array]]:
-    """Yield (number of an operation, its nodes [n] of a level) in topological order.
+    """Yield (operation index, its nodes [n] on one level) in topological order.
 
     The nodes, rows of the operation's table, do not read each other.
     """
@@ -157,7 +157,7 @@ def bad_kind(*arrays: Array) -> str | None:
 
 
 def first_bad(arrays: Arrays, inputs: Sequence[Array] = ()) -> int | None:
-    """Return the first row's index in which a NaN or infinity arises, or `None`.
+    """Return the index of the first row that gains a NaN or infinity, or `None`.
 
     A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
     """
@@ -171,7 +171,7 @@ def first_bad(arrays: Arrays, inputs: Sequence[Array] = ()) -> int | None:
 def _rows_with(
     is_bad: Callable[[Array], Array], arrays: Sequence[Array], rows: int
 ) -> Array:
-    """Return a mask [rows] of the rows where `is_bad` holds for any number."""
+    """Return a mask [rows]: in which rows `is_bad` holds for a float of `arrays`."""
     result = np.zeros(rows, bool)
     for x in arrays:
         if is_inexact(x):

@@ -149,7 +149,7 @@ def _checked(example: object, count: int) -> int:
 
 
 def program_picture(program: Operations) -> Markup:
-    """Return a picture: operations as boxes, above those that they read."""
+    """Return a picture of operations as boxes, each above the operations it reads."""
     shown, ranks = range(min(len(program.operations), SHOWN)), dict[int, int]()
     producers, component = c.sources(program), c.component_of(program)
     recurrent, reads = c.are_recurrent(program), c.direct_reads(program)

@@ -62,7 +62,7 @@ def _tree(example: Any, path: str) -> m.Markup:
 def _branch(
     step: str, value: Any, depth: int, note: str = '', marked: bool = False
 ) -> m.Markup:
-    """Return a value as a collapsible tree of its parts; without parts, as a line.
+    """Return a collapsible tree of a value's parts, or a line if none is shown.
 
     Args:
       step: the text before the value, such as '[0]'; `note` is the text after it.

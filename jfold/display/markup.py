@@ -92,7 +92,7 @@ _DARK = f'@media (prefers-color-scheme: dark) {{ {_variables(2)} }}'
 
 
 class Markup(str):
-    """A text that is markup; other texts are escaped where they are put into it."""
+    """A string of HTML or SVG, which `escaped` returns as it is."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ STYLE = Markup(f'<style>{_variables(1)}\n{_DARK}{_RULES}</style>')
 
 
 def escaped(text: object) -> Markup:
-    """Return a text escaped, so that it shows as it is; markup unchanged."""
+    """Return an object's text, escaped for HTML; a `Markup` is returned unchanged."""
     if type(text) is Markup:
         return text
     return Markup(html.escape(_FORBIDDEN.sub('\ufffd', str(text))))
@@ -124,12 +124,12 @@ def element(tag: str, *parts: object, **attributes: object) -> Markup:
 
 
 def span(kind: str, *parts: object) -> Markup:
-    """Return parts in the style of a class of the stylesheet, `jf-<kind>`."""
+    """Return a `<span>` around parts, styled by the stylesheet's class `jf-<kind>`."""
     return element('span', *parts, class_=f'jf-{kind}')
 
 
 def line(kind: str, *parts: object) -> Markup:
-    """Return parts as a line of its own; '' without any text."""
+    """Return a `<div>` of class `jf-<kind>` around parts; '' if all are empty."""
     return element('div', *parts, class_=f'jf-{kind}') if any(parts) else Markup('')
 
 

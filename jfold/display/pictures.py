@@ -54,13 +54,13 @@ def left(x: float, y: float, content: object) -> Markup:
 
 
 def rect(x: float, y: float, wide: float, high: float, kind: str, tip: str) -> Markup:
-    """Return a rectangle, with a text that shows where the pointer rests on it."""
+    """Return a rectangle with the tooltip `tip`."""
     size = {'width': f'{wide:.1f}', 'height': f'{high:.1f}', 'rx': 3, 'class': kind}
     return element('rect', element('title', tip), x=f'{x:.1f}', y=f'{y:.1f}', **size)
 
 
 def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
-    """Return a picture of boxes, upwards by rank; `bands` has a text for each rank."""
+    """Return a picture of boxes, higher ranks above; `bands` labels ranks from 0 up."""
     begin = CHARACTER * max(map(len, bands), default=0) + 14
     xs = _places(boxes, begin)
     bottom = RANK * max((box.rank for box in boxes), default=0) + 12
@@ -120,7 +120,7 @@ def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float
 
 
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
-    """Return the middle x of each box: above those it reads, from `begin` on."""
+    """Return each box's middle x: over the boxes that it reads, right of `begin`."""
     below = [[i for i in box.reads if boxes[i].rank < box.rank] for box in boxes]
     order: dict[int, None] = {}
     waiting = sorted(range(len(boxes)), key=lambda k: boxes[k].rank)

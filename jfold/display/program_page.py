@@ -109,7 +109,7 @@ def _lines(root: b.Block) -> Iterator[Line]:
 
 
 def _inside(block: b.Block) -> list[tuple[str, b.Block]]:
-    """Return the blocks directly inside a block, each with its key, or ''."""
+    """Return (key, block) for each block directly inside; '' where there is no key."""
     parts, text = list[tuple[str, b.Block]](), ''
     if type(block)._pieces is not b.Block._pieces:
         for piece in block._pieces():
@@ -123,7 +123,7 @@ def _inside(block: b.Block) -> list[tuple[str, b.Block]]:
 
 
 def program_page(program: Operations) -> str:
-    """Return the HTML of a program, or of operations without source."""
+    """Return the HTML of a `Program`, or of `Operations`, which have no source."""
     return m.page(type(program).__name__, _facts(program), _folds(program, True))
 
 
@@ -244,7 +244,7 @@ def _array(leaf: tuple[Any, Any]) -> m.Markup:
 
 
 def _capacities(capacities: Sequence[Capacity]) -> m.Markup:
-    """Return the table of capacities, each of which is a program to compile."""
+    """Return a table of capacities, with one row for each program of a model."""
     if not capacities:
         return m.line('muted', 'no capacity so far: the first schedule makes one')
     rows = []

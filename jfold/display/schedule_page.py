@@ -36,7 +36,7 @@ def schedule_page(schedule: Schedule) -> str:
 
 
 def levels_picture(schedule: Schedule) -> Markup:
-    """Return a picture: rows and spare room of operations, on each level."""
+    """Return a picture of used and spare rows of operations on each level."""
     part, half = schedule.parts[0], LEVELS // 2
     spec, counts, before = part.spec, part.counts, np.cumsum([0, *part.depths])
     depth = int(before[-1])

@@ -57,25 +57,25 @@ def _text(value: Any, limit: int) -> str:
 
 
 def array_type(array: Any, axes: int = 0) -> str:
-    """Return the dtype and shape of an array, without its first axes."""
+    """Return an array's dtype and shape as text, without the first `axes` axes."""
     return f'{array.dtype}[{",".join(map(str, array.shape[axes:]))}]'
 
 
 def numbers_text(numbers: Any) -> str:
-    """Return the text of the first numbers of an array."""
+    """Return the first four numbers of an array as text; dots replace any others."""
     flat = np.asarray(numbers).flat  # which copies nothing
     texts = (f'{x:.4g}' if isinstance(x, np.floating) else str(x) for x in flat[:4])
     return listed(texts, len(flat))
 
 
 def listed(texts: Iterable[str], count: int) -> str:
-    """Return texts with commas between, and dots if they are fewer than `count`."""
+    """Return texts joined by commas, then dots if texts are fewer than `count`."""
     shown = list(texts)
     return cut(', '.join([*shown, *['…'] * (count > len(shown))]))
 
 
 def on_host(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array as NumPy's; `None` if it is traced, deleted, or long to copy."""
+    """Return an array as NumPy's; `None` if it is unreadable here or slow to copy."""
     if isinstance(array, jax.Array):
         if isinstance(array, jax.core.Tracer) or array.is_deleted():
             return None

@@ -53,7 +53,7 @@ def corpus_page(corpus: Corpus) -> str:
 
 
 def _histogram(numbers: Array, name: str) -> m.Markup:
-    """Return a histogram of numbers [n] int, with bars of whole numbers."""
+    """Return a histogram of ints [n] with integer bar widths; '' if n is 0."""
     if not len(numbers):
         return m.Markup('')
     least, most = int(numbers.min()), int(numbers.max())
@@ -67,7 +67,7 @@ def _histogram(numbers: Array, name: str) -> m.Markup:
 
 
 def ragged_page(ragged: Ragged) -> str:
-    """Return the HTML of sequences: of the first examples, the first items."""
+    """Return the HTML of sequences: the first items of the first examples."""
     lengths = on_host(ragged.lengths)
     if lengths is None:
         return m.page('Ragged', [repr(ragged)])
@@ -98,7 +98,7 @@ def metrics_page(metrics: MetricValues) -> str:
 
 
 def _columns(values: Any) -> tuple[list[str], list[Any]]:
-    """Return headings and arrays of the parts of `values`, one column for each."""
+    """Return headings and contents of columns for up to `COLUMNS` parts of `values`."""
     leaves: list[tuple[Any, Any]] = [((), values)]
     if not isinstance(values, Ragged):
         is_part = functools.partial(operator.is_not, values)

@@ -156,7 +156,7 @@ def _variables_in(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...]
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """Return the names in a JAX key path to a parameter; drop 'value' at the end."""
+    """Return the names in a JAX key path, without a 'value' at the end."""
     names = [str(key_name(key)) for key in path]
     return names[:-1] if names[1:] and names[-1] == 'value' else names
 

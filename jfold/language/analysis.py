@@ -47,7 +47,7 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
 
 
 def with_users(nodes: Iterable[T], users: Mapping[T, Sequence[T]]) -> set[T]:
-    """Return nodes and all that contain one of them, directly or not."""
+    """Return `nodes` and all nodes that contain one of them, directly or indirectly."""
     result, waiting = set[T](), [*nodes]
     while waiting:
         node = waiting.pop()
@@ -78,14 +78,14 @@ def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
 
 
 def _reads_nothing(block: b.Block) -> bool:
-    """Return whether a block itself, inner blocks aside, takes no input, as `Zeros`."""
+    """Return whether a block, apart from inner blocks, takes no input, like `Zeros`."""
     if isinstance(block, Composition):
         return 0 not in block.wiring.read
     return isinstance(block, b.FromTensor | b.Zeros | b.Void)
 
 
 def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
-    """Return the inner blocks that get a block's input or a field of it."""
+    """Return the inner blocks that take `block`'s input, or a field of that input."""
     if isinstance(block, b.Pipe):
         return block.blocks[:1]
     if isinstance(block, b.AllOf):

@@ -45,7 +45,7 @@ def typed_expression(block: b.Block) -> TypedExpression:
 
 @memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
-    """Infer the types of an expression, by the float dtype that JAX keeps.
+    """Infer an expression's types, memoized per `widest`, JAX's widest float dtype.
 
     Blocks are immutable, but for unresolved declarations, for which `infer` raises.
     """
@@ -59,7 +59,7 @@ def evaluate(
     external: Mapping[str, Any] | None = None,
     keys: Keys | None = None,
 ) -> Any:
-    """Evaluate an expression; return `(value, metrics)`, or the value if no metrics.
+    """Evaluate an expression; return `(value, metrics)`, or `value` without metrics.
 
     `metrics` is a dict by name, of lists of the collected values.
 
@@ -97,7 +97,7 @@ def with_structs(type_: Type, value: Any) -> Any:
 
 @dataclass(eq=False)
 class Arrays:
-    """An evaluator of one example, whose tensors are NumPy or JAX arrays [*shape].
+    """An evaluator of one example, with a NumPy or JAX array [*shape] for each tensor.
 
     Attributes:
       params: parameters by layer name.
@@ -114,9 +114,9 @@ class Arrays:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Convert `x` to a `type_` array of values in `[0, below)`, or raise `Misfit`.
+        """Convert `x` to a `type_` array, at most rounding floats, or raise `Misfit`.
 
-        Floats may be rounded to floats; any other change, or an overflow, is refused.
+        Overflow is refused, as are values not in `[0, below)` unless `below` is `None`.
         """
         if has_masked([x.value], len(type_.shape)):
             raise misfit(
@@ -189,12 +189,12 @@ class Arrays:
         return result
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Append `x` to the metric `name`, its tuples turned into dicts and structs."""
+        """Append `x` to metric `name`, with dicts and structs in place of tuples."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
 
 
 def strongly_typed(x: jax.Array) -> jax.Array:
-    """Return `x` without JAX's weak type, which no array in a buffer has."""
+    """Return array `x` without JAX's weak type, since arrays in buffers have none."""
     return jnp.asarray(x, jnp.result_type(x))
 
 

@@ -44,13 +44,13 @@ class Expression:
     sites: Any = None
 
     def deep(self) -> Source:
-        """Generate source for data nested deeper than Python's stack, with `yield`."""
+        """Generate source with `yield`, for data nested deeper than Python's stack."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)
         return generation.source(text)
 
     @uncollected()
     def explain(self, example: object) -> InputError | None:
-        """Return the error that an example, as number 0, raises; `None` if it fits."""
+        """Return the error of `example`, counted as example 0; `None` if it fits."""
         paths = Paths()
         try:
             try:
@@ -66,7 +66,7 @@ class Expression:
 
 @dataclass(eq=False, slots=True)
 class PathOnly:
-    """A stand-in for a tensor: the path of its data, `None` without data."""
+    """A stand-in for a tensor: the path of the tensor's data; `None` without data."""
 
     path: Path | None
 
@@ -84,12 +84,12 @@ class Paths:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return a placeholder with the path of `x`, which is converted later."""
+        """Return a placeholder with the path of `x`; `check_leaves` converts `x`."""
         self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
 
     def check_leaves(self) -> None:
-        """Raise `Misfit` for the first object that cannot become a tensor, if any."""
+        """Raise `Misfit` for the first object, if any, that cannot become a tensor."""
         leaves, numbers = self.leaves, defaultdict[Any, list[int]](list)
         for number, (_, _, *kind) in enumerate(leaves):
             numbers[tuple(kind)].append(number)

@@ -55,12 +55,12 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
 
 
 def names_of(type_: Type) -> Names:
-    """Return the names of each item of a tuple type; () if there are none."""
+    """Return the set of names of each tuple item; () if no item has names."""
     return type_.names if isinstance(type_, RecordType) else ()
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return type `one`, each item named as in both types; `None` if these conflict.
+    """Return type `one`, each item with the names from both types; `None` on conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     Types conflict if they have the same names in different orders.
@@ -94,7 +94,7 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
-    """Match a function's parameters to input items by name; return the items' indices.
+    """Return, per parameter of a function, the index of the input item of that name.
 
     Items go by name if the parameters of the function have the names of all items.
     `None` is returned if the items are in order already, or have no names.

@@ -290,7 +290,7 @@ def _variables(state: ArrayTree) -> list[Any]:
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Return the stream, as 'dropout', of each array of a module's random state."""
+    """Return the stream, such as 'dropout', of each array in a module's RNG state."""
     nnx = sys.modules['flax.nnx']
     # NNX tags a fallback stream 'default'; the Dropout that holds it names the stream
     # that was meant, as its `rng_collection`.
@@ -305,7 +305,7 @@ def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
 
 
 def check_shared_variables(modules: Iterable[object]) -> None:
-    """Raise TypeError if two NNX modules share a parameter: each would train its own.
+    """Raise TypeError if two NNX modules share a parameter: each would train a copy.
 
     Values that are no NNX modules, or methods of one, are ignored.
     """

@@ -82,7 +82,7 @@ def forwarding_of(
     outputs = tuple(_outputs(traces, weights, inputs, results))
 
     def read(pulled: bool) -> tuple[int, ...]:
-        """Return the indices of the inputs on which some computed output depends."""
+        """Return which inputs computed outputs use, with gradients if `pulled`."""
         pairs = zip(_depends(traces, pulled), outputs, strict=True)
         places = set().union(*(x for x, origin in pairs if origin is None))
         # Parameters come before inputs.
@@ -94,7 +94,7 @@ def forwarding_of(
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield the origin of each output.
+    """Yield, per output, an input's index, a constant, or `None` if it is computed.
 
     Args:
       weights: the number of arrays of parameters, the first arguments of a jaxpr.
@@ -114,9 +114,9 @@ def _outputs(
 
 
 def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
-    """Return the indices of the arguments that each output needs in any trace.
+    """Return, per output, the indices of the arguments that it needs in any trace.
 
-    If `pulled`, only of those that get a gradient from it.
+    If `pulled`, arguments reached only through `stop_gradient` are left out.
     """
     outputs = zip(*(jaxprs.depends(trace, pulled) for trace in traces), strict=True)
     return [set().union(*sets) for sets in outputs]

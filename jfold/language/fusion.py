@@ -128,7 +128,7 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
-    """Find the sole reader of operation `o`, and which inputs of the reader `o` makes.
+    """Find the sole reader of operation `o`, and which reader inputs come from `o`.
 
     `None` is returned unless each application of `o` is read by exactly one application
     of the reader, and each application of the reader reads one of `o`.
@@ -193,7 +193,7 @@ def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operati
 
 
 def _inputs(operation: Operation) -> Iterator[tuple[TensorType, int, bool]]:
-    """Yield, per input, its type, the number of that, and if gradients stop at it."""
+    """Yield (type, index of that type, whether gradients stop there) for each input."""
     stopped = (k in operation.stops for k in itertools.count())
     types = tensors(TupleType(operation.arguments))
     return zip(types, operation.inputs, stopped, strict=False)

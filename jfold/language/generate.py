@@ -32,7 +32,7 @@ MOST_ROUNDS = 64
 
 
 class Generator(Round):
-    """A pass that writes the source of the function that records examples."""
+    """A round of writing the source of the function that records examples."""
 
     def call(
         self, key: Hashable, name: str, node: TypedUse, value: s.Symbol, w: Lines
@@ -111,9 +111,9 @@ class Generator(Round):
         self.functions += [head, *without_unused(w.lines), '']
 
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
-        """Write a look-up of `x` in a memo, by the key of a declaration.
+        """Write code that looks `x` up in a declaration's memo, by the key of `x`.
 
-        Return the text of the entry.
+        Return the text of the entry of `x`. If the key is `id`, the caller looks it up.
         """
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
@@ -130,7 +130,7 @@ class Generator(Round):
         return f'{memo}[key]'
 
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
-        """Write `return <value>` into `w`; store the value in entry `memo`, if any."""
+        """Write `return <value>` into `w`; store the value in entry `memo` if given."""
         self.joined((w.key, 'result'), s.template_of(value))
         text = s.packed(value)
         if memo:
@@ -175,7 +175,7 @@ class Generator(Round):
             yield name, f'{name} = {self.tables.places[index]}'
 
     def _record(self, w: Lines) -> Iterator[str]:
-        """Yield the lines of the function `record`; `w` is its loop over examples."""
+        """Yield the lines of `record`; `w` is the body of its loop over examples."""
         yield 'def record(examples):'
         for tape in self.tapes:
             yield f'{INDENT}{tape.name} = []  # {tape.about}'
@@ -194,7 +194,7 @@ class Generator(Round):
         yield f'{INDENT}return ends, {tapes}'
 
     def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write code that adds `value` to result table `r`, and its items to `inside`.
+        """Write code to add `value` to result table `r`, items in `value` to `inside`.
 
         Args:
           inside: the result tables of the items of sequences, as of `outputs.inside`.
@@ -237,16 +237,16 @@ class Generator(Round):
         w.add(self.labels[r], text)
 
     def source(self, text: str) -> Source:
-        """Return the generated `text` with the layout of the tapes that it fills."""
+        """Return `text`, the source, with the layout of the tapes (lists) it fills."""
         return Source(text, self.names.values, self._layout(), self.where)
 
     def _layout(self) -> Recording:
-        """Return which tape holds each operand of the operations and results."""
+        """Return the layout of the tapes, lists of operands that the source fills."""
         tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
         end_index = {id(tape): k for k, tape in enumerate(self.counters())}
 
         def place(rows: Rows | None) -> Place | None:
-            """Return which tapes hold a table; `None` if no row is ever appended."""
+            """Return which tapes hold a table; `None` if the table never gets a row."""
             if rows is None or rows.counter is None:
                 return None
             columns = []
@@ -287,7 +287,7 @@ class Generator(Round):
 
 
 def of(name: str, text: str) -> str:
-    """Return a variable name such as `f_of_x`; `f` alone if `text` is no short name."""
+    """Return `<name>_of_<text>` if `text` is a short identifier, else `name` alone."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
 
 
@@ -297,9 +297,9 @@ def of(name: str, text: str) -> str:
 def generate_source(
     tables: Tables, chosen: OperationChoice, deep: bool = False
 ) -> tuple[Generator, str]:
-    """Generate the source that records examples, pass by pass up to a fixed point.
+    """Generate the source that records examples, round by round up to a fixed point.
 
-    Return the last pass too.
+    Return the last round, a `Generator`, and the source.
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.

@@ -104,7 +104,7 @@ class Inference:
     cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of a block's use, at path `where`, and inside; return it."""
+        """Infer and return a block's typed use, with inner uses, at path `where`."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
@@ -162,7 +162,7 @@ class Inference:
     def part(
         self, node: TypedUse, block: b.Block, input_: Type, label: str
     ) -> Steps[TypedUse]:
-        """Infer the types of a block inside `node`, at step `label`; return it."""
+        """Infer and return the typed use of a block inside `node`, at step `label`."""
         where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
@@ -197,7 +197,7 @@ class Inference:
         return None
 
     def item(self, node: TypedUse, place: int, item: Type) -> TypeVariable:
-        """Return the variable of `item`, at index `place` of the input of `node`."""
+        """Return a type variable for `item`, the type at `place` in `node`'s input."""
         if isinstance(item, TypeVariable):
             return item
         # Fields that read the same place of the same tuple read one value.
@@ -207,7 +207,7 @@ class Inference:
         return self.items[key]
 
     def carries(self, loop: TypedUse, type_: Type) -> TypeVariable:
-        """Return a new type variable for a loop's state, which has the type `type_`."""
+        """Return a new type variable, bound to `type_`, for the state of `loop`."""
         variable = self.types.alias(type_)
         self.carried[variable] = loop
         return variable
@@ -232,9 +232,9 @@ class Inference:
     def when_head(
         self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with type `of` once its class, such as `TupleType`, is known.
+        """Call `then` with type `of` once that type's class, as `TupleType`, is known.
 
-        By default that is the type of the input of `node`.
+        If `of` is `None`, the input type of `node` is meant.
         """
 
         def constraint() -> bool:
@@ -342,7 +342,7 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
 
 @functools.singledispatch
 def output_type(block: b.Block, node: TypedUse, state: Inference) -> Type | Steps[Type]:
-    """Return a block's output type by the rule for such blocks; set `node.parts`.
+    """Return a block's output type by the rule of the block's class; set `node.parts`.
 
     A rule that types inner blocks is a generator: it yields their steps.
     """
@@ -407,7 +407,7 @@ def _collected_of(input_: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None:
-    """Add a metric to `metrics`, or raise `TypeError` unless it gets one type."""
+    """Note a metric's type in `metrics`; raise `TypeError` if unfit or differing."""
     assert isinstance(node.block, b.Metric)
     collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))

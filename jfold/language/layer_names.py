@@ -162,14 +162,14 @@ def _draw(init: Any, specs: Sequence[Specs], key: jax.Array) -> object:
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
-    """Convert a type to nested `ShapeDtypeStruct`s, with leading axis `rows` if any."""
+    """Convert a type to nested `ShapeDtypeStruct`s, led by an axis `rows` if given."""
     leading = () if rows is None else (rows,)
     specs = (array_spec(leading + x.shape, x.dtype) for x in tensors(type_))
     return pack(type_, specs)
 
 
 def to_type(value: object, rows: int | None = None) -> Type:
-    """Convert nested arrays or specs to a type, without a leading axis `rows` if given.
+    """Convert nested arrays or specs to a type, dropping leading axis `rows` if given.
 
     This is the inverse of `to_spec`. Raise TypeError if `value` holds something else,
     or a leading axis is not `rows` long.
@@ -232,7 +232,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class Ranking:
-    """A base class of callables that tell which layer is `dense`, which `dense_1`."""
+    """A base class of callables that order layers of one name: `dense`, `dense_1`."""
 
     ranks: Mapping[Hashable, int]  # by `layer_key`, places among those of one name
 
@@ -329,7 +329,7 @@ ADVICE = {
 
 
 def hint(error: Exception, function: Function, type_: Type) -> str:
-    """Return advice on a function that raised `error` on this input type, or ''."""
+    """Return advice on `error`, which a function raised on `type_`; '' if none."""
     if isinstance(type_, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
         return f'put a sink beside the value, as in `{sink}`'

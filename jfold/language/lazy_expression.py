@@ -224,11 +224,10 @@ def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
 
 
 def _inlined(registry: Registry) -> set[int]:
-    """Return the operators whose results are all read by one argument of one block.
+    """Return the entry numbers of operators that only one argument of one block reads.
 
-    They are given as numbers of entries. Such an operator is read where its result is,
-    so that fusion makes one operation of both; a result that is read twice is computed
-    twice.
+    Such an operator is evaluated where its result is read, so that fusion makes one
+    operation of both; a result that is read twice is computed twice.
     """
     counts = Counter(number for makers in registry.readers() for number in makers)
     alone = {
@@ -245,7 +244,7 @@ def _inlined(registry: Registry) -> set[int]:
 
 @dataclass(eq=False)
 class _Readers:
-    """A factory of blocks that evaluate recorded calls, one per entry."""
+    """A factory: per entry (kind of call), one block that evaluates recorded calls."""
 
     registry: Registry
     history: tuple[tuple[Lazy, Any], ...]
@@ -290,7 +289,7 @@ class _Readers:
         return self.choices[key]
 
     def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return an entry in `cases` whose result has the type of that of `number`.
+        """Return an entry in `cases` with the result type of entry `number`.
 
         An empty list has the type of any list.
         """
@@ -322,7 +321,7 @@ class _Readers:
 
 
 def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:
-    """Return the block that evaluates calls of an entry, given those of its inputs."""
+    """Return the block that evaluates calls of `entry`; `inputs` evaluate arguments."""
     type_, kind, parts = entry.type, entry.key[0], dict(enumerate(inputs, 1))
     if kind == 'data':
         return b.GetItem(1)

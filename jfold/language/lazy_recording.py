@@ -190,7 +190,7 @@ class Recording:
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
-        """Record a value for the metric `name`; `label` is `(label,)` or `()`."""
+        """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
         node = self.node(value)
         self.registry.metric(name, bool(label), node[0])
         self.observed.append(((name, bool(label)), node, *label))
@@ -198,7 +198,7 @@ class Recording:
     # ---- values and nodes
 
     def node(self, x: Any, takes_data: bool = False) -> Node:
-        """Convert argument `x` to `(number, *operands)` of the call that made it.
+        """Return the node of argument `x`, `(entry number, *operands)` of its call.
 
         `x` is a value, a constant or a container of these; raise TypeError for another,
         or for a value of another example. With `takes_data` an `x` without values is an
@@ -275,7 +275,7 @@ def _holds_values(x: object) -> bool:
 
 
 def _advice(x: object) -> str:
-    """Return the hint of the error that a block cannot take argument `x`, or ''."""
+    """Return a hint on why a block cannot take argument `x`; '' without one."""
     if isinstance(x, b.Block):
         return ': call it, or write `return` before what it gives'
     if isinstance(x, str | bytes):

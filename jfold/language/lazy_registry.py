@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def is_row(self) -> bool:
-        """Return whether readers of a result share one row; else each records its own.
+        """Return whether a result has one row for all readers, not one row per reader.
 
         Numbers have a row for each reader, which takes less time than to share one.
         """
@@ -132,7 +132,7 @@ class Registry:
             raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:
-        """Add an `Entry` for each item of a result with parts, which takes it out."""
+        """Add an `Entry` for taking each item out of a tuple or struct result."""
         for k, part in enumerate(entry.type if isinstance(entry.type, Product) else ()):
             key = entry.type.form.keys[k] if isinstance(entry.type, StructType) else k
             item = self.entry(('item', entry.number, key), part, f'item {key!r}')
@@ -169,7 +169,7 @@ class Registry:
         return entry
 
     def _joined(self, type_: Type) -> int:
-        """Return the entry number of `type_`, merged from two types with empty lists.
+        """Return the number of the entry of `type_`, which was merged from two types.
 
         Each of the two has an empty list where the other may have items.
         """
@@ -246,7 +246,7 @@ class Registry:
         return entry
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
-        """Return the `Entry` of `block` at argument types that fit `types`, or `None`.
+        """Return the `Entry` of `block` at types that fit `types`; `None` if none does.
 
         Types fit if they differ in empty lists alone.
         """
@@ -272,7 +272,7 @@ class Registry:
         return entry
 
     def _note(self, makers: dict[int, None], number: int, reader: str) -> None:
-        """Add `number` to the makers of what `reader` reads, a name for the error."""
+        """Add entry `number` to `makers`; `reader` names their reader in an error."""
         if number not in makers:
             with self.lock:
                 self._check_open(f'{reader} of {self.entries[number].name}')
@@ -280,7 +280,7 @@ class Registry:
                 self.version += 1
 
     def readers(self) -> Iterator[dict[int, None]]:
-        """Yield the entries that each argument, function result and metric may have."""
+        """Yield the makers, as entry numbers, of each argument, result and metric."""
         for entry in self.entries:
             yield from entry.inputs
         yield from self.results.values()
@@ -308,7 +308,7 @@ class Registry:
             return Registry(entries, self.version, True, *more, {*self.of_values})
 
     def result(self, lazy: Lazy, number: int) -> None:
-        """Note a maker of a function's results; raise TypeError if types differ."""
+        """Note a maker of results of `lazy`; raise TypeError if result types differ."""
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
@@ -345,7 +345,7 @@ class Registry:
 
 
 def _merge_alike(entries: list[Entry]) -> None:
-    """Let each entry take also the inputs of entries that differ in empty lists alone.
+    """Add to each entry the inputs of entries that differ only by empty lists.
 
     One block evaluates the calls of both, since an empty list is a list of any items.
     """
@@ -368,7 +368,7 @@ class EmptyList(TypeError):
 
 
 def joined(type_: Type, other: Type) -> Type | None:
-    """Return the common type of two, where an empty list fits any list, or `None`."""
+    """Return the common type, where `[]` fits any list; `None` if there is none."""
     if type_ == other or (other == EMPTY and isinstance(type_, SequenceType)):
         return type_
     if type_ == EMPTY and isinstance(other, SequenceType):

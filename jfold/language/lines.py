@@ -164,7 +164,7 @@ class Lines:
         return value
 
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code that unpacks `text` into variables, as `like`; return them."""
+        """Write code to unpack `text` into variables nested as `like`; return these."""
         if isinstance(like, tuple):
             needed = [any(s.leaves(x)) or isinstance(x, s.Items) for x in like]
             names = [self.variable(wanted) if x else '_' for x in needed]
@@ -197,7 +197,7 @@ class Lines:
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with its producers on all code paths that meet at `key`."""
+        """Return `value` with all producers (operation outputs) that meet at `key`."""
         return self.g.joined((self.name, key), value)
 
     # ---- loops
@@ -315,7 +315,7 @@ class Lines:
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
     def numbers(self, base: str, row: str) -> str:
-        """Return code of row `base + row`; with `count`, of a `range` from it."""
+        """Return code of row `base + row`; with `count` set, of a range from there."""
         if self.count is None:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
@@ -422,7 +422,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return, per output, the text of level and maker in its row numbers."""
+        """Return, per output, code of the base of row numbers: level plus maker."""
         g = self.g
         if not g.is_recurrent(o):
             return [maker.name for maker in makers]

@@ -88,7 +88,7 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield ranges (first, end) of examples with at most `BLOCK` nodes, or of one."""
+    """Yield ranges (first, end) of examples: at most `BLOCK` nodes, or one example."""
     nodes = first_of(graph.nodes_of_examples)
     begin = 0
     while begin < graph.examples:
@@ -208,7 +208,7 @@ def _check_values(values: _Values) -> None:
 def _check_nodes(
     values: _Values, o: int, table: Table, allowed: Sequence[ProducerSet]
 ) -> None:
-    """Raise ValueError if nodes of `o` have wrong levels or read what is not `allowed`.
+    """Raise ValueError if nodes of operation `o` have wrong levels or inputs.
 
     Args:
       allowed: per input, the outputs of operations that it may read.
@@ -233,7 +233,7 @@ def _check_nodes(
 def _look_up(
     values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
-    """Return, for each value that `column` reads, its index among all of type `t`.
+    """Check `column`; return it as indices [rows] among all values of type `t`.
 
     Args:
       column: [rows] of `table`, the value numbers within the example of each row.

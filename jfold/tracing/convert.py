@@ -66,7 +66,7 @@ def check_below(values: Array, below: int) -> None:
 
 
 def as_numpy(item: object) -> object:
-    """Return JAX arrays, also those in lists, as arrays of NumPy.
+    """Convert JAX arrays, also in lists and tuples, to NumPy; keep other items.
 
     NumPy cannot read narrow dtypes of JAX arrays in a list.
     """
@@ -76,7 +76,7 @@ def as_numpy(item: object) -> object:
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
-    """Return the array cast to `target` if a cheap test proves it right, or `None`."""
+    """Return the array cast to `target`; `None` if no cheap test shows that it fits."""
     dtype = array.dtype
     if dtype == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
         result = array.astype(target)
@@ -91,7 +91,7 @@ def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
 def _one_by_one(
     items: Sequence[Any], type_: TensorType, chosen: Iterable[int]
 ) -> Array:
-    """Return the items at indices `chosen` [chosen, *shape], each converted alone.
+    """Convert the items at indices `chosen` one by one; return [chosen, *shape].
 
     Raises BadItem at the first of them that does not fit the type.
     """
@@ -135,7 +135,7 @@ def _advice(item: Any, type_: TensorType) -> str:
 def _perhaps_rounded(
     items: Sequence[Any], stacked: Array, type_: TensorType
 ) -> list[int]:
-    """Return the indices of large ints, which NumPy may have rounded among floats."""
+    """Return indices of items that NumPy may have rounded: large ints among floats."""
     if stacked.dtype not in _MIXED:
         return []
     large = abs(stacked) >= _exact_below(type_.dtype)
@@ -147,7 +147,7 @@ def _perhaps_rounded(
 
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Return the bound below which float64 and `dtype`, if inexact, have all ints."""
+    """Return the limit of ints that float64, and `dtype` if inexact, hold exactly."""
     finfo: Any = jnp.finfo
     bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
     return float(2 ** min(bits, 53))
@@ -158,7 +158,7 @@ def _is_float(item: object) -> bool:
 
 
 class _RefusedError(Exception):
-    """An error whose text ends a message about a value: ', which is ragged'."""
+    """A conversion error, whose text is the end of a message: ', which is ragged'."""
 
 
 def _stack(items: Sequence[Any], type_: TensorType) -> Array:

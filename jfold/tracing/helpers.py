@@ -23,7 +23,7 @@ READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it 
 
 
 class Numbers(dict[Any, int]):
-    """A dict from labels and other data to the rows of a program's constants."""
+    """A dict from items of data to the row indices of a program's constants."""
 
 
 # ---- sequences and ints --------------------------------------------------------------
@@ -109,7 +109,7 @@ def field_or(x: object, key: object, default: object) -> object:
 
 
 def items(x: Any, count: int) -> list[Any]:
-    """Return a list of `x[0]` to `x[count - 1]`; refuse an `x` with more items."""
+    """Return `x[0]` to `x[count - 1]` as a list; TypeError if a sequence is longer."""
     at_most(x, count)
     return [x[k] for k in range(count)]
 
@@ -193,7 +193,7 @@ def grouped(
 
 
 def made_with_rest(results: list[Any], values: Sequence[Any]) -> list[Any]:
-    """Return `results` of pairs, with the last of oddly many `values` appended."""
+    """Return `results` of pairs of `values`; append the last value if unpaired."""
     if len(values) % 2:
         results.append(values[-1])
     return results

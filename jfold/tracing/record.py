@@ -25,7 +25,7 @@ Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
 
 @dataclass(frozen=True, eq=False)
 class Source(Memoized):
-    """Generated source of a function `record(examples)`, and the layout of its tapes.
+    """The generated source of `record(examples)`, and the layout of the lists it fills.
 
     Attributes:
       text: readable Python.
@@ -42,7 +42,7 @@ class Source(Memoized):
 
     @functools.cached_property
     def record(self) -> Callable[[Sequence[Any]], Any]:
-        """The compiled function, from examples to the tapes that it fills.
+        """The compiled function `record`, from examples to `ends` and filled tapes.
 
         In deep form it is a generator, to be run by `deep.run`.
         """
@@ -67,7 +67,7 @@ class Expression(Protocol):
         """Return the source in deep form, for data deeper than Python's stack."""
 
     def explain(self, example: object) -> InputError | None:
-        """Return the error of an example, numbered 0, or `None` if it fits."""
+        """Return the error of an example, counted as example 0; `None` if it fits."""
 
 
 UNSTEADY = (
@@ -112,7 +112,7 @@ def _deep(program: Operations) -> Source:
 def _explained(
     program: Any, examples: Sequence[Any], error: Exception, call: Any
 ) -> Exception:
-    """Return the InputError of the example that led to `error`; else a RuntimeError.
+    """Return an InputError if an example caused `error`, else a RuntimeError.
 
     Args:
       error: what recording raised.
@@ -131,7 +131,7 @@ def _explained(
 
 
 def _example_of(error: Exception, call: Any) -> int | None:
-    """Return the index of the example at which recording raised, or `None`."""
+    """Return the index of the example at which recording raised; `None` if unknown."""
     if isinstance(error, BadItem):
         return error.example
     # In deep form `record` waits outside of the traceback, unless it raised itself.

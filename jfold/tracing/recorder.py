@@ -49,7 +49,7 @@ ENTRY = (1 << ROW) - 1  # their mask
 
 @dataclass(frozen=True)
 class Column:
-    """The column of an operand in a table, and the tape of its entries.
+    """The position of an operand's entries on a tape; if in step, the operand's maker.
 
     Attributes:
       tape: the index of the tape with its row numbers; -1 if it is in step.
@@ -114,7 +114,7 @@ def graph_of(
     ends: list[tuple[int, ...]],
     tapes: Sequence[list[Any]],
 ) -> Graph:
-    """Return the graph of the `examples` on `tapes`, told apart by the lengths `ends`.
+    """Return the graph recorded on `tapes`; the lengths `ends` separate its examples.
 
     Raises:
       BadItem: an object on a tape of constants does not fit its type or bound; the
@@ -167,7 +167,7 @@ class Reader:
         self.low = (1 << (r.level - ROW)) - 1
 
     def _find_levels(self, o: int, operation: Operation) -> None:
-        """Fill in `levels` and `masks` for operation `o`, which is recurrent."""
+        """Set `levels` and `masks` of the recurrent operation with index `o`."""
         p, part = self.program, component_of(self.program)
         places, recurrent = output_places(p), are_recurrent(p)
         for k, producers in enumerate(sources(p).inputs[o]):
@@ -186,7 +186,7 @@ class Reader:
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """Return the graph that `graph_of` returns, given its last three arguments."""
+        """Return the graph recorded on `tapes`; the arguments are as in `graph_of`."""
         p, r, e = self.program, self.recording, examples
         # Lengths of tapes before each example; zeros at last, for tables without rows.
         firsts = np.zeros((r.ends + 1, e + 1), np.int64)
@@ -216,7 +216,7 @@ class Reader:
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Return a table of constants per type, and each tape's offset in each example.
+        """Return a table of constants per type, and offsets of tapes that share a type.
 
         Where several tapes hold constants of a type, an example's constants stand tape
         by tape in the table. The offsets [examples] of the end of such a tape count the
@@ -254,7 +254,7 @@ class Reader:
         before: dict[int, Array],
         firsts: Array,
     ) -> Array:
-        """Return, per producer and example, how much value numbers exceed row indices.
+        """Return shifts [makers, examples] from row numbers' indices to value numbers.
 
         Args:
           begins: per part [examples], the number of its first value in each example.
@@ -304,7 +304,7 @@ class Reader:
         return makers
 
     def _node_columns(self, o: int, rows: int, entries: _Entries) -> tuple[Array, ...]:
-        """Return the levels, then the inputs, of operation `o`; `rows` long each."""
+        """Return the columns [rows] of operation `o`: levels, then one per input."""
         place = self.recording.operations[o]
         if place is None or not rows:
             inputs = self.program.operations[o].inputs
@@ -367,7 +367,7 @@ class _Entries:
         ]
 
     def on_tape(self, column: Column, rows: int) -> slice:
-        """Return which entries are those of an operand that a tape records."""
+        """Return the slice of entries that belong to an operand recorded on a tape."""
         start = self.starts[column.tape]
         return slice(start + column.place, start + rows * column.width, column.width)
 
@@ -382,7 +382,7 @@ class _Entries:
 
 
 def _first(place: Place | None, firsts: Array) -> Array:
-    """Return the first row of each example [examples + 1]; zeros without any rows."""
+    """Return each example's first row [examples + 1]; zeros if `place` is `None`."""
     first: Array = firsts[-1 if place is None else place.end]
     if place is not None and place.unit > 1:
         first = first // place.unit

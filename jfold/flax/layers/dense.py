@@ -108,7 +108,7 @@ class Table(nn.Module):
 
 
 def _first_rows(table: np.ndarray[Any, Any], *_: object) -> jax.Array:
-    """Return the initial rows of a table, as an initializer of Flax does."""
+    """Return `table` as a JAX array: an initializer that ignores key and shape."""
     return jnp.asarray(table)
 
 
@@ -169,7 +169,7 @@ def Embed(
 
 
 def _rows_of(table: object, shape: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """Return the initial rows of a table, checked."""
+    """Return `table` as an array of `shape`; raise TypeError or ValueError if unfit."""
     try:
         values = np.asarray(table)
         TensorType(values.shape, values.dtype)

@@ -132,7 +132,7 @@ def Weave(width: int) -> Block:
 
     @compose
     def a_i_to_p(a_i: object, a: object) -> Any:
-        """Return the contribution of nodes to their pairs, in both orders."""
+        """Return the features of pairs of `a_i` with each of `a`, both orders added."""
         a_i, pair = Broadcast()(a_i), ZipWith(join >> f_a_p)
         return ZipWith(jnp.add)(pair(a_i, a), pair(a, a_i))
 

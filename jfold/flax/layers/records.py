@@ -34,7 +34,7 @@ ROOTS = ROOT, '#/', ''  # ways to write it
 def RecordEncoder(
     description: type | Mapping[str, Any], features: int, *, buckets: int = BUCKETS
 ) -> Block:
-    """An encoder from records, with records and lists as fields, to vectors.
+    """An encoder from records, nested or with lists, to vectors [features].
 
     A number becomes a vector by an affine map, one of known values and a text by a
     table. The vector of a list is the sum of those of its items; the vectors of the
@@ -211,7 +211,7 @@ class _Encoder:
 
 
 def _numbered(values: Iterable[Any]) -> dict[Any, int]:
-    """Return different values with their numbers 0, 1, ...; 1 and `True` are one."""
+    """Return a dict from values to 0, 1, ...; 1 and `True` are one value."""
     return {value: k for k, value in enumerate(dict.fromkeys(values))}
 
 
@@ -223,7 +223,7 @@ def _field(cls: object, name: str) -> Block:
 
 
 def _names_itself(part: object) -> bool:
-    """Return whether a JSON schema, or a part of it, refers to the whole."""
+    """Return whether part of a JSON schema has a '$ref' to the whole schema."""
     if isinstance(part, Mapping):
         return part.get('$ref') in ROOTS or any(map(_names_itself, part.values()))
     return isinstance(part, list | tuple) and any(map(_names_itself, part))

@@ -209,7 +209,7 @@ class _Reset(nn.Module):
 
 
 class _Update(nn.Module):
-    """The tree-GRU state of a node: a mean of its children's sum and a candidate."""
+    """The tree-GRU state of a node: a gate mixes the children's sum and a candidate."""
 
     features: int
 
