@@ -36,9 +36,9 @@ class Varying:
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
-    """Return the largest set of mesh axes that one array in a pytree varies over.
+    """Return the mesh axes of that array in `arrays` which varies over the most axes.
 
-    `None` if there is none, as outside of `jax.shard_map`.
+    `None` if no array varies over any, as outside of `jax.shard_map`.
     """
     types = list(map(jax.typeof, jax.tree.leaves(arrays)))
     widest = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
@@ -50,9 +50,9 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
 
 
 def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """Return `x` [*shape] with its type cast to vary over the given mesh axes, too.
+    """Return `x` [*shape], cast to a type that varies over the axes `varying`, too.
 
-    A JAX loop needs one type for its carry in all iterations. Arrays of float0 stay.
+    Loop carries need one type. `x` stays if it is float0, or if `varying` is `None`.
     """
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
@@ -78,7 +78,7 @@ def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
 
 
 def strong(x: Any) -> Any:
-    """Return an array or spec [*shape] with its weak type, if any, made strong.
+    """Return an array or spec [*shape] with a weak type replaced by a strong one.
 
     A training step makes weak parameters strong, and would be compiled again for these.
     """
@@ -103,7 +103,7 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the axis of an array's rows, from specs at two and at three rows."""
+    """Return the axis of rows, the only one to differ in size, or `None`."""
     pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
     axes = [axis for axis, (a, b) in pairs if a != b]
     clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
@@ -139,7 +139,7 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return a NumPy dtype, of bools or numbers alone, in native byte order.
+    """Return `dtype` as a NumPy dtype of bools or numbers, in native byte order.
 
     Raises:
       TypeError: `dtype` is `None`, no dtype, a dtype of other values, or long double.

@@ -50,7 +50,7 @@ class InputError(ValueError, Displayed):
         return InputError(*arguments).on(*self.data)
 
     def on(self, *data: object) -> Self:
-        """Set `data`, the example at fault or nothing, and return this error."""
+        """Set `data` to the arguments, one example or none, and return this error."""
         self.data = data
         return self
 
@@ -228,7 +228,7 @@ def short_repr(value: object, limit: int = 60) -> str:
 
 @contextlib.contextmanager
 def naming_layer(layer: str) -> Iterator[None]:
-    """Add a note that names the layer to errors raised where it is differentiated.
+    """Add a note to errors raised in the context: a gradient of `layer` was expected.
 
     Where JAX cannot differentiate a loop in reverse, the note also says what to write.
     """

@@ -15,7 +15,7 @@ import numpy as np
 def additive_identity(
     shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """Return an array [*shape] that changes no sum: zeros, for floats -0.0.
+    """Return an array [*shape] that changes no sum: -0.0, or 0 for ints and bools.
 
     Adding 0.0 would turn -0.0 into 0.0.
     """
@@ -40,7 +40,7 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
-    """Return the sum of rows [n, ...] divided by `count` []; 0 without any rows.
+    """Return `rows` [n, ...] summed and divided by `count` []; 0 if that is 0.
 
     As in `jnp.mean`, it is computed in float32 or wider; ints and bools give floats.
     Only `count` rows count, at any places; the others are zero.
@@ -53,7 +53,7 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def take_item(key: object) -> Callable[[Any], Any]:
-    """Return the function `x -> x[key]`, the same for equal keys, and so one layer.
+    """Return the function `x -> x[key]`, one object (so one layer) per distinct key.
 
     Raises:
       TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.
@@ -63,7 +63,7 @@ def take_item(key: object) -> Callable[[Any], Any]:
 
 @functools.cache
 def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Return the function `x -> x[key]` for a key that `frozen` made hashable."""
+    """Return the function `x -> x[key]`; `parts` is the key, as `frozen` returns it."""
     key = _thawed(parts)
 
     def item(x: Any) -> Any:
@@ -73,7 +73,7 @@ def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def frozen(key: object) -> tuple[Any, ...]:
-    """Return a key as a hashable tuple, its class first to tell `True` from 1."""
+    """Return a key as a hashable tuple of class and value: `True` differs from 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
     return (tuple, *map(frozen, key)) if isinstance(key, tuple) else (type(key), key)

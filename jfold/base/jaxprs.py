@@ -92,7 +92,7 @@ def run(
 
 
 def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
-    """Return the results of one equation, by its primitive's rule if there is one."""
+    """Run one equation, or its primitive's rule if `rules` has it; return results."""
     name = equation.primitive.name
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
@@ -163,7 +163,7 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr in which equal equations of `_SIZELESS` primitives run once."""
+    """Return a jaxpr that runs equal additions, transposes and the like once."""
     jaxpr, _ = open_jaxpr(closed)
     same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
     for equation in jaxpr.eqns:
@@ -341,7 +341,7 @@ def slice_for(
 def read_by(
     equations: Iterable[core.JaxprEqn], outputs: Iterable[Atom]
 ) -> list[core.Var]:
-    """Return the variables that equations read, then the variables among `outputs`."""
+    """Return the variables that `equations` read, followed by those in `outputs`."""
     return variables([*(v for e in equations for v in e.invars), *outputs])
 
 

@@ -50,7 +50,7 @@ def as_key(numbers: jax.Array) -> jax.Array:
 
 
 def node_key(seed: jax.Array, identity: ArrayLike, number: ArrayLike) -> jax.Array:
-    """Return the key data [2] uint32 of a node: `seed` with two ints folded in.
+    """Return `seed` [2] uint32 with `identity` and `number` folded in: one node's key.
 
     Args:
       seed: [2] uint32, the key data of the stream, such as 'dropout'.

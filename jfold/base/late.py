@@ -32,6 +32,6 @@ class Displayed:
         return html
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: object) -> Any:
-        """Return a line for treescope, which appends the display, and not all parts."""
+        """Return one line for treescope, which itself appends the HTML display."""
         parts = sys.modules['treescope'].rendering_parts
         return parts.build_one_line_tree_node(parts.text(repr(self)), path)

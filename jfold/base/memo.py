@@ -99,9 +99,9 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Recent(Generic[T]):
-    """A cache of the `MANY` results used last, and all used within `LONG` look-ups.
+    """A cache of results used in the last `LONG` look-ups, at least the latest `MANY`.
 
-    Others are dropped when a new result is made.
+    Older results are dropped when a new one is made.
     """
 
     def __init__(self) -> None:

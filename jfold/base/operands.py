@@ -94,7 +94,7 @@ class Operand:
 
     @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
-        """Return the wire of `array + x`; raise TypeError for functions, as `np.exp`.
+        """Return the wire of `array + self`; raise TypeError for `np.exp(self)`.
 
         NumPy calls this method for operators with an array or a NumPy scalar on their
         left, which go to `applied`, and for its functions, which are refused.
@@ -165,7 +165,7 @@ def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> O
 
 @contextlib.contextmanager
 def noting_flax_modules(name: str) -> Iterator[None]:
-    """Add a note to errors of Flax raised in the function `name`: to use `Function`."""
+    """Add a note to Flax's errors in function `name`: wrap modules in `Function`."""
     try:
         yield
     except Exception as error:
@@ -238,7 +238,7 @@ def map_sources(source: object, fn: Callable[[Any], Any]) -> Any:
 
 
 def pack_sources(sources: tuple[Any, ...]) -> Any:
-    """Return what a block reads: one source itself, several as a tuple, or `None`."""
+    """Pack a block's sources: `None` for none, one as it is, several as a tuple."""
     return sources[0] if len(sources) == 1 else sources or None
 
 
@@ -246,7 +246,7 @@ def pack_sources(sources: tuple[Any, ...]) -> Any:
 
 
 def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
-    """Raise TypeError if a function checks the class of a wire: `x is None`.
+    """Raise TypeError if `fn` tests an input by `x is None`, `isinstance` or the like.
 
     Its bytecode is searched for `x is None`, `x is not None`, and `isinstance`, `type`,
     `callable` and `hasattr` of a parameter `x`, one of `inputs`. A callable without

@@ -56,7 +56,7 @@ class Form:
         return tuple(parts)
 
     def place(self, key: object, count: int) -> int | None:
-        """Return `key` as an index from 0 among `count` parts; `None` if none has it.
+        """Return `key` as an index from 0 below `count`; `None` if it is no index.
 
         For example -1 gives `count - 1`. Only ints within range are indices, not bools.
         """
@@ -65,7 +65,7 @@ class Form:
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """Return text for an error, as 'a place from -2 to 1'; '' without parts."""
+        """Return text such as 'a place from -2 to 1'; '' if `count` is 0."""
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:

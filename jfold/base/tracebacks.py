@@ -68,7 +68,7 @@ def _clean(error: BaseException) -> None:
 
 
 def _first_of_user(error: BaseException | None) -> BaseException | None:
-    """Return the first error along `__context__` with a frame of the user, if any."""
+    """Return the first error along `__context__` with a user's frame, else `None`."""
     seen: set[int] = set()
     while error is not None and _filtered(error.__traceback__) is None:
         seen.add(id(error))

@@ -133,7 +133,7 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 
 
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
-    """Return tensor `number` unchanged; its reverse raises if it has no gradient."""
+    """Return `tensor` unchanged; its reverse raises if some layer has no gradient."""
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         execution.pullbacks([k == number for k, _ in enumerate(execution.tensors)])
@@ -175,7 +175,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return how many rows `table` has, with and without padding, by its `reads`."""
+    """Return the `Extent` (numbers of rows) of `table`, whose slots read `reads`."""
     batch, layout = state.batch, state.execution.layout
     first, parts = len(state.execution.operations), in_place_parts(reads)
     # Values read in place and their readers share one scalar, since XLA would compile

@@ -138,7 +138,7 @@ def backward(
 
 
 def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
-    """Return, by number, cotangents [rows, *shape] of outputs computed before loops."""
+    """Map outputs from before loops to cotangents [rows, *shape], `None` for zeros."""
     program, layout = reads.execution.program, reads.execution.layout
     numbers = list(results_in(phases(program).entering))
     places = [output_places(program)[n] for n in numbers]
@@ -172,7 +172,7 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Count the writes of one tile of each operation to edge buffers that they read."""
+    """Count writes, by one tile per operation, to edge buffers these tiles read."""
     execution = reads.execution
     running = [o for o in operations if reads.pullbacks[o].to_inputs]
     flows = {o: reads.pullbacks[o].reverse.flow for o in running}
@@ -246,7 +246,7 @@ def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Row
 
 
 def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
-    """Yield the cotangents [rows, *shape] of a tile's live outputs, over all uses."""
+    """Yield cotangents [rows, *shape] of a tile's live outputs, summed over uses."""
     o = tile.operation
     outputs = reads.execution.operations[o].outputs
     bases = reads.execution.layout.value_base[o]
@@ -312,7 +312,7 @@ def _write_edges(
 
 
 def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
-    """Return the specs of an operation's stash buffers, by number of the stash.
+    """Map numbers of stashes of operation `o` to the specs of their buffers.
 
     Stashes that take the place of a residual have no buffer; without deferred gradients
     there are none.

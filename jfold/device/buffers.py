@@ -76,7 +76,7 @@ class Batch:
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return the first sum of a round of cotangent sums, and its number of tiles.
+        """Return, for a round of cotangent sums, the first sum and the number of tiles.
 
         Both are [] int32. `sums.py` says what a round is.
 
@@ -122,7 +122,7 @@ class Residuals:
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
-    """Return all values [size, *shape] of type `t`: its buffer, or else its constants.
+    """Return all values [size, *shape] of type `t`: a buffer, or constants alone.
 
     A type of which loops use constants alone has no buffer.
     """
@@ -130,7 +130,7 @@ def values_of(values: Buffers, batch: Batch, t: int) -> Array:
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Return zeros like `spec`, with the next number of `xla.extra_rows` rows more."""
+    """Return zeros like `spec`, with as many more rows as `extra` yields next."""
     rows, *shape = spec.shape
     return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 

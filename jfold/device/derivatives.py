@@ -87,9 +87,9 @@ class CustomDerivatives:
     def _reverse(
         self, outputs: int, arguments: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
-        """Return the reverse, and its operands beside cotangents of the outputs.
+        """Return the reverse, and the operands it takes beside output cotangents.
 
-        They are the arguments and the leaves of the residuals `saved`.
+        These operands are the arguments and the leaves of the residuals `saved`.
         """
         leaves, structure = jax.tree.flatten(saved)
         count = len(arguments)

@@ -135,7 +135,7 @@ class Execution:
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The part that runs in loops; its tensors are those that the rest reads."""
+        """The execution of loops alone; its tensors are those that the rest reads."""
         applied = self.program.applied
         if not applied:
             return self
@@ -221,7 +221,7 @@ class Execution:
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Activity | None) -> Policy:
-        """Return the policy of operation `o`: which residuals it stores, if any.
+        """Return the policy of operation `o`: whether it stores residuals, and which.
 
         It stores none if no cotangent reaches the operation (`flow` is `None`), or if
         it has no gradient.
@@ -261,7 +261,7 @@ class Execution:
 
     @functools.cached_property
     def _ran(self) -> frozenset[int]:
-        """The numbers of the operations that the capacity has rows for."""
+        """The numbers of the operations whose capacity is above zero."""
         return frozenset(o for part in self.components for o in part.operations)
 
     @functools.cached_property
@@ -304,7 +304,7 @@ class Execution:
         return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
-        """Return, by number, the reverse of each operation that cotangents reach.
+        """Map the number of each operation that cotangents reach to its `Pullback`.
 
         Args:
           used: by result tensor, whether it has a cotangent.
@@ -347,7 +347,7 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Return whether the reverse writes cotangents of early inputs into buffers.
+        """Return whether the reverse writes cotangents of `early_inputs` to buffers.
 
         Sums write none, since all inputs have the cotangent of the output.
         """

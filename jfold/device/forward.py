@@ -106,7 +106,7 @@ def gather_inputs(
     tile: Tile,
     read: Collection[int] | None = None,
 ) -> Arrays:
-    """Return the inputs of a tile, each [rows, *shape]; zeros for inputs not read.
+    """Return the inputs of a tile, each [rows, *shape]; zeros for those not in `read`.
 
     Spare (padding) rows, if the tile counts its real ones, repeat the first: the values
     that their indices point to may not be computed yet.
@@ -184,8 +184,8 @@ def _hoist(
 ) -> tuple[Chained[Carry], dict[int, Array]]:
     """Compute the products of operation `o` that need no result of its loop.
 
-    Return the new state, and by number of the product a buffer [rows, ...] with it, in
-    the order of the operation's rows.
+    Return the new state, and a dict from each product's number to a buffer [rows, ...]
+    that has the product for all rows of the operation, in order.
     """
     kernel, numbers, values = policy.kernel, policy.hoisted, state.carry[0]
     if not numbers:

@@ -81,7 +81,7 @@ def hoisted_bytes(kernel: Kernel) -> int:
 def inputs_read(
     kernel: Kernel, known: tuple[int, ...], wanted: tuple[int, ...] = ()
 ) -> frozenset[int]:
-    """Return the numbers of the inputs that `wanted` products, or else outputs, need.
+    """Return the inputs needed for products `wanted`, or for outputs if it is empty.
 
     Inputs that only the computed products `known` read are not needed.
     """
@@ -101,7 +101,7 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
 def _variables_read(
     kernel: Kernel, known: Sequence[int], wanted: Sequence[int]
 ) -> set[core.Var]:
-    """Return the variables that `wanted` products, or else outputs, are computed from.
+    """Return the variables needed for products `wanted`, or for outputs if it is empty.
 
     Variables that only the computed products `known` read are left out.
     """

@@ -210,7 +210,7 @@ class Kernel(Memoized):
 
     @memoized
     def _trace(self, rows: int | None) -> core.ClosedJaxpr:
-        """Return the jaxpr of the layer's function on a tile, or one row for `None`."""
+        """Return the layer's jaxpr on `rows` rows, on one row if `rows` is `None`."""
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
         alone = layer.batched and rows is None
 
@@ -307,7 +307,7 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Map variables of a tile's jaxpr to `transposes`, each [n, m], of `Weights`.
+        """Map variables of a tile's jaxpr to their values, transposed weights [n, m].
 
         None are mapped where a tile transposes weights itself, as a wide one does.
         """
@@ -326,7 +326,7 @@ class Kernel(Memoized):
         return array_spec(shape, dtype, self.varying)
 
     def inputs(self, rows: int | None) -> Specs:
-        """Return the specs of the inputs of a tile, or of one row for `None`."""
+        """Return the specs of a tile's inputs, or of one row's if `rows` is `None`."""
         leading = () if rows is None else (rows,)
         return [self.spec((*leading, *t.shape), t.dtype) for t in self.types]
 

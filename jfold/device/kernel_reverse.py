@@ -128,7 +128,7 @@ class KernelReverse(Memoized):
     flow: Activity
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the specs of one row of each product that is read, without `known`."""
+        """Return the spec of a row of each of `products_read`, except for `known`."""
         wanted = [k for k in self.products_read if k not in known]
         return list(map(self.kernel.product_row, wanted))
 
@@ -159,7 +159,7 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """By input, the outputs whose cotangents its own cotangent needs.
+        """The outputs whose cotangents each active input's cotangent is computed from.
 
         These outputs are numbered among those with a cotangent.
         """
@@ -207,14 +207,14 @@ class KernelReverse(Memoized):
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation; return outputs, and products to read, without `known`."""
+        """Run the operation; return outputs, and `products_read` except for `known`."""
         wanted = [k for k in self.products_read if k not in known]
         return self.kernel.with_products(weights, inputs, rows, wanted, known)
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
-        """Run the half in the loop; return cotangents of `early_inputs`, and stashes.
+        """Run the reverse's half in the loop; return input cotangents, and stashes.
 
-        Each is [rows, ...].
+        The cotangents are those of `early_inputs`. Each array is [rows, ...].
         """
         halves, arguments = self._split(rows.count), self._arguments(rows)
         known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
@@ -279,7 +279,7 @@ class KernelReverse(Memoized):
 
     @functools.cached_property
     def _rowless(self) -> list[set[int]]:
-        """The places of stashes without an axis of rows, in each of several rounds.
+        """The numbers of stashes without an axis of rows, a set per round of splitting.
 
         Such a stash is computed in both halves instead, as by a loop that also adds up
         the gradient of a weight. What its equation reads is stashed in the next round.
@@ -293,13 +293,13 @@ class KernelReverse(Memoized):
             rounds.append(lacking)
 
     def _axes(self, rounds: Sequence[set[int]]) -> list[int | None]:
-        """Return each stash's axis of rows, or `None`; for `rounds`, see `_rowless`."""
+        """Return each stash's axis of rows or `None`, after `rounds` of `_rowless`."""
         two, three = (self._halves(rows, rounds).crossing for rows in (2, 3))
         pairs = zip(two, three, strict=True)
         return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
 
     def _halves(self, rows: int, rounds: Sequence[set[int]]) -> Split:
-        """Return the halves after some rounds of `_rowless`."""
+        """Return the reverse's halves on `rows` rows, after `rounds` of `_rowless`."""
         trained, closed = self.kernel.trained_count, self._reverse(rows)
         late = [trained + self.flow.places.index(a) for a in self.late_inputs]
         fixed, cotangents = self.kernel.weight_count, len(self.flow.live)

@@ -205,7 +205,7 @@ def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
 def replace_list(
     values: Sequence[Any], new: Iterable[Any], places: Sequence[bool]
 ) -> list[Any]:
-    """Replace the values at true places by those of `new`, in order."""
+    """Return `values` with those at true `places` replaced by `new`, in order."""
     remaining = iter(new)
     pairs = zip(values, places, strict=True)
     return [next(remaining) if here else x for x, here in pairs]
@@ -240,7 +240,7 @@ linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
-    """Bind the primitive for a linear map; return its outputs, as of `avals`."""
+    """Bind `linear_p` for a linear map; return the outputs, whose types are `avals`."""
     result: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,

@@ -89,7 +89,7 @@ class _Pass:
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
     ) -> Summed[Carry]:
-        """Run `step` on a chunk from row `first` on; add its gradients to the sums."""
+        """Run `step` on a chunk from row `first` on; add the gradients to `carry`."""
         changing, total = carry
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
         changing, new = step(Tile(o, first, rows, count), changing)
@@ -100,7 +100,7 @@ class CountedLoops(_Pass):
     """The loops with trip counts from the batch, and tiles of several widths."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run `step` on each level of component `c`; one, if it is not recurrent."""
+        """Run `step` on each level of component `c`; once if it is not recurrent."""
         if not running_components(self.spec)[c].recurrent:
             return step(Level(0, 0), state)
         count = self.batch.levels(c)
@@ -208,8 +208,7 @@ class FixedLoops(_Pass):
     ) -> Chained[Carry]:
         """Run `step` on the one tile of operation `o` in a step of the loop.
 
-        In a step without a tile of the operation it is the tile of the step before,
-        again.
+        A step without a tile of the operation runs that of the step before, again.
         """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]

@@ -133,7 +133,7 @@ def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
 def with_keys(
     schedule: Schedule, draws: Draws | None, shards: Shards | None
 ) -> Schedule:
-    """Return the schedule of a shard, with random keys as constants, ready to run.
+    """Return a shard's `schedule`, with random keys put in as constants.
 
     Args:
       draws: `None` to return `schedule` as it is; if `draws.evaluates`, its program is

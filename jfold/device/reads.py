@@ -69,7 +69,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """The numbers of rows, and of rows without padding, of an operation or a result.
+    """The number of rows of an operation or a result, with and without padding.
 
     Attributes:
       rows: number of rows.
@@ -92,7 +92,7 @@ class Extent:
 
 
 def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
-    """Replace padding rows of `x` by `spare`, if given; stop the gradient through them.
+    """Stop the gradient through padding rows of `x`; replace these by `spare` if given.
 
     Args:
       x: [rows, ...], or [*shape] if `real` is one bool.
@@ -211,7 +211,7 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
 def combined(
     state: State, summands: Array, section: Section, rows: int, combines: str
 ) -> Array:
-    """Return segment sums [rows, *shape] of `summands`, or extrema without a gradient.
+    """Return segment sums, or maxima or minima without a gradient, [rows, *shape].
 
     `Operation.combines` says which. Sums without summands are zero.
 
@@ -283,7 +283,7 @@ def _gathered(
     section: Section,
     constants: bool = True,
 ) -> Array:
-    """Gather values [rows, *shape] like `read_values`, of those from outside of loops.
+    """Gather values [rows, *shape] like `read_values`, but from outside of loops alone.
 
     Args:
       constants: whether they may be constants. If not, the numbers of rows that

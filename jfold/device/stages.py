@@ -187,7 +187,7 @@ def stage(
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
-    """Return variables whose shape differs in `other`; all, if its equations differ."""
+    """Return variables whose shape differs in `other`; all, if the equations do."""
     pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
     alike = len(jaxpr.eqns) == len(other.eqns)
     if not alike or any(x.primitive is not y.primitive for x, y in pairs):
@@ -201,14 +201,14 @@ def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
 
 
 def _are_in(varying: Container[core.Var], equation: core.JaxprEqn) -> list[bool]:
-    """Return, by operand of an equation, whether it is a variable in `varying`."""
+    """Return, for each operand of an equation, whether it is in `varying`."""
     return [isinstance(v, core.Var) and v in varying for v in equation.invars]
 
 
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """Return the reverse of a function, by `jax.vjp`, for arguments numbered `moving`.
+    """Return the reverse of a function, from `jax.vjp`, to the arguments `moving`.
 
     The reverse returns cotangents by number of the argument.
     """

@@ -63,7 +63,7 @@ def sum_uses(
 def _sum_type(
     execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
 ) -> Array:
-    """Add up cotangents of type `t`, of values with many uses; return the buffer.
+    """Sum the cotangents of often-used values of type `t`; return the new buffer.
 
     Args:
       step: number of the level, counted through all components.
@@ -76,7 +76,7 @@ def _sum_type(
     # which are computed again in their turn; or sums of later levels, which are
     # complete and get the same numbers.
     def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Write the sums of the `i`-th tile; return the first sum [] and the buffer."""
+        """Write the sums of the `i`-th tile; return `carry` with the new buffer."""
         first, buffer = carry
         row = first + i * width
         sums = batch.sections.sums[t].rows

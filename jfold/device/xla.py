@@ -253,7 +253,7 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """Compute those transposes [n, m] in a jaxpr, given the weights `fixed`."""
+    """Compute the transposes [n, m] that a jaxpr makes of the weights `fixed` alone."""
     wanted = transposed(closed, len(fixed))
     equations = jaxprs.slice_for(jaxprs.open_jaxpr(closed)[0].eqns, wanted)
     env = jaxprs.environment(closed, fixed, strict=False)
@@ -261,7 +261,7 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Map variables of a jaxpr to `values`, what `transposes` returns, each [n, m]."""
+    """Map variables of a jaxpr to `values` [n, m], which `transposes` has returned."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A transpose of another shape has rows, such as that of a constant of zero
     # cotangents.
@@ -289,7 +289,7 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Rewrite the products of a jaxpr, and rows of its tables, by `row_rules`."""
+    """Rewrite a jaxpr by `row_rules`: its products, and its slices of single rows."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     _, varying = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return jaxprs.rewritten(closed, row_rules(varying, transpose))
@@ -323,7 +323,7 @@ def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
         return jnp.moveaxis(result, range(free), range(-free, 0))
 
     def row(equation: core.JaxprEqn, operands: Arrays) -> Array:
-        """Return row `number` [1, *shape] of a table [n, *shape], by a gather.
+        """Run a slice, as a gather if it takes one row [1, *shape].
 
         A slice runs as it is unless it is such a row, its number may vary over rows,
         and the table does not.
@@ -357,7 +357,7 @@ def _swapped(equation: core.JaxprEqn) -> core.JaxprEqn:
 
 
 def _times_matrix(equation: core.JaxprEqn, operands: Arrays, transpose: bool) -> Array:
-    """Multiply rows [..., m] by a matrix, [m, n] or [n, m], maybe transposed."""
+    """Multiply rows [..., m] by a matrix: [m, n], or [n, m], swapped if `transpose`."""
     rows, matrix = operands
     left, right = _summed(equation)
     if transpose and matrix.ndim == 2 and right == (1,):

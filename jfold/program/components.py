@@ -89,7 +89,7 @@ Place: TypeAlias = tuple[int, int]  # a table, and a column in it
 
 @dataclass(frozen=True)
 class Phases:
-    """The components that run before all loops, in loops, and behind them.
+    """The components of a program in three groups: before, in and behind (after) loops.
 
     A component is in loops if it is recurrent, or stands between others that are. All
     others may be applied: each operation runs a single time, on all its rows.
@@ -155,7 +155,7 @@ def phases(operations: Operations) -> Phases:
 
 
 def type_at(operations: Operations, place: Place) -> int:
-    """Return the type number of the values read at a place of `Phases.leaving`."""
+    """Return the type number of values read at `place`, a key of `Phases.leaving`."""
     table, column = place
     if column == SUMMANDS:
         (t,) = operations.operations[table].outputs
@@ -207,7 +207,7 @@ def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
 
 @memoized
 def output_places(operations: Operations) -> tuple[tuple[int, int], ...]:
-    """Return, for each output, its operation and its index among that one's outputs."""
+    """Return each output as (number of its operation, index among outputs there)."""
     numbered = enumerate(operations.operations)
     return tuple((o, k) for o, x in numbered for k, _ in enumerate(x.outputs))
 
@@ -222,7 +222,7 @@ def results_in(makers: ProducerSet) -> Iterator[int]:
 
 @memoized
 def sources(operations: Operations) -> Producers:
-    """Return `operations.sources`; if that is `None`, all outputs of each type."""
+    """Return `operations.sources` or, if `None`, all outputs of each operand's type."""
     if operations.sources is not None:
         return operations.sources
     outputs = itertools.chain(*(x.outputs for x in operations.operations))

@@ -96,9 +96,9 @@ class Operation(Memoized):
 
     @property
     def combines(self) -> str:
-        """The name of the reduction that it does: 'add', 'maximum', 'minimum' or ''.
+        """The name of the inputs' reduction: 'add', 'maximum', 'minimum'; '' if none.
 
-        It does one only if all inputs have the type of the one output.
+        An operation does one only if all inputs have the type of the one output.
         """
         is_one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
         return self.layer.combines if is_one else ''
@@ -216,7 +216,7 @@ class Operations(Memoized, Displayed):
         value_of: Callable[[list[T]], Any],
         metric_of: Callable[[int, T], Any],
     ) -> Any:
-        """Return the value of `tables` or, with metrics, `(value, {name: metric})`.
+        """Assemble `tables` to a value, `(value, {name: metric})` if there are metrics.
 
         Args:
           tables: one table per result.

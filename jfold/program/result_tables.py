@@ -118,7 +118,7 @@ def tensors_in_row(type_: Type) -> tuple[TensorType, ...]:
 def rows_of(
     output: Type, metrics: Mapping[str, tuple[Type, bool]]
 ) -> tuple[tuple[Kind, Type], ...]:
-    """Return the results of an expression as (kind, row type): value, `metrics`, items.
+    """Return (kind, row type) of each result: of the value, of `metrics`, of items.
 
     Args:
       output: the type of one example's value.
