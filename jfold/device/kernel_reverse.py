@@ -15,7 +15,8 @@ waits for, since they come from outside of it alone.
 Products of the forward pass are stored, elementwise values computed again. The jaxpr of
 the reverse takes the stored products as arguments. It is split by dependence into the
 equations that cotangents of inputs need and the rest, so that little runs twice; the
-stashes in between are mostly cotangents of products.
+stashes in between are mostly cotangents of products. Loops of the user's that both
+halves need run in both, and products inside of them are not stored.
 
 In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
 a chunk (rows of any levels), and `*shape` the shape of one row or weight. Inputs,
@@ -116,7 +117,7 @@ def make_reverse(kernel: Kernel, flow: Activity) -> KernelReverse:
       Exception: whatever JAX raises of a function that has no gradient.
     """
     reverse = KernelReverse(kernel, flow)
-    reverse._reverse(2)
+    reverse._split(2)
     return reverse
 
 
@@ -144,7 +145,7 @@ class KernelReverse(Memoized):
         stashes, taken = list[Stash](), set[int | None]()
         # A product is stored because the derivatives of its readers need it. Its
         # cotangent is the result of these derivatives, so it may overwrite the product.
-        for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
+        for variable, axis in zip(halves.crossing, self._rowless[1], strict=True):
             row = one_row(jaxprs.spec(variable), axis)
             fit = (
                 j
@@ -219,7 +220,7 @@ class KernelReverse(Memoized):
         halves, arguments = self._split(rows.count), self._arguments(rows)
         known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
         moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
-        pairs = zip(crossing, self._crossing_axes, strict=True)
+        pairs = zip(crossing, self._rowless[1], strict=True)
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
@@ -228,7 +229,7 @@ class KernelReverse(Memoized):
         Return gradients of weights, each [*shape], and the cotangents of `late_inputs`,
         each [rows, *shape].
         """
-        pairs = zip(crossing, self._crossing_axes, strict=True)
+        pairs = zip(crossing, self._rowless[1], strict=True)
         crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
         halves, arguments = self._split(rows.count), self._arguments(rows)
         results = halves.run_late(arguments, crossed, self.kernel.rules)
@@ -269,34 +270,25 @@ class KernelReverse(Memoized):
 
     @memoized
     def _split(self, rows: int) -> Split:
-        """Return the two halves of the reverse on `rows` rows."""
-        return self._halves(rows, self._rowless)
+        """Return the reverse's two halves on `rows` rows."""
+        return self._halves(rows, self._rowless[0])
 
     @functools.cached_property
-    def _crossing_axes(self) -> list[int]:
-        """The axis of rows of each stash."""
-        return [axis for axis in self._axes(self._rowless) if axis is not None]
+    def _rowless(self) -> tuple[list[set[int]], list[int]]:
+        """Stashes without an axis of rows, in rounds; that axis of those that are left.
 
-    @functools.cached_property
-    def _rowless(self) -> list[set[int]]:
-        """The numbers of stashes without an axis of rows, a set per round of splitting.
-
-        Such a stash is computed in both halves instead, as by a loop that also adds up
-        the gradient of a weight. What its equation reads is stashed in the next round.
+        Such a stash, by its number among the stashes of a round, is computed in both
+        halves instead, as by a loop that also adds up the gradient of a weight. What
+        its equation reads is stashed in the next round.
         """
         rounds = list[set[int]]()
         while True:
-            axes = enumerate(self._axes(rounds))
-            lacking = {k for k, axis in axes if axis is None}
-            if not lacking:
-                return rounds
-            rounds.append(lacking)
-
-    def _axes(self, rounds: Sequence[set[int]]) -> list[int | None]:
-        """Return each stash's axis of rows or `None`, after `rounds` of `_rowless`."""
-        two, three = (self._halves(rows, rounds).crossing for rows in (2, 3))
-        pairs = zip(two, three, strict=True)
-        return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
+            two, three = (self._halves(rows, rounds).crossing for rows in (2, 3))
+            pairs = zip(two, three, strict=True)
+            axes = [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
+            if None not in axes:
+                return rounds, [axis for axis in axes if axis is not None]
+            rounds.append({k for k, axis in enumerate(axes) if axis is None})
 
     def _halves(self, rows: int, rounds: Sequence[set[int]]) -> Split:
         """Return the reverse's halves on `rows` rows, after `rounds` of `_rowless`."""
@@ -304,6 +296,11 @@ class KernelReverse(Memoized):
         late = [trained + self.flow.places.index(a) for a in self.late_inputs]
         fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
         repeated = set[core.Var]()
+        if rounds and self.kernel.takes_tiles:
+            # What all rows of a tile share, as a branch that is taken, is another for
+            # a chunk: neither half may read what the other has made of it.
+            equations = jaxprs.open_jaxpr(closed)[0].eqns
+            repeated.update(v for e in equations for v in e.outvars)
         for lacking in (*rounds, ()):
             halves = split(
                 closed, [*range(trained), *late], fixed, cotangents, repeated

@@ -8,7 +8,7 @@
                                     of inputs that no loop waits for, after the loop
 
 An equation that both halves need runs in the early one, and its result is stashed,
-unless it is cheaper to run it twice.
+unless it is cheaper to run it twice, or the result has no axis of rows.
 """
 
 from __future__ import annotations

@@ -178,6 +178,8 @@ def sum_tree(
     moved[order] = np.arange(base - len(order), base)
 
     def placed(edges: Array) -> Array:
+        if not len(order):
+            return edges
         # Edge rows of plain uses, and the row of zeros, stay where they are.
         first, result = base - len(order), edges.copy()
         is_sum = (edges >= first) & (edges < base)

@@ -109,6 +109,38 @@ def test_a_rule_is_told_which_results_are_not_used() -> None:
         assert told == [[False, True]] * len(told)
 
 
+# ---- what all rows of a tile share ---------------------------------------------------
+
+
+def by_branches(w: Any, state: Any, x: Any) -> Any:
+    """The same in two ways, of which all rows of a tile take one."""
+    h = state @ w['a'] + x
+
+    def by_negative_powers(h: Any) -> Any:
+        z = h + w['b']
+        power = jnp.exp(-2 * jnp.abs(z))
+        return jnp.sign(z) * (1 - power) / (1 + power)
+
+    def by_positive_powers(h: Any) -> Any:
+        return 1 - 2 / (jnp.exp(2 * (h + w['b'])) + 1)
+
+    large = jnp.any(jnp.abs(h) > 2)
+    return jax.lax.cond(large, by_negative_powers, by_positive_powers, h)
+
+
+def test_a_branch_that_a_tile_takes_is_not_mixed_with_that_of_a_chunk() -> None:
+    """Gradients of weights run on other rows together than the loop does."""
+    cell = jf.Function(
+        by_branches,
+        lambda key, *_: {'a': jax.random.normal(key, (H, H)), 'b': jnp.full(H, 0.3)},
+        batched=True,
+    )
+    model = jf.compile(jf.Map(jf.Vector(H)) >> jf.Fold(cell, jf.Zeros([H])))
+    rng = np.random.default_rng(0)
+    batch = [rng.normal(0, 2, (n, H)) for n in (7, 5, 3, 3, 2, 1)]
+    agree(model, model.init(jax.random.key(0)), batch)
+
+
 # ---- parameters spread over rows -----------------------------------------------------
 
 
