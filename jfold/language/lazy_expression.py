@@ -2,7 +2,8 @@
 """Lazy functions as expressions of blocks, which read their recorded calls.
 
 A lazy function becomes an `InputTransform`, which runs it on an example and returns the
-node of its result, and one declaration for each entry, which reads such nodes:
+node of its result, and one declaration for each entry, which reads such nodes (but for
+operators that one argument alone reads):
 
     InputTransform(Reader) >> OneOf(number, {1: embed(), 2: cell()})
     embed = GetItem(1) >> int32() >> Function(embed)
@@ -22,13 +23,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
+
 from jfold import blocks as b
 from jfold.base.errors import check_examples, expect
 from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
-from jfold.blocks.lazy import OPERATORS, Lazy, Struct
+from jfold.blocks.lazy import OPERATORS, Lazy, Struct, function_of
 from jfold.language.analysis import users
 from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
@@ -170,7 +173,10 @@ class Recorded:
             version = self.registry.version
             try:
                 with noting_flax_modules(callable_name(lazy.fn)):
-                    Recording(self.registry).run(lazy, data)
+                    recording = Recording(self.registry)
+                    node = recording.run(lazy, data)
+                observed = [values for _, values, *_ in recording.observed]
+                self.registry.note_shared([node, *observed])
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
@@ -227,7 +233,8 @@ def _inlined(registry: Registry) -> set[int]:
     """Return the entry numbers of operators that only one argument of one block reads.
 
     Such an operator is evaluated where its result is read, so that fusion makes one
-    operation of both; a result that is read twice is computed twice.
+    operation of both. If an example read one result twice, the operator is left out.
+    Sums are never fused.
     """
     counts = Counter(number for makers in registry.readers() for number in makers)
     alone = {
@@ -238,8 +245,9 @@ def _inlined(registry: Registry) -> set[int]:
         if len(makers) == 1
         for number in makers
     }
-    entries = registry.entries
-    return {n for n in alone if counts[n] == 1 and entries[n].key[0] in OPERATORS}
+    fusible = OPERATORS - {function_of(jnp.add)}
+    single = {n for n in alone - registry.shared if counts[n] == 1}
+    return {n for n in single if registry.entries[n].key[0] in fusible}
 
 
 @dataclass(eq=False)

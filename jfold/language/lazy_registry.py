@@ -20,7 +20,7 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
-from jfold.blocks.lazy import Lazy
+from jfold.blocks.lazy import Lazy, Node
 from jfold.language.analysis import users
 from jfold.language.partial import call_type
 from jfold.types import (
@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def is_row(self) -> bool:
-        """Return whether a result has one row for all readers, not one row per reader.
+        """Return whether readers of a result may share one row, if several read it.
 
         Numbers have a row for each reader, which takes less time than to share one.
         """
@@ -96,6 +96,7 @@ class Registry:
       results: per lazy function, the makers of its result.
       metrics: by name and whether labelled, the makers of its values.
       of_values: blocks whose arguments are constants where they might be data.
+      shared: entries of which an example gave one result to several calls.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -106,6 +107,7 @@ class Registry:
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
+    shared: set[int] = field(default_factory=set)
     lacks: bool = False
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
@@ -305,7 +307,23 @@ class Registry:
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
             more = {**self.calls}, known, results, metrics
-            return Registry(entries, self.version, True, *more, {*self.of_values})
+            sets = {*self.of_values}, {*self.shared}
+            return Registry(entries, self.version, True, *more, *sets)
+
+    def note_shared(self, nodes: Iterable[Node]) -> None:
+        """Add to `shared` the entries of nodes that several others have as argument."""
+        waiting, seen, read = [*nodes], set[int](), set[int]()
+        while waiting:
+            node = waiting.pop()
+            kind = self.entries[node[0]].key[0]
+            if id(node) in seen or kind in ('tensor', 'data'):
+                continue
+            seen.add(id(node))
+            for part in node[1] if kind == 'sequence' else node[1:]:
+                if id(part) in read:
+                    self.shared.add(part[0])
+                read.add(id(part))
+                waiting.append(part)
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note a maker of results of `lazy`; raise TypeError if result types differ."""

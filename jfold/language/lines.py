@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer of one function of the source: its lines, variables and entries on tapes.
 
-Source appends to *tapes*: lists, with an entry per row and operand (`tapes`). A
+Source appends to *tapes*: lists, with an entry per row and operand. A
 *region* is code without loops, cases or calls inside. Operations that are applied in
 one region alone are *in step*: a run of the region adds one row to each, so all have
 one row index. The first takes it from the length of a tape; an operand that the region

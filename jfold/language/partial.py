@@ -33,19 +33,20 @@ class _Hurried(Inference):
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Infer the types of one use of a block, or raise `_TimeIsUp`."""
-        self._check_time()
+        if time.perf_counter() > self.until:
+            raise _TimeIsUp
         use: TypedUse = yield super().visit_inline(block, input_, where)
         self.finished.append(use)
         return use
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Call a constraint now and later until it returns True, or `_TimeIsUp`."""
-        self._check_time()
-        super().when(node, constraint)
+        """Call a constraint now and later until it returns True, or time is up."""
+        is_late = time.perf_counter() > self.until
+        super().when(node, (lambda: False) if is_late else constraint)
 
-    def _check_time(self) -> None:
-        if time.perf_counter() > self.until:
-            raise _TimeIsUp
+    def apply_default(self) -> bool:
+        """Bind an input of unknown type to its default, if any, unless time is up."""
+        return time.perf_counter() < self.until and super().apply_default()
 
 
 def all_types(typing: TypedExpression) -> Types:

@@ -153,7 +153,7 @@ class Rows:
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Record the reduction of a few items, filled up with zeros; return outputs."""
+        """Record the reduction of a few items, up to an even group; return outputs."""
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)

@@ -183,7 +183,7 @@ class Use:
     readers: set[Use | None] = field(default_factory=set)
 
 
-# ---- parts and leaves ----------------------------------------------------------------
+# ---- templates -----------------------------------------------------------------------
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:

@@ -197,7 +197,7 @@ class Walk:
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
     def anew(self, node: TypedUse | None, x: object) -> Call:
-        """Return such a request with an empty memo, as for each item of `Map`."""
+        """Return a request to evaluate `node` on `x`, with an empty memo."""
         node, x, _ = self.part(node, x)
         return node, x, {}
 

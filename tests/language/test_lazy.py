@@ -177,6 +177,21 @@ def test_a_value_that_is_used_twice_has_one_row() -> None:
     assert dict(zip(operations, rows, strict=True)) == {'embed': 2, 'pair': 2}
 
 
+def test_an_operator_that_is_read_twice_has_one_row() -> None:
+    @jf.lazy
+    def steps(x: int) -> Any:
+        state, product = embed(0), embed(x) * embed(x + 1)
+        for _ in range(3):
+            state = pair(state, product)
+        return state
+
+    model = jf.compile(steps, like=[1])
+    operations = [str(x.layer) for x in model.program.operations]
+    rows = map(len, trace(model.program, [1, 2]).operations)
+    counts = {'embed': 6, 'multiply': 2, 'pair': 6}
+    assert dict(zip(operations, rows, strict=True)) == counts
+
+
 def test_operators_are_fused_with_what_alone_reads_them() -> None:
     """As in a composition of blocks; another reader in another branch prevents it."""
     tanh = jf.Function(jnp.tanh, name='tanh')
