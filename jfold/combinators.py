@@ -92,7 +92,7 @@ class Block(Memoized, Displayed):
 
     @api_boundary
     def reads(self, *sources: Any) -> Operand:
-        """Wire this block to sources, once, within a scope; return its wire."""
+        """Wire this block to sources, within a scope and only once; return its wire."""
         wire: Operand = open_scope(self, sources).link(self, pack_sources(sources))
         return wire
 

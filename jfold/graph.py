@@ -61,7 +61,7 @@ class Table:
         return int(self.first.searchsorted(row, 'right')) - 1
 
     def pick(self, examples: Array) -> Table:
-        """Return the table of the examples with these indices [n], in their order."""
+        """Return the table of the examples with these indices [n], in this order."""
         if not len(self):
             return Table(np.zeros(len(examples) + 1, np.int64), self.columns)
         if self.single:
@@ -134,7 +134,7 @@ class Graph:
         return int(max(highest, default=0))
 
     def pick(self, examples: Array) -> Graph:
-        """Return the graph of the examples with these indices [n], in their order."""
+        """Return the graph of the examples with these indices [n], in this order."""
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
@@ -233,7 +233,7 @@ def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
 def number_values(
     program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[list[Array], list[Array]]:
-    """Number each example's values of a type from 0; return first numbers and counts.
+    """Number values from 0, per example and type; return first numbers and counts.
 
     Args:
       tables: the tables of constants, then those of operations.
@@ -253,7 +253,7 @@ def number_values(
 
 @memoized
 def shared_counts(program: Operations) -> tuple[int, ...]:
-    """Return by type how many constants all examples of a program share."""
+    """Return the number of constants of each type that a program's examples share."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))
 

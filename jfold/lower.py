@@ -70,7 +70,7 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
 
 @contextlib.contextmanager
 def _tall_stack() -> Iterator[None]:
-    """Raise Python's recursion limit inside a `with`; hitting it raises TypeError."""
+    """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, TALL))
     try:

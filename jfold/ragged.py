@@ -89,7 +89,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
     @api_boundary
     def map(self, fn: Callable[..., Any], *others: Ragged) -> Ragged:
-        """Apply a function to all items at once, such as a loss; works under `jit`.
+        """Apply a function, such as a loss, to all items at once; works under `jit`.
 
         Args:
           fn: takes `values`, arrays [rows, *shape], in tuples if items are tuples, then
@@ -163,7 +163,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         return result if examples.ndim else result.values
 
     def to_list(self) -> list[Any]:
-        """Return a list of lists of items, NumPy arrays, one list per example.
+        """Return a list per example of the example's items, as NumPy arrays.
 
         Items may be tuples, or lists for sequences, as `Block.eval` returns them.
         """
@@ -213,7 +213,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
 
 def pick_rows(value: object, rows: Array) -> Any:
-    """Return the rows at indices [n] of arrays, of pytrees, or of sequences.
+    """Return the rows at indices [n] of an array, a pytree, or a `Ragged`.
 
     Arrays become NumPy's, unless they are traced: JAX would compile indexing for each
     new shape. The rows of a `Ragged` are its sequences.
@@ -391,7 +391,7 @@ def _repr(values: Any) -> str:
 
 
 def assemble_value(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
-    """Build the value of a batch from its tensors: arrays of rows, and `Ragged`s.
+    """Build a batch's value, of arrays and `Ragged`s, from tensors [rows, *shape].
 
     `type_` is that of one example. For each level in `nesting(type_)`, `tables` has its
     tensors, each [rows, *shape].

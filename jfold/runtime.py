@@ -212,7 +212,7 @@ def _pull(
 
 
 def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> None:
-    """Raise TypeError if a weight has a tangent that the reverse would drop.
+    """Raise TypeError if a weight has a tangent that the reverse pass would drop.
 
     A function without trained parameters that closes over a value differentiated
     outside has such a tangent.

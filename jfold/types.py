@@ -105,7 +105,7 @@ class Type:
 
 
 class Nested(Type):
-    """A base class of types with other types inside, its `parts`.
+    """A base class of types that have other types inside, as `parts`.
 
     Types share parts: n nested types may have 2^n leaves. So facts about all parts are
     stored when a type is made, and walks visit each part once.
@@ -193,7 +193,7 @@ class TensorType(Type):
 
 @dataclass(frozen=True, init=False, repr=False)
 class KeyType(TensorType):
-    """A key of `jax.random` for one stream, as its key data [2] uint32.
+    """A key of `jax.random` for one stream, stored as key data [2] uint32.
 
     >>> KeyType('dropout')
     key[dropout]
@@ -407,7 +407,7 @@ def count_leaves(type_: Type) -> int:
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> int | None:
-    """Return the sum of `count(leaf)` over leaf types; `None` if one is `None`."""
+    """Return the sum of `count(leaf)` over leaf types; `None` if a count is `None`."""
     if not isinstance(type_, Product):
         return count(type_)
     # Types share parts: n nested types, each a pair of the next, have 2^n leaves. So

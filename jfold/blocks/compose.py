@@ -73,7 +73,7 @@ class Wire(Operand):
         return self.scope.add(GetItem(key), self)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:
-        """Return the wire of `fn(*operands)`, wires, blocks, items or numbers."""
+        """Return the wire of `fn(*operands)`, on wires, blocks, items or numbers."""
         for other in operands:
             if type(other) in (bool, int, float, complex):
                 fn = with_number(fn, other, other.__class__, operands[0] is other)
@@ -123,7 +123,7 @@ class Scope:
         self.add(None, None)
 
     def add(self, block: Block | None, source: Source) -> Wire:
-        """Return a new wire for a block and source; raise ValueError if closed."""
+        """Add and return a wire; raise ValueError if the scope is closed."""
         if self.closed:
             raise ValueError(
                 f'{block!r}: expected a composition that is still being wired, got one '
@@ -326,7 +326,7 @@ class Composition(Block):
 
     @functools.cached_property
     def wiring(self) -> Wiring:
-        """The finished wiring; after its first read no wire can be added."""
+        """The finished wiring; once this property is used, no wire can be added."""
         return _wiring(self.network)
 
     def __repr__(self) -> str:

@@ -176,7 +176,7 @@ class OneOf(Block):
 
 @block
 class Optional(Block):
-    """The block `some_case` for a value, and `none_case`, or zeros, for `None`.
+    """A choice: `some_case` for a value; for `None`, `none_case` or, without it, zeros.
 
     A field that is missing in a `Record` counts as `None`.
 

@@ -257,7 +257,7 @@ def shown_rows(table: Any) -> str:
 
 @api_boundary
 def External(name: str, type: TypeLike) -> Pipe:
-    """A row, by its index, of an array that is passed when a batch runs.
+    """A row, at the input's index, of an array passed when a batch runs.
 
     So results of another network flow in and gradients flow out, and a table of
     embeddings can be held elsewhere. The input is a Python int, the result a tensor. An

@@ -213,7 +213,7 @@ class Value(Operand):
 
     @api_boundary
     def __getitem__(self, key: object) -> Any:
-        """Return the value of `x[key]`, with static indices and slices."""
+        """Return `self[key]` as a `Value`; indices in `key` are plain, not values."""
         parts = key if isinstance(key, tuple) else (key,)
         hint = 'write `jf.Function(lambda x, i: x[i])` outside and call it'
         for part in parts:
@@ -301,7 +301,7 @@ def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
 
 
 def _recorder(name: str) -> Any:
-    """Return the recording of the lazy function that runs; raise TypeError if none.
+    """Return the recording of the running lazy function; raise TypeError if none runs.
 
     The message says that `jf.<name>` was called.
     """

@@ -29,7 +29,7 @@ from jfold.types import TensorType
 
 
 def check_positive(block: str, option: str, value: object) -> None:
-    """Raise an error, with the block and option, unless `value` is a positive int."""
+    """Raise an error that names block and option unless `value` is a positive int."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f'{block}: expected `{option}` as int, got {value!r}')
     if value < 1:
@@ -241,7 +241,7 @@ class GetItem(Block):
 
 @block
 class Nth(Block):
-    """An item of a sequence by an index in the data.
+    """An item of a sequence at an index that the data give.
 
     Its input is a pair of the sequence and the index, an int; a negative index counts
     from the end.
@@ -255,7 +255,7 @@ class Nth(Block):
 
 @block
 class Chain(Block):
-    """The items of a sequence or tuple of sequences, joined to one sequence.
+    """The items of several sequences, in a sequence or a tuple, joined to one sequence.
 
     The items are in order, as from `itertools.chain`.
 
@@ -303,7 +303,7 @@ class Pick(Block):
 
 @block
 class Regroup(Block):
-    """The items of a sequence by groups, as a sequence of sequences.
+    """The items of a sequence, sorted into groups: a sequence of sequences.
 
     Its input is a tuple of the sequence, the index of each item's group (a list or an
     array of ints), and a sequence with as many items as there are groups. Items of a

@@ -88,7 +88,7 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; if it is empty, with a column [0, *shape]."""
+    """Return a table of constants; an empty one gets a column [0, *shape]."""
     if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
         return table
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -105,7 +105,7 @@ def _renumbered(
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
-        """Return a table with new value numbers of types `now` in its last columns."""
+        """Return a table whose last columns have the new program's value numbers."""
         example = np.repeat(np.arange(graph.examples), table.counts)
         leading = len(table.columns) - len(types)
         columns = (
@@ -151,7 +151,7 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
 
 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return, for each type, the value numbers that each producer's values have.
+    """Return, per type and producer, the range of its value numbers in each example.
 
     Args:
       constants: per type, the table of the examples' constants.
@@ -217,7 +217,7 @@ class Traced(Memoized):
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """Return the graph of traced examples, checked once unless it is of a tracer here.
+    """Return the graph of traced examples, checked unless this process traced them.
 
     Raises ValueError if it does not fit the program.
     """
@@ -231,7 +231,7 @@ def graph_in(traced: Traced, program: Program) -> Graph:
 def adopt_schedule(
     schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
 ) -> Schedule:
-    """Return a schedule with the spec of an equal model in place of its own.
+    """Return a schedule with its spec replaced by that of an equal model.
 
     Args:
       spec_of: returns the spec of the equal model for a capacity.

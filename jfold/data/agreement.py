@@ -47,7 +47,7 @@ class Channel:
         self._prefix = f'jfold/{group}/{next(_NUMBERS[self.processes])}'
 
     def need(self, need: Capacity) -> Capacity:
-        """Return the least capacity that holds what any of the processes passed."""
+        """Return the least capacity that holds those that all processes passed."""
         result = need  # with its shards, which no message holds
         for message in self._gather({'need': capacity_as_json(need)}):
             result |= replace(capacity_of_json(message['need']), shards=need.shards)
@@ -75,11 +75,11 @@ class Channel:
         _store().key_value_set(key, json.dumps(message))
 
     def _key(self, number: int, process: int) -> str:
-        """Return the key of a process's message of a round in the coordinator."""
+        """Return the coordinator's key for a process's message in round `number`."""
         return f'{self._prefix}/{number}/{process}'
 
     def _gather(self, message: Message) -> list[Message]:
-        """Send a message, wait for one of each process, and return these messages."""
+        """Send a message; wait for, and return, the messages of all processes."""
         self._send(message)
         messages = {process: self._receive(process) for process in self.processes}
         # All have sent a message of this round, so they have read the previous ones.

@@ -153,7 +153,7 @@ def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> C
 
 
 def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
-    """Return batches that may need the largest capacity; whether the run has no others.
+    """Return batches that may need the largest capacity, and whether these are all.
 
     Only the first epochs are looked at, as many as have `PLANNED` batches.
     """
@@ -195,7 +195,7 @@ _Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 
 
 def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
-    """Yield each batch after `cursor`, the examples left out of it, and the progress.
+    """Yield (batch or `None`, examples left out, progress) per batch after `cursor`.
 
     Raises InputError if an example does not fit, and `skip_errors` is false; ValueError
     if epochs are endless, and no example of a whole epoch fits.
@@ -219,7 +219,7 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
 def _build_batch(
     settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
-    """Return the batch of a chunk, or `None`, and the examples left out.
+    """Return a chunk's batch, `None` if no example fits, and the examples left out.
 
     The batch is `None` if all are left out. Raises InputError if one does not fit, and
     `skip_errors` is false.

@@ -97,7 +97,7 @@ class Corpus(Displayed):
 
     @property
     def _arrays(self) -> dict[str, Array]:
-        """The arrays by their names in a file, but for labels."""
+        """The arrays, without labels, by their names in a file."""
         graph = joined_graph(self.graph)
         return {'source': self.source, **arrays_of(self.program, graph, self.demands)}
 
@@ -209,7 +209,7 @@ class Corpus(Displayed):
 
     @api_boundary
     def capacities_of(self, batches: Iterable[Indices], size: int) -> Capacity:
-        """Return the least capacity that holds each of some batches.
+        """Return the least capacity that holds each of `batches`.
 
         Args:
           batches: for each batch the indices of its examples, [n] int.
@@ -239,7 +239,7 @@ class Corpus(Displayed):
         return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
-        """Return the rows of each level of examples [n]; () if no loop needs them."""
+        """Return `profiles` of the examples at `chosen` [n]; () if none are needed."""
         if not self.scheduler.budget.has_profiles:
             return ()
         return profiles(self.program, [self.select(chosen)])
@@ -362,7 +362,7 @@ def _int_array(indices: Indices) -> Array:
 def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
-    """Write a corpus to a file; `expression` is the fingerprint of its program."""
+    """Write a corpus, with its program's fingerprint `expression`, to a file."""
     check_path(path)
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
@@ -389,7 +389,7 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Raise ValueError if two expressions differ, as the texts `unlike` say."""
+    """Raise ValueError if `unlike`, the differences of two expressions, has any."""
     if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
@@ -399,7 +399,7 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 
 
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """Return a corpus with `demands` for its program, computed anew if need be.
+    """Return a corpus whose `demands` fit its program, computed anew if they did not.
 
     Args:
       numbers: what `numbers_of` returned for the program of the present demands.

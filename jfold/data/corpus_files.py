@@ -23,7 +23,7 @@ OUTPUTS = 'outputs'  # the table of results with one row per example
 
 
 def arrays_of(program: Program, graph: Graph, demanded: Demands) -> dict[str, Array]:
-    """Return the arrays of a graph, but its labels, and its demands, by name."""
+    """Return, by name, the arrays of a graph, without labels, and of its demands."""
     arrays = {}
     for name, table in zip(
         _names(program, len(program.types)), graph.tables, strict=True
@@ -41,7 +41,7 @@ def arrays_of(program: Program, graph: Graph, demanded: Demands) -> dict[str, Ar
 def graph_of_arrays(
     program: Program, arrays: Mapping[str, Array], examples: int, types: int
 ) -> tuple[Graph, Demands]:
-    """Return the graph, with labels, and the demands that arrays hold.
+    """Return the graph, labels included, and the demands read from `arrays`.
 
     Args:
       types: how many types the program had that the examples were traced for.
@@ -77,7 +77,7 @@ def _names(program: Program, types: int) -> list[str]:
 
 
 def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the labels of each metric, by name in a file, as JSON, bytes [size].
+    """Return each metric's labels, as JSON bytes [size], by their names in a file.
 
     Args:
       labels: [rows] object by name of the metric, as `labels_of` returns them.
@@ -131,7 +131,7 @@ def _encoded(labels: list[Any]) -> bytes | None:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The graphs of consecutive groups of examples, used as one; they stay in files."""
+    """Several graphs used as one, each of the next examples; they may stay in files."""
 
     graphs: tuple[Graph, ...]  # one or more, of one program
 
@@ -178,7 +178,7 @@ def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
 
 
 def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
-    """Return the graphs of `Parts`; of a single graph, a tuple of it."""
+    """Return the graphs of `Parts`, or a single graph, as a tuple."""
     return graph.graphs if isinstance(graph, Parts) else (graph,)
 
 

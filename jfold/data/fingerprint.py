@@ -94,7 +94,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
 
 def digest_of(expression: dict[str, Any]) -> str:
-    """Return the SHA-256, in hex, of a fingerprint without the paths of its blocks."""
+    """Return the SHA-256, in hex, of a fingerprint, paths of blocks left out."""
     sections = {
         name: [line[:2] for line in x] if isinstance(x, list) else x
         for name, x in expression.items()
@@ -109,7 +109,7 @@ def without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield text and block for each list of constants that is read from examples.
+    """Yield (text, block or `None`) for each list of constants read from examples.
 
     The text is type and bound of the constants. The block, as used in the expression,
     reads them; it is `None` if several do.
@@ -213,7 +213,7 @@ def _binding(name: str, value: object, place: str, code: bool) -> Line:
 
 
 def _plain(text: str) -> Line:
-    """Return the line for a text, with shapes as `[3]` cut out."""
+    """Return the line for a text without shapes, such as `[3]`."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
@@ -263,7 +263,7 @@ def contents(*values: object, code: bool = True) -> str:
 
 @functools.singledispatch
 def summary_of(value: object) -> Said:
-    """Return a text for a value without its inner values, and a list of these.
+    """Return a value's text, without its inner values, and a list of the inner values.
 
     By default the name of the class, and fields or plain attributes.
     """
@@ -287,7 +287,7 @@ def _is_data(value: object) -> bool:
 
 
 def _name(value: object) -> str:
-    """Return the name of a function or class; of another value, of its class."""
+    """Return the name of a function or class, or of another value's class."""
     for name in ('__qualname__', '__name__'):
         text = getattr(value, name, None)
         if isinstance(text, str):
@@ -325,7 +325,7 @@ def _printed(value: object) -> Said:
 
 
 def _items(values: Iterable[object]) -> list[object]:
-    """Return values as a list; atoms alone are joined to one text, for speed."""
+    """Return values as a list; if all are atoms, of one joined text, for speed."""
     items = list(values)
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 
@@ -356,7 +356,7 @@ for classes, summary in _SUMMARIES.items():
 
 
 def _globals(fn: FunctionType) -> Iterator[object]:
-    """Yield each global that a function uses; for installed code, its name alone."""
+    """Yield each global that a function uses; of an installed function, its name."""
     for name in sorted(set(global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (

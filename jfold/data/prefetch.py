@@ -93,7 +93,7 @@ _running: dict[threading.Thread, _Channel] = {}  # to end at exit
 
 
 def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
-    """Put the values of an iterator and its error into a channel, on the thread."""
+    """Put an iterator's values, and the error that ends it, into a channel."""
     try:
         while True:
             channel.tickets.get()

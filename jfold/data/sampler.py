@@ -57,7 +57,7 @@ class Settings:
 
     @property
     def local_size(self) -> int:
-        """The number of rows of a batch that the shards of this process have."""
+        """The number of a batch's rows that belong to this process's shards."""
         if self.shards is None:
             return self.batch_size
         return self.batch_size // self.shards.count * len(self.shards.own)
@@ -289,7 +289,7 @@ class Source:
     def build(
         self, items: Any, size: int, shards: Shards | None
     ) -> tuple[Schedule, ShardAssignment]:
-        """Return the schedule of items, with `size` rows, and each item's shard."""
+        """Return the schedule of items, of `size` rows, and their shard assignment."""
         corpus = self.corpus
         # A model that has grown has another scheduler than a corpus adopted before.
         maker: Any = self.model if corpus is None else corpus

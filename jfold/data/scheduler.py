@@ -46,7 +46,7 @@ from jfold.tracing.record import trace
 
 
 class Scheduling(Protocol):
-    """The protocol of a model, for what loads corpora or makes batches."""
+    """The protocol of a model, as far as loading corpora and making batches need it."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -152,7 +152,7 @@ class Scheduler:
         channel: Channel,
         begin: float | None = None,
     ) -> tuple[Schedule, ShardAssignment]:
-        """Return the schedule of a batch of several processes, and its assignment.
+        """Return the schedule of a batch shared by processes, and the shard assignment.
 
         All processes with devices of the mesh call this together. This one's examples
         are assigned to its shards. If tracing fails here, the error is also sent to the
@@ -204,7 +204,7 @@ class Scheduler:
         return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
-        """Return the least capacity that holds each part, of the rows of `deal`."""
+        """Return the least capacity, with the rows of `deal`, that holds each part."""
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
         need = functools.reduce(operator.or_, needs)
@@ -213,7 +213,7 @@ class Scheduler:
         return replace(need, profiles=profiles(program, parts))
 
     def _headroom(self, selection: Selection, examples: int) -> Headroom:
-        """Estimate how much more room other batches of so many examples may need.
+        """Estimate how much more room other batches of `examples` examples may need.
 
         Batches differ by chance. Empty if the selection has too few examples.
         """
@@ -254,5 +254,5 @@ def _encoded(program: Program) -> tuple[Any, ...]:
 
 
 def _decoded(records: tuple[Any, ...]) -> Scheduler:
-    """Return the scheduler of a program that `_encoded` took, without its layers."""
+    """Return a scheduler of the program in `_encoded` records, without layers."""
     return Scheduler(lower_typed(*decode(*records)), FixedBudget(()))

@@ -63,7 +63,7 @@ class Tracing:
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, examples: list[Any]) -> None:
-        """Trace the next examples, and set `chunk`."""
+        """Trace the next examples; set `chunk`, how many to add after them."""
         work = 0
         for part in self._parts(examples):
             self.parts.append(part)
@@ -88,7 +88,7 @@ class Tracing:
         )
 
     def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Trace examples in groups; yield the graph, demands and indices [n] of each.
+        """Trace examples in groups; yield each group's graph, demands and indices [n].
 
         If an example of a group does not fit the expression, the others are traced
         again in two halves, so that many such examples cost little more than a few. All
@@ -111,7 +111,7 @@ class Tracing:
                 waiting += [half for half in halves if len(half)]
 
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Trace examples; return their graph, their demands, and `source` itself."""
+        """Trace examples; return the graph, the demands, and `source` unchanged."""
         graph = trace(self.program, examples)
         return graph, demands(select(self.program, graph)), source
 

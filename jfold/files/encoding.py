@@ -59,7 +59,7 @@ _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 
 
 def name_of(value: object) -> Name | None:
-    """Return (module, name) by which other processes can import a value, or `None`.
+    """Return (module, name) to import a value in other processes; `None` if none does.
 
     Values of `__main__` have none: `__main__` of another process is another program.
 
@@ -101,7 +101,7 @@ def _is_named(value: object, module: str, name: str) -> bool:
 
 
 def named(module: str, name: str) -> Any:
-    """Import and return the value of a name; the inverse of `name_of`.
+    """Import and return the value `name` of a module; the inverse of `name_of`.
 
     Raises:
       ImportError: the module is missing, fails while imported, or lacks the name.
@@ -124,7 +124,7 @@ def named(module: str, name: str) -> Any:
 
 
 def description(value: object) -> str:
-    """Return text for errors: what a value is that cannot be imported by name."""
+    """Return a text, for errors, about a value that cannot be imported by name."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
     if isinstance(value, MethodType | BuiltinMethodType):
         return f'the method `{name}` of an object'
@@ -307,7 +307,7 @@ class Encoder:
         return code
 
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
-        """Return the tag and the parts of a value; `None` if it stands for itself.
+        """Return a value's tag and parts; tag `None` if the value stands for itself.
 
         An unknown value that no name imports is added to `refused`.
         """

@@ -143,7 +143,7 @@ def _place(path: FilePath) -> Path:
 
 @contextlib.contextmanager
 def _naming(path: FilePath) -> Iterator[None]:
-    """Name `path`, not a temporary file, in an OSError raised in this context."""
+    """Make an OSError of this context name `path`, not the temporary file."""
     try:
         yield
     except OSError as error:
@@ -153,7 +153,7 @@ def _naming(path: FilePath) -> Iterator[None]:
 
 
 def parts_in(folder: FilePath) -> list[Path]:
-    """Return the paths of a folder's `.jfold` files, parts of a corpus, by name.
+    """Return the paths of a folder's `.jfold` files, parts of a corpus, in name order.
 
     Raises FileNotFoundError if it has none.
     """

@@ -40,15 +40,15 @@ class Names:
         self._tables: dict[Hashable, dict[Any, Any]] = {}
 
     def is_taken(self, name: str) -> bool:
-        """Return whether a name is global in generated source or a Python builtin."""
+        """Return whether a name is a global of generated source, or a builtin."""
         return name in self.taken or name in self.values or hasattr(builtins, name)
 
     def new(self, wanted: str) -> str:
-        """Reserve an unused lower-case name and return it: `step`, or else `step2`."""
+        """Reserve and return a lower-case name: `step` or, if taken, `step2`."""
         return self._reserved(identifier(wanted), self.local)
 
     def constant(self, wanted: str) -> str:
-        """Reserve an unused name for a constant and return it: `EMBED`, or `EMBED2`."""
+        """Reserve and return a constant's name: `EMBED` or, if taken, `EMBED2`."""
         return self._reserved(wanted, ())
 
     def _reserved(self, wanted: str, others: Container[str]) -> str:
@@ -98,7 +98,7 @@ def identifier(wanted: str) -> str:
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:
-    """Return source lines without assignments `row = len(...)` that nothing reads."""
+    """Return source lines, less each `row = len(...)` whose variable no line reads."""
     kept, read = list[str](), set[str]()
     # From the last line up, a liveness analysis; loops do not carry row indices over.
     for line in reversed(lines):

@@ -32,9 +32,9 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def check_output(root: TypedUse, metrics: Collection[str]) -> None:
-    """Raise TypeError unless a value consists of tensors or, beside `metrics`, is void.
+    """Raise TypeError unless an expression's value is tensors or, with metrics, void.
 
-    It may have at most `MOST_TENSORS` of them, in tuples and sequences.
+    The tensors may be in tuples and sequences, at most `MOST_TENSORS` per row.
 
     Args:
       root: the use of the outermost block.
@@ -54,7 +54,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return why a leaf, `inside` a sequence or not, is no result, else ''.
+    """Return advice on a leaf type that a result cannot have; '' for others.
 
     Args:
       inside: whether the leaf is in the items of a sequence.
@@ -72,10 +72,9 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return, for each sequence in a type, which table of `numbers` has its items.
+    """Return, per sequence in a type, the number of the result that has the items.
 
-    In a list of pairs: the number of the result that has the items, and the same list
-    for the sequences in an item.
+    Each number is in a pair; beside it is the same list for the sequences in an item.
 
     Args:
       type_: the type of the value.

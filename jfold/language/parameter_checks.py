@@ -179,7 +179,7 @@ def _check_layer(layer: Layer, params: object) -> None:
 
 
 def _advice(params: object) -> str:
-    """Return advice on how to get the right parameters, after `params` was passed."""
+    """Return advice on how to get the right parameters, given the wrong `params`."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
     return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
@@ -194,7 +194,7 @@ def _by_path(params: object) -> dict[Path, Any]:
 
 
 def _fits(leaf: Any, spec: Struct) -> bool:
-    """Return whether an array, once a JAX array, has the shape and dtype of `spec`."""
+    """Return whether `leaf` is an array that in JAX has `spec`'s shape and dtype."""
     is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
     return is_array and _has_dtype(leaf, spec)
 
@@ -210,7 +210,7 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
 
 
 def _shown(leaf: Any) -> str:
-    """Return text for errors: the dtype and shape of an array, or else a `repr`."""
+    """Return text for errors: an array's dtype and shape; of other objects a `repr`."""
     if hasattr(leaf, 'dtype'):
         return f'{leaf.dtype}{list(leaf.shape)}'
     return f'{short_repr(leaf)}, which is no array'

@@ -32,7 +32,7 @@ class _Hurried(Inference):
     finished: list[TypedUse] = field(default_factory=list)
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of one use of a block, or raise `_TimeIsUp`."""
+        """Infer the types of one use of a block; raise `_TimeIsUp` after `until`."""
         if time.perf_counter() > self.until:
             raise _TimeIsUp
         use: TypedUse = yield super().visit_inline(block, input_, where)
@@ -64,7 +64,7 @@ def all_types(typing: TypedExpression) -> Types:
 
 
 def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
-    """Return the types inferred in an expression in `seconds`, and the first error.
+    """Return an expression's types inferred in `seconds`, and the first error's text.
 
     The rules of all blocks have to be registered (`jfold.lower`).
 
@@ -95,7 +95,7 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
 def _known_types(
     block: b.Block, input_: Type | None
 ) -> tuple[Type | None, Type | None]:
-    """Infer a block's input type, unless given, and output type; `None` if unknown."""
+    """Return a block's input and output type; `None` for one that is unknown."""
     state = begin(block, infers_input=input_ is None)
     input_ = state.types.fresh() if input_ is None else input_
     top = run(state.visit(block, state.input_of(block, input_), ''))
@@ -121,7 +121,7 @@ def result_type(block: b.Block) -> Type | None:
 
 
 def call_type(block: b.Block, arguments: tuple[Type, ...]) -> Type | None:
-    """Return the result type of a block on these argument types, or `None`.
+    """Return a block's result type on arguments of these types; `None` if unknown.
 
     Raises:
       TypeError: the block does not take such arguments.

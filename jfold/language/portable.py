@@ -25,16 +25,16 @@ from jfold.program.operations import Layer, Program
 
 
 def portable(program: Program) -> tuple[TypedExpression, bool, bool]:
-    """Return a program's typed expression, and whether it is fused, and unrolled.
+    """Return the arguments of `lower_typed` that rebuild a program in another process.
 
-    From these arguments `lower_typed` rebuilds the program in another process.
+    They are the typed expression, and whether the program is fused and unrolled.
     """
     expression: Any = program.expression
     return expression.typing, bool(expression.chosen.feeds), expression.unrolled
 
 
 def missing(*inputs: object) -> NoReturn:
-    """Raise `AssertionError`, as the stand-in for a layer, whose code is not stored."""
+    """Raise `AssertionError`, in place of the code of a layer, which is not stored."""
     raise AssertionError('what records examples does not run layers')
 
 
@@ -63,7 +63,7 @@ def _bare(block_class: type[Any], **values: object) -> object:
 
 @dataclass(frozen=True)
 class Codec:
-    """A way to store objects: `parts` takes one apart, `make` rebuilds it from these.
+    """A way to store an object: as its `parts`, from which `make` rebuilds it.
 
     Attributes:
       classes: the classes of the parts; any if `None`. Files are data from elsewhere:
@@ -85,7 +85,7 @@ def codec(make: Callable[..., Any], *names: str) -> Codec:
 
 
 def _fields(type_: type[Any]) -> Codec:
-    """Return a codec for a dataclass, which stores all its fields."""
+    """Return a codec that stores all fields of a dataclass."""
     return codec(type_, *(x.name for x in fields(type_)))
 
 
@@ -93,7 +93,7 @@ def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
     """Return a codec: `__reduce__` gives arguments to store, `make` rebuilds from them.
 
     Args:
-      classes: those that the arguments may have; any if there are none.
+      classes: the classes that the arguments may have; when left out, any class.
     """
     return Codec(lambda x: x.__reduce__()[1], make, classes or None)
 
@@ -104,7 +104,7 @@ def _keywords(make: Callable[..., Any], *names: str) -> Codec:
 
 
 def _bare_codec(block_class: type[Any], *names: str) -> Codec:
-    """Return a codec for blocks of a class, which stores their attributes `names`."""
+    """Return a codec that stores the attributes `names` of blocks of a class."""
     return _keywords(functools.partial(_bare, block_class), *names)
 
 
@@ -191,7 +191,7 @@ CODECS: dict[type, Codec] = {
 
 
 def class_of(value: object) -> type:
-    """Return the key of an object's codec in `CODECS`: its class or a base class."""
+    """Return the key in `CODECS` for an object: its class, or a base class."""
     for base in b.Function, b.Record:  # a subclass as its base: its use has the rest
         if isinstance(value, base):
             return base

@@ -40,7 +40,7 @@ def endless_recursion(calls: Calls) -> str:
 
 
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
-    """Return, per declared block, the calls in it that pass on its own input unchanged.
+    """Return, per declaration, the calls that pass on the caller's own input unchanged.
 
     Used where typing fails, before there is a source to look at.
 

@@ -83,10 +83,10 @@ class OperationChoice:
     levelled: frozenset[int] = frozenset()
 
     def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
-        """Return what operation `o` and its fused producers read from elsewhere.
+        """Return what operation `o`, with others fused into it, reads from outside.
 
-        What the producers read comes first. Of the operands `inputs` of `o`, one from a
-        fused producer has its `Use` and the number of the output as `use`.
+        Operands of fused operations come first. An item of `inputs` that a fused
+        operation makes has as `use` the `Use` of that and the number of the output.
         """
         feeds = self.feeds.get(o, (None,) * len(inputs))
         pairs = list(zip(inputs, feeds, strict=True))
@@ -176,7 +176,7 @@ class Round:
             self.outputs = output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
-        """Take over the facts; return if the next pass would write the same source."""
+        """Take over `facts`; return whether another pass would repeat the source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by what is recurrent because of them.
         if replace(facts, inputs=before.inputs, results=before.results) != before:
@@ -219,9 +219,9 @@ class Round:
         return identifier(self.operations[o].layer.name)
 
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
-        """Note that operation `o` is applied to `inputs`; return the number it gets.
+        """Note an application of operation `o`; return the operation's new number.
 
-        With `split` or `kinds`, this statement may have another operation than `o`.
+        It is `o`, unless `split` or `kinds` tell this statement's operation apart.
         """
         if self.chosen.split:
             self.seen.split.append(o)
@@ -237,7 +237,7 @@ class Round:
         return o
 
     def reads_own_level(self, o: int) -> bool:
-        """Return whether rows of `o` read its own component; else their level is 1."""
+        """Return whether operation `o` may be recurrent; else each row's level is 1."""
         if self.chosen.split or self.chosen.kinds is not None:
             return self.chosen.number.get(o, o) in self.chosen.levelled
         return self.is_recurrent(self.chosen.number.get(o, o))
@@ -285,7 +285,7 @@ class Round:
         return name
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
-        """Add a tape of `width` entries per row, with the comment `about`."""
+        """Add and return a `Tape` of `width` entries per row, commented by `about`."""
         # A comment is one line, whatever names are in it.
         about = about if about.isprintable() else ascii(about)
         tape = Tape(self.names.new(wanted), about, width)
@@ -337,7 +337,7 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
-        """Return maker and tape of constants (ints under `below`) that `site` reads.
+        """Return `Maker` and `Tape` of constants of `site`: ints, if `below` is set.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
         """
@@ -392,7 +392,7 @@ class Round:
     def _with_facts(
         self, key: Hashable, value: s.Symbol, aliases: tuple[int, ...]
     ) -> s.Symbol:
-        """Return `value` with its producers and those known at `key`, and new levels.
+        """Return `value` with producers known at join `key` added, and with new levels.
 
         `aliases` has, per tensor, the index of the first one that shares its level.
         """
@@ -423,14 +423,14 @@ class Round:
         )
 
     def counters(self) -> list[Tape]:
-        """Return the tapes whose lengths are noted after each example, in order."""
+        """Return the tapes, each once, whose lengths are noted after each example."""
         rows = (*self.rows.values(), *self.result_rows.values())
         constants = [tape for _, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return, per type number, (bound, site) of each tape of constants."""
+        """Return, per type number, `(below, site)` of each tape of constants."""
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))

@@ -69,7 +69,7 @@ def _(block: b.Zip, node: TypedUse, state: Inference) -> Type:
 def _link_zipped(
     node: TypedUse, head: TupleType, output: Type, state: Inference
 ) -> bool:
-    """Unify `output` with a `Zip` of types `head`; return False if one is unknown."""
+    """Unify `output` with the type of zipped `head`; return False for unknown parts."""
     parts = [state.types.head(part) for part in head]
     if any(isinstance(part, TypeVariable) for part in parts):
         return False
@@ -215,9 +215,9 @@ def _item_of_parts(
     phrases: tuple[str, str, str],
     count: int = 2,
 ) -> Type:
-    """Check that `count` inputs are sequences, the second an object.
+    """Check that the input is `count` parts: an object second, sequences elsewhere.
 
-    Return a variable for the item type of the first.
+    Return a variable for the item type of the first sequence.
     """
     item, (sequence_, object_, hint) = state.types.fresh(), phrases
 
@@ -321,7 +321,7 @@ def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
-    """Return ints as indices of `most` items; -1 is the last.
+    """Return the ints in `x` as indices below `most`; -1 becomes the last index.
 
     `Misfit` is raised if `x` is no list of ints, or one of them, called `what`, as 'an
     item', is out of range.

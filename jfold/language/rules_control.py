@@ -199,7 +199,7 @@ def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return, per case, the `if` line that tests its keys; and the tested key's text.
+    """Return each case's `if` line, and the source text of the tested key.
 
     Lines that compute the key are written to `w`. The key's text is for an error; it is
     '' if the cases are exhaustive, so that none fails.
@@ -243,7 +243,7 @@ def _case_tests(
 
 
 def _key_literal(key: object, w: Lines) -> str | None:
-    """Return source text for a key: a literal, or a class's name; else `None`."""
+    """Return a key's source text: a literal or a class's name; `None` for others."""
     if isinstance(key, type):
         return w.g.name_for(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

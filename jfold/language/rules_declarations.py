@@ -126,7 +126,7 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return the key of `x` in the memo of a shared block, or raise `Misfit`."""
+    """Return `x`'s hashable key in a `Share`'s memo; raise `Misfit` without one."""
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')
@@ -183,7 +183,7 @@ def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
-    """Refuse a shared block that gives no tensors; return if its type is known yet."""
+    """Refuse a `Share` that gives no tensors; return whether its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
         hint = 'put it around what each item, or the whole, becomes'
@@ -232,7 +232,7 @@ def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
 
 
 def _check_unread(part: TypedUse, state: Inference) -> bool:
-    """Refuse an unread result unless it is void; return if its type is known yet."""
+    """Refuse an unread result that is not void; return whether its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and type_.terminal_types():
         hint = 'return it, or drop it by Void()'

@@ -96,7 +96,7 @@ def _has_void(type_: Type) -> bool:
 def apply_layer(
     node: TypedUse, input_: Type, function: b.Function, state: Inference
 ) -> Type:
-    """Trace a function as a layer on an input type; return its output type.
+    """Trace a function as a layer on an input type; return the output type.
 
     Set `node.layer` and `node.origins`.
 

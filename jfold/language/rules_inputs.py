@@ -142,7 +142,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
 
 
 def _refuse_input(node: TypedUse, state: Inference) -> None:
-    """Raise TypeError if a constant has an input; one of unknown type becomes void."""
+    """Raise TypeError if a constant has an input; make an unknown input type void."""
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:

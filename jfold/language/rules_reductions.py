@@ -157,7 +157,7 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 
 
 def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
-    """Write a call of the function that reduces a list by groups; return its value.
+    """Write a call of a function that reduces `operand` by groups; return the result.
 
     The function is written if no use before had the same operations.
     """
@@ -204,7 +204,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 def _write_function(
     name: str, operations: list[int], node: TypedUse, items: list[Any], w: Lines
 ) -> None:
-    """Write a function `name(items)` that reduces a list by `operations` on `GROUPS`.
+    """Write function `name(items)`, to reduce a list by an operation per group size.
 
     It records items that one operation can combine. If there are more, it reduces
     groups of them, and then the results of these.
@@ -267,9 +267,9 @@ def _group_lines(
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """Return source text for the highest level of row numbers `entries`, plus ' + '.
+    """Return source text that adds the highest level among row numbers `entries`.
 
-    It is '' if no level counts for operation `o`. `items` are the leaves of one item.
+    It is '' if no level counts for `o`, else ends in ' + '. `items`: an item's leaves.
     """
     g = w.g
     if not g.is_recurrent(o):

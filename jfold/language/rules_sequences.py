@@ -40,7 +40,7 @@ OF_RNN = 'take the outputs of an RNN by GetItem(0), or make them alike by a Reco
 
 
 def why_no_items(input_: Type) -> str:
-    """Return a hint on a tensor or broadcast in place of a sequence; else ''."""
+    """Return a hint for a tensor or broadcast as the sequence; '' for others."""
     if isinstance(input_, BroadcastType):
         return 'put it beside a sequence, by ZipWith'
     if isinstance(input_, TensorType):
@@ -57,7 +57,7 @@ def unify_items(
     broadcast: bool = False,
     of: Type | None = None,
 ) -> None:
-    """Unify `item` with the item type of a sequence: `node`'s input or the type `of`.
+    """Unify `item` with the item type of `node`'s input, or of type `of`, if given.
 
     This happens once the type is known.
 
@@ -214,7 +214,7 @@ def _is_simple(node: TypedUse, w: Lines) -> bool:
 
 
 def _computing(node: TypedUse, w: Lines) -> int | None:
-    """Return the number of the operation that computes a block's output, if any."""
+    """Return the number of the operation that a use computes by; `None` without one."""
     if node.layer is None or node.origins is None or not node.origins.computed:
         return None
     return w.g.tables.computing(node)

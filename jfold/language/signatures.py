@@ -15,7 +15,7 @@ POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
-    """Return a function's parameters; `None` if it has no signature, as some in C."""
+    """Return a function's parameters; `None` without a signature, as for some in C."""
     try:
         return [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
@@ -40,7 +40,7 @@ def _is_setting(parameter: Parameter) -> bool:
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the settings that `count` inputs would fill; see `_is_setting`."""
+    """Return the settings (`_is_setting`) that inputs 2 to `count` would replace."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
@@ -90,7 +90,7 @@ def _settings_of_init(init: Callable[..., Any] | None, count: int) -> list[Param
 
 
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
-    """Return advice on passing `count` inputs to a function; '' if it takes so many.
+    """Return advice on passing `count` inputs to a function; '' if it takes that many.
 
     `error` is what the call raised; `parts` tells inputs that are items of one tuple.
     """

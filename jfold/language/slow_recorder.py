@@ -116,7 +116,7 @@ class Rows:
     def _added(
         self, rows: list[Any], row: Any, table: object, node: object, path: Path | None
     ) -> int:
-        """Append a row to a table; return its index, or raise `Misfit` at the stop."""
+        """Append a row and return its index; raise `Misfit` if the row is `stop`."""
         rows.append(row)
         if self.stop == (table, len(rows) - 1):
             raise Misfit('is made here', str(node), path)
@@ -133,7 +133,7 @@ class Rows:
         raise AssertionError(f'{node}: no such constant')
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Record the use of a layer as a row, if it computes; return its outputs."""
+        """Record a layer's use as a row if any output is computed; return outputs."""
         assert node.layer is not None and node.origins is not None
         keys = [
             self._constant(node, None, KeyType(name), None, None)
@@ -187,7 +187,7 @@ class Rows:
         return [Row(table, number, k, path, level) for k in outputs]
 
     def observe(self, node: TypedUse, name: str, x: Any) -> None:
-        """Append row `x`, and its label if any, to the table of a metric."""
+        """Append a row for `x`, a value or a (value, label) pair, to a metric."""
         typing = self.expression.typing
         r = typing.metric_numbers[name]
         if typing.metrics[name][1]:

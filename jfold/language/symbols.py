@@ -122,7 +122,7 @@ class Tape:
 
     @property
     def rows(self) -> str:
-        """The text of the number of rows, such as `len(tape) // 2`."""
+        """The source text for the number of rows, such as `len(tape) // 2`."""
         size = f'len({self.name})'
         return size if self.width == 1 else f'{size} // {self.width}'
 
@@ -255,7 +255,7 @@ def texts(value: Symbol) -> Iterator[str]:
 
 
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """Return a value with a new expression for each leaf, and a new length `n`.
+    """Return a value with its leaves renamed to `texts`; a sequence has length `n`.
 
     Of tensors the type and the producers are kept, but not `step`, `use` and `level`.
     """
@@ -295,7 +295,7 @@ def template_of(value: Symbol) -> Symbol:
 
 
 def listed(item: Symbol) -> Symbol:
-    """Return the template of a list of items, stored as one list per leaf."""
+    """Return the template of a list of items like `item`, as one list per leaf."""
     return map_parts(lambda x: Nested('', x) if isinstance(x, Items) else x, item)
 
 
@@ -307,7 +307,7 @@ def in_list(part: Leaf | Items, name: str) -> Symbol:
 
 
 def one_of_lists(items: Symbol) -> Symbol:
-    """Return the template of one item of a list stored per leaf; inverts `listed`."""
+    """Return the template of one item, given that of a list; inverts `listed`."""
     return map_parts(lambda x: x.item if isinstance(x, Nested) else x, items)
 
 
@@ -315,7 +315,7 @@ def one_of_lists(items: Symbol) -> Symbol:
 
 
 def makers(value: Symbol) -> Iterator[ProducerSet]:
-    """Yield the producers of each tensor in a value, sequences included."""
+    """Yield the producers (possible operation outputs) of all tensors in a value."""
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf.makers

@@ -77,7 +77,7 @@ class Tables:
         return self.operations[operation]
 
     def computing(self, node: TypedUse) -> int:
-        """Return the number of the operation for the computed outputs of a use."""
+        """Return the number of the operation that computes outputs of a layer's use."""
         if node in self.applied:
             return self.applied[node]
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)

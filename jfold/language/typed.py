@@ -54,11 +54,11 @@ class TypedUse:
 
     @property
     def taken(self) -> Type:
-        """The input's type, its items in the order in which the function takes them."""
+        """The input type; items taken by name are in the order of the parameters."""
         return TupleType(self.arranged(self.input)) if self.order else self.input
 
     def arranged(self, value: Any) -> Any:
-        """Return `value`, its items in the order in which the function takes them."""
+        """Return `value`, with items taken by name in the order of the parameters."""
         return tuple(value[place] for place in self.order) if self.order else value
 
     @functools.cached_property

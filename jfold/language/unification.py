@@ -138,9 +138,9 @@ class Unifier:
         self.bound[variable] = type_
 
     def _name(self, left: Type, right: Type, last: Type) -> None:
-        """Bind `last`, if a variable, to tuple `right` with the names of `left` added.
+        """Bind variable `last` to tuple `right` with the field names of `left` added.
 
-        Do nothing for other types. Raise `Mismatch` if the orders of names contradict.
+        Other types are not bound. Raise `Mismatch` if the orders of names contradict.
         """
         if isinstance(left, TupleType) and isinstance(right, TupleType):
             tuple_type = merge_names(right, left)
@@ -150,7 +150,7 @@ class Unifier:
                 self.bound[last] = tuple_type
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
-        """Return whether a type contains a variable: binding would make it infinite."""
+        """Return whether `type_` contains `variable`: the occurs check."""
         # By id, since types are graphs: a part may stand in many places.
         waiting = [self.resolve(type_)]
         seen: set[int] = set()
@@ -165,7 +165,7 @@ class Unifier:
 
 
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
-    """Return the parts of two types in pairs; raise `Mismatch` if kinds differ."""
+    """Return two types' parts in pairs; raise `Mismatch` if kind or length differs."""
     if isinstance(left, Nested) and isinstance(right, Nested):
         # A tuple with names of fields unifies with one without.
         both = isinstance(left, TupleType) and isinstance(right, TupleType)

@@ -109,7 +109,7 @@ def _split(
 def _unrolled(
     g: Generator, parts: Parts, text: str, chosen: OperationChoice
 ) -> Unrolled | None:
-    """Return `g`, `text`, `chosen` and operations outside of loops; `None` if none."""
+    """Return `g`, `text`, `chosen` and what is outside of loops; `None` if nothing."""
     applied = parts.applied
     return (g, text, chosen, applied) if applied or not g.operations else None
 
@@ -151,7 +151,7 @@ class Parts:
 
 
 def _parts_of(g: Generator) -> Parts:
-    """Return the recurrent operations of the program that `g` generated."""
+    """Return the recurrent operations of the program of `g`, sorted into `Parts`."""
     program = g.program(g.operations)
     recurrent = [part for part in components(program) if part.recurrent]
     sums = [
@@ -277,7 +277,7 @@ def _staged_operations(
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
-    """Return each use's stage: how long a chain of its component's uses leads to it.
+    """Return each use's stage: the length of the chain before it within its component.
 
     Args:
       split: the program with an operation for each use.

@@ -93,7 +93,7 @@ class Located:
     path: Path = EXAMPLE
 
     def step(self, value: object, text: str) -> Located:
-        """Return `value`, found inside this object, with one more step in its path."""
+        """Return `value`, found inside this object, with a path longer by `text`."""
         return Located(value, self.path.step(text))
 
 
@@ -107,7 +107,7 @@ class Tensors(Protocol):
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Any:
-        """Return `x` as a tensor of `type_`, with ints in `[0, below)` if given."""
+        """Return `x` as a tensor of `type_`; with `below`, of ints in `[0, below)`."""
 
     def constant(self, node: TypedUse, value: Any) -> Any:
         """Return the tensor of an array `value` [*shape] that the expression holds."""
@@ -204,7 +204,7 @@ class Walk:
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return objects in tuples and lists as one, at the path of the first."""
+        """Return objects in nested tuples and lists as one, at the first one's path."""
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
@@ -339,7 +339,7 @@ def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
 
 
 def path_of(x: object) -> Path | None:
-    """Return the longest common prefix of paths in a value; `None` without any."""
+    """Return the longest common prefix of paths in a value; `None` without paths."""
     if isinstance(x, Located):
         return x.path
     if isinstance(x, list) and len(x) == 1:  # the path of the list itself

@@ -26,7 +26,7 @@ def reads_no_items(fn: object) -> bool:
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return the text of an argument of `fn`, which raises for iterators."""
+    """Return an argument's text, which raises for iterators that `fn` would use up."""
     if reads_no_items(fn):
         return text
     return f'{text} if type({text}) in PLAIN else readable({text})'
@@ -59,7 +59,7 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 
 
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
-    """Write the look-up of key `x` in dict `table`, else `default`; return the entry.
+    """Write the look-up of `x` in dict `table`, with any default; return the entry.
 
     With `w.count`, `x` is a list of keys. Without a default, the source raises
     `KeyError` for a key that is absent.
@@ -70,7 +70,7 @@ def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def in_variable(text: str, w: Lines) -> s.Object:
-    """Write `value = <text>`, or `values` with `w.count`; return the new variable."""
+    """Write `value = <text>`, with `w.count` `values = <text>`; return the variable."""
     name = w.variable('value' if w.count is None else 'values')
     w.line(f'{name} = {text}')
     return s.Object(name)
@@ -152,7 +152,7 @@ def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
 def side_by_side(
     parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write a list for each leaf: its `text` in each of the values `parts`.
+    """Write, for each leaf, the list of `text(leaf)` over all values `parts`.
 
     Return the lists, in the structure of the values.
     """
@@ -195,7 +195,7 @@ class Branches:
             self.like = w.variables_like(w.g.template(node.output), 'result')
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
-        """Write the code of a case: a block applied to `value`, or zeros for `None`."""
+        """Write a case: the block `case` on `value`, or zeros if `case` is `None`."""
         with self.case() as values:
             if case is None:
                 values.append(zeros_written(self.node.output, self.w))
@@ -204,7 +204,7 @@ class Branches:
 
     @contextlib.contextmanager
     def case(self) -> Iterator[list[s.Symbol]]:
-        """Open a case: the caller writes its lines, then adds its value to the list."""
+        """Open a case; the caller writes lines and puts a value in the yielded list."""
         w, values = self.w, list[s.Symbol]()
         before = w.tail
         with w.case():

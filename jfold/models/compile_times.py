@@ -29,7 +29,7 @@ BY_ITSELF = 'execute'  # the function that JAX compiles for `apply` outside `jax
 
 
 class _Application(NamedTuple):
-    """A call of a model's `apply`: its time, and weak references to its spec."""
+    """A call of a model's `apply`: when, and weak references to budget and spec."""
 
     when: float
     budget: weakref.ref[Budget]
@@ -44,7 +44,7 @@ class _Application(NamedTuple):
 
 
 class _Thread(threading.local):
-    """The calls of models' `apply` in one thread, and its compilations by JAX."""
+    """The calls of models' `apply`, and JAX's compilations, in one thread."""
 
     def __init__(self) -> None:
         self.applied = collections.deque[_Application](maxlen=64)

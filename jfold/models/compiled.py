@@ -81,7 +81,7 @@ class CompiledStep:
         specs = iter(self.specs)
 
         def adopted(x: Any) -> Any:
-            """Return a leaf, a schedule of an equal model with the next spec."""
+            """Return a leaf; if an equal model's schedule, with this model's spec."""
             if not _is_schedule(x) or (spec := next(specs, None)) is None:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
@@ -198,6 +198,6 @@ def _check_kind(expected: Spec, got: Spec) -> None:
 
 
 def _changes(old: Spec, new: Spec) -> str:
-    """Return the dimensions that differ as text, as 'levels from 3 to 5'."""
+    """Return text about the dimensions that differ, as 'levels from 3 to 5'."""
     pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
     return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)

@@ -111,7 +111,7 @@ def _levels(schedule: Schedule) -> list[str]:
 
 
 def _headings(operations: Sequence[Operation]) -> list[str]:
-    """Return each operation's layer name; if several have it, as 'name/<inputs>'."""
+    """Return each operation's layer name; 'name/<input count>' if several have it."""
     uses = Counter(operation.layer.name for operation in operations)
     return [
         f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name

@@ -30,7 +30,7 @@ class ExportedKey:
 
     @property
     def spec(self) -> ExportedKey:
-        """This key, in place of a spec: tree structures from a file never run."""
+        """The key itself, in place of a spec: structures from a file never run."""
         return self
 
     @property

@@ -95,7 +95,7 @@ def adopted(
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return `params` without those of layers in `newest` that `layers` lacks."""
+    """Return `params` without those of later layers: in `newest`, not in `layers`."""
     later = {layer.name for layer in newest} - {layer.name for layer in layers}
     if not later or not isinstance(params, Mapping):
         return params

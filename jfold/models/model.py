@@ -87,7 +87,7 @@ class Model(Stays, Displayed):
         self._programs.insert(0, self.program)
 
     def _selected(self, batches: list[Any]) -> tuple[Scheduler, list[Selection]]:
-        """Return selections of batches, and the scheduler of their program."""
+        """Return the newest program's scheduler, and a selection for each batch."""
 
         def select() -> tuple[Scheduler, list[Selection]]:
             scheduler = self.scheduler  # another thread may let the program grow

@@ -239,7 +239,7 @@ def _shape(leaf: Any) -> Any:
 def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
-    """Return the bytes of `model.apply` for parameters of these shapes, and a spec."""
+    """Return `model.apply` as exported bytes, for a spec and the shapes of `params`."""
     structure = leaf_restorer(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
@@ -423,7 +423,7 @@ def _deserialize(
 
 
 def _check_platform(path: Path, program: export.Exported) -> None:
-    """Raise ValueError if JAX, on this platform and at its precision, cannot run it."""
+    """Raise ValueError if JAX, on this platform and precision, cannot run `program`."""
     here, known = export.default_export_platform(), program.platforms
     if here not in known:
         raise ValueError(

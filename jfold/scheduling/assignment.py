@@ -18,7 +18,7 @@ from jfold.scheduling.shards import Shards
 
 @dataclass(frozen=True, eq=False)
 class ShardAssignment:
-    """The examples of a batch that each shard computes.
+    """The assignment of a batch's examples to the shards that compute them.
 
     Attributes:
       shards: the devices that share the examples; `None` for one device, which has all.
@@ -126,7 +126,7 @@ def rows_of_shard(
     rows: int | None = None,
     count: int | None = None,
 ) -> int:
-    """Divide `rows`, the rows of results, by `count` shards; return the quotient.
+    """Return rows per shard: `rows / count`; without `rows`, what `examples` take.
 
     Args:
       name: the argument of the user's call that `rows` was, for errors.

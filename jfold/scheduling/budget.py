@@ -41,7 +41,7 @@ LATE = 32  # most recent batches, by whose needs capacities grow
 
 @dataclass(eq=False)
 class Chain:
-    """The specs of batches of one size, from small to large.
+    """The specs (programs to compile) for one size of batches, from small to large.
 
     Attributes:
       specs: each holds all batches that the spec before it holds.
@@ -54,7 +54,7 @@ class Chain:
     outgrown: int = 0
 
     def holding(self, need: Capacity) -> Spec | None:
-        """Return the smallest spec with room for the capacity `need`, or `None`."""
+        """Return the smallest spec that holds capacity `need`; `None` if none does."""
         for spec in self.specs:
             if spec.capacity.holds(need):
                 return spec
@@ -132,7 +132,7 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
     ) -> Spec:
-        """Append to `chain` a spec that holds `need` and recent batches; return it."""
+        """Append to `chain`, and return, a spec for `need` and recent batches."""
         old, stage = chain.largest, Stage.GROWING if chain.outgrown else Stage.OUTGROWN
         # A user who reserved the largest spec expected no larger batch: so warn.
         was_enough = old is not None and self.reserved.get(chain.specs[-1])
@@ -174,7 +174,7 @@ class Budget:
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
-        """Reserve a spec for all batches that fit a user's capacity; return it.
+        """Reserve, and return, a spec for all batches that fit a user's `capacity`.
 
         Raises:
           TypeError: `capacity` is no `Capacity`.
@@ -226,7 +226,7 @@ class Budget:
             )
 
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
-        """Append to `chain` a spec that holds `new` and all that its older specs hold.
+        """Append to `chain`, and return, a spec for `new` and all that `chain` holds.
 
         Args:
           need: the least capacity for the batch that asks for the spec; it tells the

@@ -50,7 +50,7 @@ FEW = 16  # examples; the spread of fewer examples tells nothing about later one
 def capacity(
     program: Operations, demanded: Demands, size: int, shards: Shards | None = None
 ) -> Capacity:
-    """Return the least capacity for a batch with these demands, in `size` result rows.
+    """Return the least capacity, of `size` result rows, for a batch with these demands.
 
     With shards, both are of one shard. Profiles are left out.
     """
@@ -116,7 +116,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return where in `Demands.added` fields of `ADDED` begin, and the last ends."""
+    """Return where each field of `ADDED` begins in `Demands.added`; last, the end."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
@@ -164,7 +164,7 @@ def demands(selection: Selection) -> Demands:
 
 @memoized
 def _is_active(program: Operations) -> Array:
-    """Return 1 for types through which gradients flow, else 0 [types, 1] int."""
+    """Return, per type, 1 if gradients flow through it, else 0 [types, 1] int."""
     active = active_types(program)
     return np.array([[t in active] for t in range(len(program.types))], int)
 
@@ -182,7 +182,7 @@ def _by_example(numbers: list[Array]) -> Array:
 
 
 def _depth(selection: Selection) -> Array:
-    """Return how many levels the nodes of each example take in loops [1, examples]."""
+    """Return the number of levels that each example runs in loops [1, examples]."""
     program, types = selection.program, len(selection.program.types)
     depth = np.zeros((1, len(selection)), np.int64)
     for o, recurrent in enumerate(are_recurrent(program)):
@@ -197,7 +197,7 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return the largest of each example's values, 0 if it has none [examples].
+    """Return each example's largest value [examples]; 0 for one without values.
 
     Those of example i begin at `begin[i]` in `values` [n].
     """
@@ -226,7 +226,7 @@ def join_demands(parts: Sequence[Demands]) -> Demands:
 
 
 def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
-    """Return, per component, the most rows of any of the selections on each level."""
+    """Return, per component and level, the most rows that any selection has."""
 
     def counted(levels: Array, owner: Array) -> Array:
         return np.bincount(levels, minlength=1)[1:]
@@ -237,7 +237,7 @@ def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
 
 
 def largest_profiles(selection: Selection, examples: int) -> Profiles:
-    """Return, per component, the most rows of any `examples` examples on each level."""
+    """Return, per component and level, the most rows of any `examples` examples."""
 
     def counted(levels: Array, owner: Array) -> Array:
         level, count = _level_counts(levels, owner, len(selection))
@@ -272,7 +272,7 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _level_counts(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Count nodes per level and example; return levels and counts of these pairs [n].
+    """Count nodes per pair (level, example); return each pair's level and count [n].
 
     Sorted by level, then by example; pairs without nodes are left out.
     """

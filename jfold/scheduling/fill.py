@@ -117,7 +117,7 @@ def _in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
 
 
 def _make_batch(selection: Selection, spec: Spec) -> _Batch:
-    """Make a batch: sort its nodes by level, assign steps, leave its indices unset."""
+    """Make a batch: sort nodes by level, assign levels to steps; indices stay unset."""
     places = layout(spec)
     result = _Batch(selection, spec, places, np.empty(places.sections.size, np.int32))
     for c, component in _in_steps(spec):
@@ -195,7 +195,7 @@ def _write_counts(batch: _Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return component, number and place of each operation that takes a single step.
+    """Return, per operation of one step, component, number and place in the indices.
 
     Each is an array [n]. At the place, the index array has the operation's first row,
     then the end of its rows.
@@ -212,7 +212,7 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
 
 
 def _write_owners(batch: _Batch) -> None:
-    """Write which example each row belongs to, for results with any number of rows."""
+    """Write the example of each row, for results whose number of rows varies."""
     sections, tables = batch.places.sections.owners, batch.selection.behind
     for r, section in enumerate(sections, tables - len(sections)):
         if section.shape != (0,):
@@ -251,7 +251,7 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 
 @memoized
 def _first_rows(spec: Spec) -> Array:
-    """Return where in its value buffer the rows of each of `Parts` begin [parts, 1]."""
+    """Return each value producer's first row in the buffer of its type [parts, 1]."""
     bases, types = layout(spec).value_base, len(spec.program.types)
     first = [
         bases[table - types][k] if table >= types else 0  # constants come first
@@ -307,7 +307,7 @@ class _Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """The inputs and results that are read by row indices, and the indices' places.
+    """The inputs and results that read by row index, with the places of the indices.
 
     Attributes:
       columns: columns of the graph, its tables of summands included.
@@ -324,7 +324,7 @@ class _Reads:
 
 @memoized
 def _reads(spec: Spec) -> _Reads:
-    """Return the inputs and results read by row indices, and the indices' places."""
+    """Return the inputs and results that read by row index, and the indices' places."""
     # Stable: among columns of one space, those of operations in loops come first.
     ordered = sorted(_targets(spec), key=lambda x: (x[0].space, x[1].operation < 0))
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
@@ -337,7 +337,7 @@ def _reads(spec: Spec) -> _Reads:
 
 
 def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
-    """Yield (column, target) of each input and result tensor that indices tell.
+    """Yield (column, target) for each input and result tensor that reads by index.
 
     One that is read in place has no column. Where values are added up, one column has
     the summands, another the row that each is added to.
@@ -351,7 +351,7 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     behind = types + operations + len(program.results)
 
     def target_of(section: Section, place: Place) -> _Target:
-        """Return where reads of `place` are written, and where their cotangents are."""
+        """Return a target in `section`, with the edge row of `place`, -1 if none."""
         edge, leaves_edges = leaving.get(place, -1), place in leaving
         return _Target(section, edge=edge, leaves_edges=leaves_edges)
 
@@ -385,7 +385,7 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: _Batch) -> None:
-    """Write the rows that inputs and results read, and the cotangents to sum."""
+    """Write indices: of rows that inputs and results read, of cotangents to sum."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection
@@ -424,7 +424,7 @@ def _write_rows(batch: _Batch) -> None:
 
 
 def _edges(reads: _Reads, merged: Merged) -> Array:
-    """Return the buffer row of the cotangent of each use of a value [uses] int32."""
+    """Return, per use of a value, the row of the use's cotangent [uses] int32."""
     # Row i of a column has the edge row `edge + step * i`.
     begin = np.array(merged.ends[:-1], np.int32)
     places = np.arange(merged.ends[-1], dtype=np.int32)

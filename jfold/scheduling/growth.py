@@ -46,7 +46,7 @@ def grow(
     sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
-    """Return a capacity that holds `need` and `old`, if not `None`, and has spare room.
+    """Return a capacity that holds `need`, and `old` unless `None`, with spare room.
 
     Spare room costs memory and its clearing but no arithmetic. All dimensions step up
     together, by half of what is needed, or by all of it if the stream of batches has
@@ -132,7 +132,7 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 
 
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
-    """Return a number for a capacity that holds `had` and `wanted`, with spare room.
+    """Return a number of a capacity: at least `had`, and `wanted` with spare room.
 
     Args:
       chance: how much more than `wanted` may be needed by chance.

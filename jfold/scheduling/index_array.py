@@ -50,7 +50,7 @@ class Section:
 
     @functools.cached_property
     def stop(self) -> int:
-        """The index behind its last number."""
+        """The index, in the whole array, behind the section's last number."""
         return self.start + math.prod(self.shape)
 
     def __getitem__(self, row: int) -> Section:
@@ -88,7 +88,7 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Header:
-    """The sections with numbers of levels, nodes and rows: first in every schedule.
+    """The first sections of an index array: counts of levels, nodes and rows.
 
     Attributes:
       depths: [components] levels of each component; steps, if their number is fixed.
@@ -150,7 +150,7 @@ class Sections:
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the section of row indices for a place of `Phases.leaving`."""
+    """Return the section of row indices for a reader of loops' values, `place`."""
     table, column = place
     if column == SUMMANDS:
         return sections.summands[component_of(program)[table]]
@@ -249,7 +249,7 @@ def summed_at_once(spec: Spec, c: int) -> bool:
 def _slots(
     allocator: Allocator, spec: Spec, table: int, count: int, rows: int
 ) -> tuple[Slots, Slots]:
-    """Allocate, per input, sections for rows to read and rows to add them to.
+    """Allocate, per input, two sections: rows to read, and the rows to add these to.
 
     Args:
       table, count: as of `column_modes`.

@@ -75,7 +75,7 @@ def active_types(program: Operations) -> frozenset[int]:
 
 @memoized
 def running_components(spec: Spec) -> tuple[Component, ...]:
-    """Return components with only the operations that have rows in the capacity."""
+    """Return the components, less the operations without rows in the capacity."""
     # So an operation that no batch has used so far costs nothing.
     rows = spec.capacity.rows
     return tuple(
@@ -231,7 +231,7 @@ def _edges(
     allocators = [Allocator() for _ in program.types]
 
     def take(t: int, rows: int) -> int:
-        """Allocate edge rows of a type; return the first, or -1."""
+        """Allocate edge rows of type `t`; return the first, -1 if `t` is inactive."""
         return allocators[t].take(rows) if t in active else -1
 
     def of_inputs(o: int, rows: int) -> Steps:

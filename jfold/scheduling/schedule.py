@@ -141,7 +141,7 @@ class Schedule(Displayed):
 
     @api_boundary
     def mean(self, losses: object) -> Any:
-        """Return the mean over the real examples alone, also under `jit` and `grad`.
+        """Return the mean of `losses` over real examples, also under `jit` and `grad`.
 
         Args:
           losses: [examples, ...], or a pytree of such arrays; a row for each row of the
@@ -230,12 +230,12 @@ class Schedule(Displayed):
 
     @property
     def depth(self) -> int:
-        """The number of levels, or steps, of all components, which run in turn."""
+        """The levels of all components together; steps if the strategy is 'fixed'."""
         return int(self.depths.sum())
 
     @property
     def depths(self) -> Array:
-        """The number of levels or steps of each component [components] int32.
+        """The levels per component, or steps if 'fixed' [components] int32.
 
         Over shards it is the maximum.
         """
@@ -320,7 +320,7 @@ def _mask(schedule: Schedule) -> jax.Array:
 
 
 def on_device(schedule: Schedule) -> Schedule:
-    """Return a schedule with its arrays on its devices, except 64-bit arrays."""
+    """Return a schedule with all arrays but 64-bit ones moved to its devices."""
     # JAX may allow 64 bits in the caller's thread alone, and this may be another.
     shards = schedule.spec.shards
     where = None if shards is None else shards.sharding
@@ -383,7 +383,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
-    """Call `fn`, replicated by `shard_map` over explicit axes of the mesh, if any."""
+    """Call `fn`; replicated by `shard_map` if the mesh in use has explicit axes."""
     # JAX refuses to write rows into a buffer whose type has explicit axes of a mesh.
     mesh = jax.sharding.get_abstract_mesh()
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
@@ -412,7 +412,7 @@ def abstract(spec: Spec) -> Schedule:
 
 
 def _diff(specs: list[Spec]) -> str:
-    """Return, for errors, how the first two specs differ; 'none' if there are none."""
+    """Return, for errors, how the first two specs differ; 'none' without specs."""
     if not specs:
         return 'none'
     first, other = specs[:2]

@@ -115,7 +115,7 @@ def loop_columns(program: Operations) -> Columns:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The entries of columns, in one numbering of values for all examples together.
+    """The entries of columns, with values numbered through all examples.
 
     Attributes:
       numbers: [rows of all columns] int64, one column behind another.
@@ -144,7 +144,7 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The producers of an example's values, those of `value_parts`, type by type.
+    """The parts (producers of values) that `value_parts` lists, sorted by type.
 
     Attributes:
       places: the number of each part, by its table and output, and that of its type.
@@ -183,7 +183,7 @@ def parts_of(program: Operations) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """The numbers of values through all examples: a range, or cell, per part of each.
+    """The value numbers of all examples: one range, a cell, per producer and example.
 
     The program's constants are the first values of the cell of an example's constants.
 
@@ -226,7 +226,7 @@ class Numbers:
         return begin
 
     def _of_cells(self, p: int, a: int, b: int) -> Array:
-        """Return where part `p` begins [examples]; those of its type are `a` to `b`."""
+        """Return part `p`'s first numbers [examples]; its type has parts `a` to `b`."""
         return self.places[a * self.examples + p - a : b * self.examples : b - a]
 
 
@@ -249,7 +249,7 @@ class Demands:
     highest: Array
 
     def pick(self, examples: Array) -> Demands:
-        """Return the demands of some examples, by their indices [n]."""
+        """Return the demands of the examples at indices `examples` [n]."""
         return Demands(self.added[examples], self.highest[examples])
 
 
@@ -283,7 +283,7 @@ class Selection(Memoized):
         return self.origin or self
 
     def pick(self, which: Array) -> Selection:
-        """Return the selection of some of these examples, by indices in it [n]."""
+        """Return a selection of the examples at indices `which` [n] in this one."""
         examples = which if self.examples is None else self.examples[which]
         known = None if self.known is None else self.known.pick(which)
         return Selection(self.program, self.graph, examples, known, self.every)
@@ -333,7 +333,7 @@ class Selection(Memoized):
 
     @memoized
     def owners(self, table: int) -> Array:
-        """Return, for each row of a table, the index of its example here [rows]."""
+        """Return, per row of a table, its example's index in the selection [rows]."""
         return np.arange(len(self)).repeat(self.counts[table])
 
     # ---- merged ----------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Selection(Memoized):
         return result
 
     def merge(self, columns: Columns) -> Merged:
-        """Return columns' entries, in one numbering of values for all examples."""
+        """Return the entries of columns, with values numbered through all examples."""
         counts, begin = self.counts[columns.tables], self.numbers.first
         if len(columns.spaces) and columns.spaces[-1] >= len(begin):
             begin = np.concatenate([begin, self.before[len(begin) :]])
@@ -402,13 +402,13 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 @memoized
 def use_counts(selection: Selection) -> Array:
-    """Return how often each value is read [values]; 0 for constants of active types."""
+    """Return the reads per value [values]; 0 for constants of types with gradients."""
     return _counts(selection, selection.values)
 
 
 @memoized
 def loop_use_counts(selection: Selection) -> Array:
-    """Return `use_counts` of reads in loops, and of reads of loops' values, alone."""
+    """Return `use_counts`, counting only reads in loops and reads of loops' values."""
     program = selection.program
     if not (program.applied and program.has_loops):
         return use_counts(selection)

@@ -109,7 +109,7 @@ def slots(program: Operations) -> tuple[Slot, ...]:
 
 
 def has_slots(program: Operations) -> bool:
-    """Return whether something runs outside of loops."""
+    """Return whether an operation runs outside of loops, or there are no loops."""
     return bool(program.applied) or not program.has_loops
 
 
@@ -120,7 +120,7 @@ def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Complete a capacity's `indexed` and `summands`, which have a number per slot.
+    """Complete a capacity's `indexed` and `summands` to one number per slot.
 
     If the capacity has numbers for another count of slots, all slots are indexed. Slots
     without a `part` always are.
@@ -141,7 +141,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
-    """Return how each of `slots` is read."""
+    """Return how each slot reads its values, in the order of `slots`."""
     places, capacity = slots(spec.program), spec.capacity
     if not capacity.indexed:
         return (ReadMode.INDEXED,) * len(places)
@@ -152,12 +152,12 @@ def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
 
 
 def sums_have_rows(spec: Spec) -> bool:
-    """Return whether segment sums are stored in buffers; else each reader adds up."""
+    """Return whether buffers hold segment sums; if not, each reader computes them."""
     return ReadMode.SUMMED not in read_modes(spec)
 
 
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """Return how the first `count` inputs of an operation, or result tensors, are read.
+    """Return the read modes of a table's first `count` inputs, or result tensors.
 
     Those that are no slots, as in loops, are indexed. `table` is as in `Slot`.
     """

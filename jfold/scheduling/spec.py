@@ -135,7 +135,7 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """The most that each number of a capacity may be to fit into this one.
+        """The upper bounds on the `numbers` of capacities that fit into this one.
 
         Infinite for `summands` if sums have rows, since slots then add up nothing.
         """
@@ -145,7 +145,7 @@ class Capacity:
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Yield names and numbers: ('rows[2]', 70); not of profiles and shards."""
+        """Yield pairs as ('rows[2]', 70), for all but `profiles` and `shards`."""
         for name in (x.name for x in fields(self)):
             value = getattr(self, name)
             if name in ('profiles', 'shards'):

@@ -73,7 +73,7 @@ def larger(one: Profile, two: Profile) -> Profile:
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """Fit levels into a profile's steps; return the last of each level, or `None`.
+    """Return each level's last step in a profile; `None` if the steps are too few.
 
     The result is [levels], with steps counted from 0; `None` if steps are too few. The
     rows of levels are [levels, operations].
@@ -114,7 +114,7 @@ def fits(levels: Profile, profile: Profile) -> bool:
 
 
 def is_cut(profile: Profile) -> bool:
-    """Return whether a profile needs no `cut`: few segments of allowed tile widths."""
+    """Return whether a profile has few enough segments, all of allowed tile widths."""
     rows = np.array([rows for _, rows in profile], np.int64)
     return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
 
@@ -163,7 +163,7 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
-    """Find the cheapest equal steps per range of blocks; return price, count, widths.
+    """Return price, count and widths of the cheapest equal steps per range of blocks.
 
     The steps hold all levels of the blocks in the range. All results are
     [blocks, blocks], by the first and the last block; widths, those of tiles, have a

@@ -40,7 +40,7 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 
 @memoized
 def most_uses(selection: Selection, t: int) -> Array:
-    """Return the most cotangents that a gather adds up, per value [values] int8.
+    """Return, per value, the most cotangents that its gather adds up [values] int8.
 
     The output of a sum operation has one, since operands have no edge rows of their own
     and read this one.
@@ -77,7 +77,7 @@ def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
 
 
 class RowUses(NamedTuple):
-    """A list of uses of values.
+    """The uses of values: per use, the value's row and the cotangent's edge row.
 
     Attributes:
       rows: [uses] the row of the value that is used.
@@ -102,7 +102,7 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return the row with each value's whole cotangent [rows]; `zero` if it is unused.
+    """Return, per value, the row of its whole cotangent [rows]; `zero` if unused.
 
     Each value has at most one use.
     """
@@ -190,7 +190,7 @@ def sum_tree(
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Group uses of one value, up to `SUM_ARITY` each; return groups, values, counts.
+    """Group each value's uses by up to `SUM_ARITY`; return groups, values, counts.
 
     They are the edge rows of each group [groups, SUM_ARITY], filled up with `zero`, the
     row of its value [groups], and the number of groups of that value [groups].
@@ -302,7 +302,7 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
 def _write_sums(
     spec: Spec, indices: Array, t: int, table: Array, rounds: Array
 ) -> None:
-    """Write the sums of type `t` in a `SumTree`, and each round's tiles."""
+    """Write a `SumTree`'s sums of type `t`; per round, the first sum and tile count."""
     places, sections = layout(spec), layout(spec).sections
     for section, edges in zip(sections.sums[t].rows, table.T, strict=True):
         section.fill(indices, edges, places.edge_rows[t] - 1)

@@ -30,7 +30,7 @@ from jfold.scheduling.slots import ReadMode, Slot, slots, sums_need_rows
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Count the summands of each slot, and tell if it needs indices.
+    """Return each slot's number of summands, and whether the slot needs row indices.
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
@@ -85,7 +85,7 @@ def _have_rows(selection: Selection) -> Array:
 
 
 class Pairs(NamedTuple):
-    """Pairs of a value and the row of a slot, or sum, it joins.
+    """Pairs of a summand and its target: the row of a slot, or a sum.
 
     Attributes:
       values: [pairs] the merged number of each value.
@@ -101,7 +101,7 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per slot, pairs of summand and row to add it to.
+    """Return, per slot, pairs of a summand and the row to add it to.
 
     A slot that reads no sums has no pairs. Pairs of examples in which sums need rows
     are of no use.
@@ -149,7 +149,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
 
 
 def _is_neutral(selection: Selection) -> Array:
-    """Mark constants that change no sum [values] bool: of 0, of floats -0.0."""
+    """Mark constants that change no sum: all 0, if floats all -0.0 [values] bool."""
     result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
     for t, value in selection.program.constants:
@@ -162,7 +162,7 @@ def _is_neutral(selection: Selection) -> Array:
 
 
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Pair each row with the value it reads or, for sums, with their leaves.
+    """Pair each row with the value that it reads; if a sum, with its leaves.
 
     Args:
       read: [rows] the merged number of the value that each row reads.
@@ -232,7 +232,7 @@ def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph
 
 
 def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Make a table of a slot's `pairs`, numbered within each example."""
+    """Make a table of a slot's `pairs`, with values and rows numbered per example."""
     table = _table(selection, slot)
     owner = selection.owners(table)[pairs.rows]
     rows = pairs.rows - selection.before[table][owner]
@@ -256,7 +256,7 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
 
 
 def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Make a table of `columns` [rows], with each row's example `owner`, ascending."""
+    """Make a table of `columns` [rows]; `owner`, ascending, is each row's example."""
     first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
 

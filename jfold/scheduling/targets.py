@@ -36,7 +36,7 @@ def lay_out_targets(
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
-    """Arrange targets, one per sequence item: `Schedule.ragged`, which tells errors.
+    """Arrange targets, one per sequence item; for errors, see `Schedule.ragged`.
 
     Args:
       spec: the spec of each shard's schedule.
@@ -129,7 +129,7 @@ def _lists_by_row(
 def _rows_of_levels(
     spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[int]:
-    """Return how many rows for items the result has, per level at which `lists` nest.
+    """Return the result's numbers of item rows, one per nesting level of `lists`.
 
     Counted are those of the first sequence in the result with as many items as `lists`,
     then those of its items, as long as these are sequences and `lists` nest.
@@ -160,7 +160,7 @@ def _rows_of_levels(
 def _find_result(
     spec: Spec, parts: Sequence[Array], results: list[int], lengths: Array
 ) -> int:
-    """Return the first of `results` whose sequences have such `lengths` [examples].
+    """Return the first of `results` whose sequences have `lengths` items [examples].
 
     Raises:
       TypeError: `results` is empty.
@@ -183,7 +183,7 @@ def _find_result(
 
 
 def _lengths(spec: Spec, parts: Sequence[Array], result: int) -> Array:
-    """Return how many items of result `result` each row of the batch has [examples]."""
+    """Return, per row of the batch, its number of items in `result` [examples]."""
     owners, rows = layout(spec).sections.owners[result], spec.capacity.examples
     counts = [np.bincount(owners.of(x), minlength=rows + 1)[:rows] for x in parts]
     lengths: Array = np.concatenate(counts)

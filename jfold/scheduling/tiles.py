@@ -155,7 +155,7 @@ class Strategy:
         return SUM_WIDTH
 
     def together(self, types: Sequence[int]) -> Groups:
-        """Divide inputs into groups of one of their `types` to read at once: one each.
+        """Group inputs of one type, to be read at once: here each input alone.
 
         The cotangents of a group are written at once. On a CPU that would copy them, so
         here each input is a group.
@@ -257,7 +257,7 @@ class Counted(Strategy):
 
 
 class Fixed(Strategy):
-    """The strategy of loops with steps fixed by the capacity: a tile per operation."""
+    """The strategy of steps that the capacity fixes, each with a tile per operation."""
 
     fixed: ClassVar[bool] = True
 
@@ -270,7 +270,7 @@ class Fixed(Strategy):
     def _cut(
         self, program: Operations, component: Component, profile: Profile
     ) -> Profile:
-        """Return the cheapest staircase for the rows of levels; one stays as it is.
+        """Return the cheapest staircase for a profile; a staircase, or (), as it is.
 
         Costs are in bytes that an accelerator moves in the same time. A step costs the
         start of its kernels and a pass over the parameters; a row costs the bytes it
@@ -314,7 +314,7 @@ class Fixed(Strategy):
         return tuple(rows[place] for _, rows in self._stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return rows per gradient pass: what memory allows; all for a look-up."""
+        """Return rows per gradient pass: all of a look-up, else what memory allows."""
         # The reverse of a look-up is a scatter, which takes no memory. In a loop it
         # would start kernels again and again, and on a TPU run row by row.
         if looks_up(program, operation):
@@ -381,12 +381,12 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return tiles [steps, loops]: 1 in the step's own loop, else 0."""
+        """Return each step's tiles per loop [steps, loops]: 1 in its own, else 0."""
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Divide rows into even parts of up to `memory` bytes; return their count and rows.
+    """Return the number of even parts, of up to `memory` bytes, and rows of each.
 
     A row has `size` bytes, and a part one row at least.
     """
@@ -407,7 +407,7 @@ SAME_STEP_CHUNK = 4096  # the same, in fixed steps
 
 
 def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Return how many rows share a gradient pass: all for a look-up, else `chunk`."""
+    """Return rows per gradient pass: all for look-ups and `external`, else `chunk`."""
     # The reverse of a look-up adds up in one order, however many rows there are.
     is_table = looks_up(program, operation) or operation.layer.external
     return max(rows, 1) if is_table else chunk
@@ -440,7 +440,7 @@ class FixedAlike(Fixed):
         return ((count, (SAME_STEP,) * operations),)
 
     def _stairs(self, spec: Spec, component: Component) -> Profile:
-        """Return steps of one tile width, at least 2: XLA would unroll a single one."""
+        """Return at least 2 steps of one tile width: XLA would unroll a single step."""
         # Unrolled, the step would be fused differently, which changes last digits.
         operations, capacity = component.operations, spec.capacity
         if not component.recurrent:
@@ -492,5 +492,5 @@ def strategy_at(spec: Spec, o: int) -> Strategy:
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
-    """Return `need`, with zeros for what loops use if the program has no loops."""
+    """Return `need`; for a program without loops, with zeros for what loops use."""
     return need if program.has_loops else _NO_LOOPS.fitted(program, need)
