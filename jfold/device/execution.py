@@ -29,9 +29,10 @@ from jfold.device.hoisting import (
     hoisted_products,
 )
 from jfold.device.kernel import Kernel, Products, Weights, make_kernel
-from jfold.device.kernel_reverse import Activity, KernelReverse, make_reverse
+from jfold.device.kernel_reverse import Activity
 from jfold.device.linear import partition
 from jfold.device.results import ResultTensor, result_tensors, tensors_read
+from jfold.device.whole_reverse import Reverse, make_reverse
 from jfold.program.components import (
     Component,
     external_inputs,
@@ -71,7 +72,7 @@ class Policy:
     """
 
     kernel: Kernel
-    reverse: KernelReverse | None
+    reverse: Reverse | None
     hoists: bool
 
     @functools.cached_property
@@ -232,7 +233,7 @@ class Execution:
             reverse = None
         if reverse is None:
             return self.forward_alone[o]
-        return Policy(self.kernels[o], reverse, True)
+        return Policy(self.kernels[o], reverse, reverse.hoists)
 
     # ---- the reverse
 
@@ -323,7 +324,7 @@ class Execution:
         recurrent = self.components[self.layout.component[o]].recurrent
         return Pullback(reverse, stores, self.is_trained(o), recurrent)
 
-    def _reverse(self, o: int, flow: Activity) -> KernelReverse:
+    def _reverse(self, o: int, flow: Activity) -> Reverse:
         with naming_layer(self.operations[o].layer.name):
             return make_reverse(self.kernels[o], flow)
 
@@ -340,7 +341,7 @@ class Pullback:
       is_recurrent: whether the operation belongs to a recurrent component.
     """
 
-    reverse: KernelReverse
+    reverse: Reverse
     stores: bool
     to_weights: bool
     is_recurrent: bool

@@ -15,8 +15,8 @@ waits for, since they come from outside of it alone.
 Products of the forward pass are stored, elementwise values computed again. The jaxpr of
 the reverse takes the stored products as arguments. It is split by dependence into the
 equations that cotangents of inputs need and the rest, so that little runs twice; the
-stashes in between are mostly cotangents of products. Loops of the user's that both
-halves need run in both, and products inside of them are not stored.
+stashes in between are mostly cotangents of products. `whole_reverse` is the reverse of
+functions that cannot be split.
 
 In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
 a chunk (rows of any levels), and `*shape` the shape of one row or weight. Inputs,
@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -109,24 +109,18 @@ class Stash:
     replaces: int | None
 
 
-@memoized
-def make_reverse(kernel: Kernel, flow: Activity) -> KernelReverse:
-    """Return the reverse of a kernel, for the inputs and outputs of `flow`.
-
-    Raises:
-      Exception: whatever JAX raises of a function that has no gradient.
-    """
-    reverse = KernelReverse(kernel, flow)
-    reverse._split(2)
-    return reverse
-
-
 @dataclass(frozen=True, eq=False)
-class KernelReverse(Memoized):
+class SplitReverse(Memoized):
     """The reverse of a kernel in two halves, one in loops and one after."""
 
+    hoists: ClassVar[bool] = True
     kernel: Kernel
     flow: Activity
+
+    @functools.cached_property
+    def is_possible(self) -> bool:
+        """Return whether the reverse can be split: each stash has an axis of rows."""
+        return None not in self._crossing_axes
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
         """Return the spec of a row of each of `products_read`, except for `known`."""
@@ -145,8 +139,8 @@ class KernelReverse(Memoized):
         stashes, taken = list[Stash](), set[int | None]()
         # A product is stored because the derivatives of its readers need it. Its
         # cotangent is the result of these derivatives, so it may overwrite the product.
-        for variable, axis in zip(halves.crossing, self._rowless[1], strict=True):
-            row = one_row(jaxprs.spec(variable), axis)
+        for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
+            row = one_row(jaxprs.spec(variable), axis or 0)
             fit = (
                 j
                 for j, place in enumerate(places)
@@ -220,8 +214,8 @@ class KernelReverse(Memoized):
         halves, arguments = self._split(rows.count), self._arguments(rows)
         known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
         moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
-        pairs = zip(crossing, self._rowless[1], strict=True)
-        return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
+        pairs = zip(crossing, self._crossing_axes, strict=True)
+        return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
         """Run the reverse's half after the loop, on the stashes `crossing` [rows, ...].
@@ -229,8 +223,8 @@ class KernelReverse(Memoized):
         Return gradients of weights, each [*shape], and the cotangents of `late_inputs`,
         each [rows, *shape].
         """
-        pairs = zip(crossing, self._rowless[1], strict=True)
-        crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
+        pairs = zip(crossing, self._crossing_axes, strict=True)
+        crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
         halves, arguments = self._split(rows.count), self._arguments(rows)
         results = halves.run_late(arguments, crossed, self.kernel.rules)
         count = self.kernel.trained_count
@@ -271,42 +265,16 @@ class KernelReverse(Memoized):
     @memoized
     def _split(self, rows: int) -> Split:
         """Return the reverse's two halves on `rows` rows."""
-        return self._halves(rows, self._rowless[0])
-
-    @functools.cached_property
-    def _rowless(self) -> tuple[list[set[int]], list[int]]:
-        """Stashes without an axis of rows, in rounds; that axis of those that are left.
-
-        Such a stash, by its number among the stashes of a round, is computed in both
-        halves instead, as by a loop that also adds up the gradient of a weight. What
-        its equation reads is stashed in the next round.
-        """
-        rounds = list[set[int]]()
-        while True:
-            two, three = (self._halves(rows, rounds).crossing for rows in (2, 3))
-            pairs = zip(two, three, strict=True)
-            axes = [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
-            if None not in axes:
-                return rounds, [axis for axis in axes if axis is not None]
-            rounds.append({k for k, axis in enumerate(axes) if axis is None})
-
-    def _halves(self, rows: int, rounds: Sequence[set[int]]) -> Split:
-        """Return the reverse's halves on `rows` rows, after `rounds` of `_rowless`."""
         trained, closed = self.kernel.trained_count, self._reverse(rows)
         late = [trained + self.flow.places.index(a) for a in self.late_inputs]
         fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
-        repeated = set[core.Var]()
-        if rounds and self.kernel.takes_tiles:
-            # What all rows of a tile share, as a branch that is taken, is another for
-            # a chunk: neither half may read what the other has made of it.
-            equations = jaxprs.open_jaxpr(closed)[0].eqns
-            repeated.update(v for e in equations for v in e.outvars)
-        for lacking in (*rounds, ()):
-            halves = split(
-                closed, [*range(trained), *late], fixed, cotangents, repeated
-            )
-            repeated |= {v for k, v in enumerate(halves.crossing) if k in lacking}
-        return halves
+        return split(closed, [*range(trained), *late], fixed, cotangents)
+
+    @functools.cached_property
+    def _crossing_axes(self) -> list[int | None]:
+        """The axis of rows of each stash; `None` for a stash that has none."""
+        pairs = zip(self._split(2).crossing, self._split(3).crossing, strict=True)
+        return [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
 
     @memoized
     def _reverse(self, rows: int) -> core.ClosedJaxpr:

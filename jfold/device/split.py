@@ -8,12 +8,12 @@
                                     of inputs that no loop waits for, after the loop
 
 An equation that both halves need runs in the early one, and its result is stashed,
-unless it is cheaper to run it twice, or the result has no axis of rows.
+unless it is cheaper to run it twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,11 +86,7 @@ class Split:
 
 
 def split(
-    closed: core.ClosedJaxpr,
-    late: Sequence[int],
-    fixed: int,
-    cotangents: int,
-    repeated: Set[core.Var],
+    closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
 ) -> Split:
     """Split a jaxpr in two halves: for its early outputs, and for its outputs `late`.
 
@@ -98,7 +94,6 @@ def split(
       fixed: number of the arguments without rows, which come first. Equations on these
         alone run in both halves, and so do those that cost less than storing results.
       cotangents: number of the arguments that are cotangents, which come last.
-      repeated: variables that both halves compute if both need them.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     first = len(jaxpr.invars) - cotangents
@@ -110,12 +105,8 @@ def split(
     # The results of these equations may be stashed if they have rows, unless they are
     # cheaper to compute twice.
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
-    in_both = _repeated(jaxpr, pulled)
-    shared = {
-        e
-        for e in early
-        if e in varying and e not in in_both and repeated.isdisjoint(e.outvars)
-    }
+    repeated = _repeated(jaxpr, pulled)
+    shared = {e for e in early if e in varying and e not in repeated}
     late_steps = [
         e for e in jaxprs.slice_for(jaxpr.eqns, late_outputs) if e not in shared
     ]

@@ -20,7 +20,7 @@ import jfold as jf
 from jfold.base import jaxprs
 from jfold.device import xla
 from jfold.device.execution import make_execution
-from jfold.device.kernel_reverse import KernelReverse
+from jfold.device.kernel_reverse import SplitReverse
 from jfold.scheduling.layout import layout
 from jfold.scheduling.spec import STRATEGIES
 from jfold.scheduling.tiles import NARROW
@@ -85,7 +85,7 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     execution = make_execution(schedule.spec, params)
     layers = [operation.layer.name for operation in made.program.operations]
     reverse = execution.policies[layers.index('cell')].reverse
-    assert isinstance(reverse, KernelReverse)
+    assert isinstance(reverse, SplitReverse)
     assert [x.shape for x in reverse.residuals()] == [(H,)]
     assert [x.replaces for x in reverse.crossing] == [0]
 
