@@ -129,7 +129,7 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def crossing(self) -> list[Stash]:
-        """The stashes, values that the loop stores for the gradients of weights.
+        """The stashes: values that the reverse loop stores for gradients of weights.
 
         Each takes the place of a product of the same shape that has been read by then,
         if there is one left.

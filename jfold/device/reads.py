@@ -256,7 +256,7 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
 def read_values(
     state: State, t: int, makers: ProducerSet, section: Section, place: Place
 ) -> Array:
-    """Gather values [rows, *shape] of type `t`, by the row numbers in a section.
+    """Gather values [rows, *shape] of type number `t`, by row indices in a `section`.
 
     They are constants, or results of operations, computed in loops or outside of them.
 

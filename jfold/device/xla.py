@@ -80,7 +80,7 @@ def loop_after(
 
 
 def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
-    """Return `x` unchanged, but so that XLA writes `x` after reading the arrays `read`.
+    """Return `x` unchanged; XLA writes it to row `first` only after reading `read`.
 
     Where a result does not depend on an input of its own type, XLA may write the result
     before it reads the input, and then copies the whole buffer for each tile: a cell of
@@ -390,7 +390,7 @@ def _row(table: Array, number: Array) -> Array:
 
 
 def lifetime_token() -> core.ClosedJaxpr:
-    """Return an empty jaxpr: when it is freed, JAX drops cache entries that hold it.
+    """Return an empty jaxpr; once it is freed, JAX drops cache entries made with it.
 
     A cache of JAX's that outlives all models keeps the parameters of primitives, and so
     a user's functions and their data. An entry with a jaxpr among its parameters is

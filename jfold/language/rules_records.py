@@ -374,7 +374,7 @@ def _takes_no_input(part: Any) -> bool:
 
 
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
-    """Write `a, b = x`, and `node`'s parts on these variables; return the values."""
+    """Write `a, b = x`, then each part of `node` on one; return results."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:

@@ -68,7 +68,7 @@ class Chain:
 
 @dataclass(eq=False)
 class Budget:
-    """The set of specs of a model's schedules, which grows as batches need room.
+    """The specs (programs to compile) of a model; batches that need room add more.
 
     `program`, `residuals`, `strategy` and `reproducible` are those of every spec.
 

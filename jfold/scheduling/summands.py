@@ -50,7 +50,7 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
 
 
 def _is_indexed(selection: Selection, slot: Slot) -> Array:
-    """Return in which examples a slot needs row indices [examples] bool.
+    """Return, per example, whether a slot needs row indices there [examples] bool.
 
     Without indices the slot reads in place: row i reads value i of one producer.
     """

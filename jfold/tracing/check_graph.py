@@ -133,7 +133,7 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
 def _check_table(
     table: Table, types: Sequence[TensorType], what: str, examples: int
 ) -> None:
-    """Raise ValueError if a table's columns are not `types`, or its offsets decrease.
+    """Raise ValueError unless a table has columns of `types`, and a range per example.
 
     Messages call the table `what`.
     """

@@ -61,7 +61,7 @@ class Source(Memoized):
 
 
 class Expression(Protocol):
-    """The interface of a lowered expression that tracing calls after a failure."""
+    """The methods of a lowered expression that tracing calls if recording failed."""
 
     def deep(self) -> Source:
         """Return the source in deep form, for data deeper than Python's stack."""
