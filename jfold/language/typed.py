@@ -106,7 +106,7 @@ class TypedExpression:
 
 
 def _lines(root: TypedUse) -> Iterator[str]:
-    """Yield a line of text per use of a block; parts of a shared use come once."""
+    """Yield a line per use of a block; shared uses list their parts once."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()
