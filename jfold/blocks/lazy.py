@@ -31,7 +31,7 @@ from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
-OPERATORS: set[Block] = set()  # functions that operators and methods of values record
+OPERATORS: set[Function] = set()  # what operators and methods of values record
 # Methods and properties of arrays that values have, with arguments that are no values.
 METHODS = frozenset(
     'all any argmax argmin argsort astype clip cumprod cumsum diagonal flatten max '

@@ -31,7 +31,7 @@ from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
-from jfold.blocks.lazy import OPERATORS, Lazy, Struct, function_of
+from jfold.blocks.lazy import OPERATORS, Lazy, Struct
 from jfold.language.analysis import users
 from jfold.language.layer_names import Ranking, layer_key
 from jfold.language.lazy_recording import Recording
@@ -245,7 +245,7 @@ def _inlined(registry: Registry) -> set[int]:
         if len(makers) == 1
         for number in makers
     }
-    fusible = OPERATORS - {function_of(jnp.add)}
+    fusible = {x for x in OPERATORS if x.fn is not jnp.add}
     single = {n for n in alone - registry.shared if counts[n] == 1}
     return {n for n in single if registry.entries[n].key[0] in fusible}
 
