@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax_sgd
 import jfold_trees
 from protocol import Tree, Weights, serve
 
@@ -25,17 +23,7 @@ class Trees(jfold_trees.Trees):
 
 def expression(weights: Weights) -> jf.Block:
     """Tree to the h [H] of its root."""
-    table, kernel, bias = weights
-    width = kernel.shape[0] // 2
-
-    def look_up(table: jax.Array, word: jax.Array) -> jax.Array:
-        return table[word]
-
-    def join(params: Any, left: jax.Array, right: jax.Array) -> jax.Array:
-        return jax_sgd.cell(Weights(None, *params), left, right)
-
-    embed = jf.Function(look_up, lambda *_: table, name='embed')
-    cell = jf.Function(join, lambda *_: (kernel, bias), name='cell')
+    embed, cell, root = jfold_trees.layers(weights)
 
     @jf.lazy
     def encode(tree: Tree) -> Any:
@@ -43,7 +31,7 @@ def expression(weights: Weights) -> jf.Block:
             return embed(jf.int32(tree))
         return cell(encode(tree[0]), encode(tree[1]))
 
-    return encode >> jf.GetItem(slice(width, None))
+    return encode >> root
 
 
 if __name__ == '__main__':

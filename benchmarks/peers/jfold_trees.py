@@ -32,10 +32,9 @@ class Trees(jax_sgd.JaxProgram):
         return self.model.apply(layers, plan)
 
 
-def expression(weights: Weights) -> jf.Block:
-    """Tree to the h [H] of its root."""
+def layers(weights: Weights) -> tuple[jf.Function, jf.Function, jf.Block]:
+    """What embeds a word, what joins two states [2 H], and what takes the h [H]."""
     table, kernel, bias = weights
-    width = kernel.shape[0] // 2
 
     def embed(table: jax.Array, word: jax.Array) -> jax.Array:
         return table[word]
@@ -43,11 +42,22 @@ def expression(weights: Weights) -> jf.Block:
     def cell(params: Any, left: jax.Array, right: jax.Array) -> jax.Array:
         return jax_sgd.cell(Weights(None, *params), left, right)
 
+    root = jf.GetItem(slice(kernel.shape[0] // 2, None))
+    return (
+        jf.Function(embed, lambda *_: table),
+        jf.Function(cell, lambda *_: (kernel, bias)),
+        root,
+    )
+
+
+def expression(weights: Weights) -> jf.Block:
+    """Tree to the h [H] of its root."""
+    embed, cell, root = layers(weights)
     tree = jf.ForwardDeclaration(name='tree')
-    leaf = jf.Scalar('int32') >> jf.Function(embed, lambda *_: table)
-    pair = jf.Record((tree(), tree())) >> jf.Function(cell, lambda *_: (kernel, bias))
+    leaf = jf.Scalar('int32') >> embed
+    pair = jf.Record((tree(), tree())) >> cell
     tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: pair}))
-    return tree() >> jf.GetItem(slice(width, None))
+    return tree() >> root
 
 
 if __name__ == '__main__':

@@ -26,6 +26,7 @@ from fuzz.checks import CHECKS  # noqa: E402
 from fuzz.failures import store  # noqa: E402
 
 PATIENCE = 1800.0  # seconds that a case may take
+LOST = 'lost.json'  # of processes that ended before their time, how many ended so
 COLUMNS = 'cases', 'expressions', 'functions', 'calls', 'values', 'metrics', 'gradients'
 # Transformations; examples that are refused; programs in plain Python.
 NESTINGS = 'nested', 'refused', 'wrong', 'lazy'
@@ -51,12 +52,19 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 def total(folder: Path) -> dict[str, Any]:
     """What all workers have done in all runs."""
     states = [json.loads(p.read_text()) for p in sorted(folder.glob('worker-*.json'))]
+    signatures = (Counter(s['signatures']) for s in states)
     return {
         'tally': sum((Counter(s['tally']) for s in states), Counter()),
-        'signatures': sum((Counter(s['signatures']) for s in states), Counter()),
+        'signatures': sum(signatures, _lost(folder)),
         'cases': sum(s['cases'] for s in states),
         'seconds': sum(s['seconds'] for s in states),
     }
+
+
+def _lost(folder: Path) -> Counter[str]:
+    """How often a worker's process was lost, by how it ended."""
+    path = folder / LOST
+    return Counter(json.loads(path.read_text()) if path.exists() else {})
 
 
 def summary(folder: Path) -> str:
@@ -98,20 +106,23 @@ class Process:
             if self.current.exists() and _age(self.current) > PATIENCE:
                 self.running.kill()
                 self.running.wait()
-                self._lost('a case without end')
+                self.lose('a case without end')
                 self.start()
             return True
         if self.running.returncode:
-            self._lost(f'the process ended with {self.running.returncode}')
+            self.lose(f'the process ended with {self.running.returncode}')
             self.start()
             return True
         return False
 
-    def _lost(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Counts and stores the case at hand, with which the process was lost."""
         if not self.current.exists():
             raise SystemExit(f'worker {self.number}: {why} before its first case')
         choices = json.loads(self.current.read_text())
         store(self.folder / 'failures', choices, why, why)
+        counts = _lost(self.folder) + Counter([why])
+        (self.folder / LOST).write_text(json.dumps(counts))
         self.current.unlink()
 
     def stop(self) -> None:

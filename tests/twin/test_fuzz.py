@@ -313,6 +313,7 @@ def test_a_process_that_crashes_is_a_failure(tmp_path: Path) -> None:
     assert not process.watch()
     (path,) = (tmp_path / 'failures').glob('test_*.py')
     assert 'the process ended with 3' in path.read_text()
+    assert campaign.summary(tmp_path).endswith('- the process ended with 3: 1')
 
 
 @pytest.mark.slow
