@@ -113,25 +113,32 @@ class Worker:
         return None
 
     def failed(self, choices: list[int], error: Exception) -> None:
-        """Counts a failure; makes it small and stores it if few like it were met."""
+        """Counts a failure; stores it, and makes it small, if few like it were met.
+
+        It is on disk before it is made small, by which the process may be lost.
+        """
         kind = signature(error)
         self.signatures[kind] += 1
+        self.save()
         if self.signatures[kind] > KEPT_ALIKE:  # not made small, but not lost either
             with (self.folder / 'alike.jsonl').open('a') as file:
                 print(json.dumps([kind, choices, f'{error}'[:300]]), file=file)
             return
         folder = self.folder / 'failures'
         messages = {tuple(choices): _message(error)}
+        large = store(folder, choices, kind, _message(error))
 
         def attempt(candidate: list[int]) -> list[int] | None:
             choices = again(candidate)
             error = self.failure(choices, Counter())
+            _free()
             if error is None or signature(error) != kind:
                 return None
             messages[tuple(choices.drawn)] = _message(error)
             return choices.drawn
 
         small = shrunk(choices, attempt, self.tries)
+        large.unlink()
         store(folder, small, kind, messages[tuple(small)])
 
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import interpreter
 import jax
@@ -314,6 +314,20 @@ def test_a_process_that_crashes_is_a_failure(tmp_path: Path) -> None:
     (path,) = (tmp_path / 'failures').glob('test_*.py')
     assert 'the process ended with 3' in path.read_text()
     assert campaign.summary(tmp_path).endswith('- the process ended with 3: 1')
+
+
+def test_a_failure_is_kept_though_making_it_small_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> NoReturn:
+        raise SystemExit(6)
+
+    monkeypatch.setattr('fuzz.worker.shrunk', lost)
+    with pytest.raises(SystemExit):
+        Worker(tmp_path, 0, 0.0).failed([0, 1], ZeroDivisionError('planted'))
+    assert campaign.summary(tmp_path).endswith('- ZeroDivisionError in : 1')
+    (path,) = (tmp_path / 'failures').glob('test_*.py')
+    assert 'planted' in path.read_text()
 
 
 @pytest.mark.slow
