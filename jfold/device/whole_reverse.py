@@ -14,10 +14,11 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
 
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
@@ -158,11 +159,10 @@ class WholeReverse:
 
         The reverse takes cotangents of those outputs alone that have one (`flow.live`).
         """
-        # Products are saved; the pullback computes all else again.
-        policy = jax.checkpoint_policies.dots_saveable
         forward, end = self.kernel.forward(rows), self.kernel.trained_count
 
-        @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
+        # Products are saved; the pullback computes all else again.
+        @functools.partial(jax.checkpoint, policy=_is_saved, prevent_cse=False)
         def run(*arguments: jax.Array) -> Arrays:
             """Return all outputs, each [rows, *shape]."""
             return jaxprs.evaluate(forward, arguments, self.kernel.rules)
@@ -181,3 +181,13 @@ class WholeReverse:
             has_aux=True,
         )
         return results, pullback
+
+
+def _is_saved(primitive: Primitive, *operands: Any, **params: Any) -> bool:
+    """Return whether an equation is a product of real numbers: a policy of JAX.
+
+    JAX fails to save complex ones: it rounds what it saves, as if it were real.
+    """
+    products = jax.checkpoint_policies.dots_saveable
+    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in operands)
+    return products(primitive, *operands, **params) and not is_complex

@@ -171,9 +171,6 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     listed = [g.tables.grouping(combine, node.output, size) for size in GROUPS]
     g.grouped.update(listed)
     operations = [g.chosen.number.get(o, o) for o in listed]
-    # Uses with the same operations share the function, unless rounds are unrolled.
-    apart = g.chosen.split or g.chosen.kinds is not None
-    key = ('groups', *operations, *([node, w.name] if apart else []))
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
         place = g.applied(o, [s.Tensor('', x.type, x.makers) for x in items] * size)
@@ -182,6 +179,11 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         g.makers_of(place)  # which have names before the function has
         for k, _ in enumerate(outputs):
             outputs[k] |= g.bit(place, k)
+    # Uses share the function if operations and levels are the same: items of one may
+    # come from another recurrence. Where rounds are unrolled, each use has its own.
+    apart = g.chosen.split or g.chosen.kinds is not None
+    levels = [_level_text(o, items, w) for o in numbers]
+    key = ('groups', *operations, *levels, *([node, w.name] if apart else []))
     if key not in g.written:
         names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
         g.written[key] = g.names.new(names.get(combine.layer.name, 'reduced'))
@@ -239,10 +241,10 @@ def _group_lines(
     g, count = w.g, size * len(items)
     rows, about = g.rows_of(o, count), repr(g.operations[o])
     g.seen.places[rows.key] += 2  # as two places: never in step
-    lines, entries, records = list[str](), 'items', list[str]()
+    lines, entries, records = list[str](), _entries(items), list[str]()
     if len(items) > 1:
-        lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
-    level = _level_text(o, entries, items, w)
+        lines = [f'{entries} = [y for x in items for y in x]']
+    level = _level_text(o, items, w)
     # Other places may apply `combine` to two values, with a tape for each input. Larger
     # groups are of this function alone: one tape takes all their inputs at once.
     if size == GROUPS[0]:
@@ -266,12 +268,17 @@ def _group_lines(
     return [*lines, f'made = {value}', *records, 'return made']
 
 
-def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """Return source text that adds the highest level among row numbers `entries`.
+def _entries(items: list[Any]) -> str:
+    """Return the name of the list of a group's row numbers; an item has `items`."""
+    return 'items' if len(items) == 1 else 'entries'
+
+
+def _level_text(o: int, items: list[Any], w: Lines) -> str:
+    """Return source text that adds the highest level among a group's row numbers.
 
     It is '' if no level counts for `o`, else ends in ' + '. `items`: an item's leaves.
     """
-    g = w.g
+    g, entries = w.g, _entries(items)
     if not g.is_recurrent(o):
         return ''
     makers = union(leaf.makers for leaf in items)

@@ -389,6 +389,22 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
     assert jax.grad(loss)(2.0, jf.Vector(H), compiles=jf.compile) == 21  # plain JAX
 
 
+# ---- reverses in one piece -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
+def test_complex_products_beside_loops(residuals: str, strategy: Any) -> None:
+    """JAX cannot save them for the reverse, so that computes them again."""
+
+    def turned(w: Any, h: Any, x: Any) -> Any:
+        h = jax.lax.fori_loop(0, 2, lambda _, c: jnp.tanh(w @ c + x), h)
+        return jnp.tanh((jax.lax.complex(w, -w) @ jax.lax.complex(h, x)).imag)
+
+    model = compiled(chain(turned), residuals, strategy)
+    params = model.init(jax.random.key(0))
+    agree(model, params, [np.full((n, H), n / 9) for n in (5, 2)])
+
+
 # ---- shards --------------------------------------------------------------------------
 
 

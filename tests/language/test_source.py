@@ -85,6 +85,21 @@ def test_deep_data_where_functions_of_lists_are_fused() -> None:
     check_program(program, [[1.0, (2.0, 3.0)], [], [2.0]])
 
 
+def test_sums_of_items_of_another_recurrence() -> None:
+    """Two uses of a sum; what leaves give to one alone is a recurrence's own."""
+    cell, scale = jf.Function(jnp.add, name='cell'), jf.Function(jnp.tanh, name='scale')
+    tree = jf.ForwardDeclaration(name='tree')
+    leaf = jf.Map(jf.Scalar()) >> jf.Fold(cell, jf.Zeros(jf.TensorType(())))
+    one = jf.Map(tree() >> scale) >> jf.Sum()
+    other = jf.Map(tree()) >> jf.Sum() >> scale
+    kinds = {list: leaf, tuple: one, dict: jf.GetItem('nodes') >> other}
+    tree.resolve_to(jf.OneOf(type, kinds))
+    program = jf.compile(tree()).program
+    examples = [{'nodes': [[1.0] * 9, ([1.0], [2.0])]}, ({'nodes': [[1.0], [2.0]]},)]
+    same(*(canonical(program, made(program, examples)) for made in (trace, recorded)))
+    check_program(program, examples)
+
+
 def test_names_without_letters() -> None:
     """A field, and the layer that reads it, both called by the same digits."""
     tree = jf.ForwardDeclaration(name='3')
