@@ -22,18 +22,18 @@ from jax import Array, lax
 
 from jfold.base.arrays import Arrays, ByOperation, cast_varying, masked, varying_axes
 from jfold.base.tracebacks import api_boundary
-from jfold.device.apply import apply_all, kept_bytes
 from jfold.device.backward import backward, stash_specs
 from jfold.device.buffers import Batch
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.execution import Execution, make_execution
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import MaybeZeros
+from jfold.device.outside_loops import apply_all, kept_bytes
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.results import gathered
+from jfold.scheduling.read_modes import has_slots
 from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.slots import has_slots
 from jfold.scheduling.spec import Spec
 
 if TYPE_CHECKING:

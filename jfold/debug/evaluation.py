@@ -14,7 +14,7 @@ from jfold import blocks as b
 from jfold.base.errors import expect
 from jfold.base.keys import Rngs, node_key
 from jfold.device.random_keys import make_draws
-from jfold.language import eager
+from jfold.language import eager_twin
 from jfold.language.lazy_expression import Recorded, lazy_functions
 
 # This import registers the rules of all blocks.
@@ -42,20 +42,20 @@ def evaluate(
         recorded = Recorded(block)
         recorded.learn([example])
         block = recorded.expression()
-    typing = eager.typed_expression(block)
+    typing = eager_twin.typed_expression(block)
     _check(typing.layers, example, params)
     if is_lazy and params is not None:
         params = _called(typing.layers, params)
     draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
     if draws is None or draws.evaluates:
-        return eager.evaluate(typing, example, params, external)
+        return eager_twin.evaluate(typing, example, params, external)
     assert draws.ids is not None
     seeds, identity = draws.seeds, draws.ids[0]
 
     def key(stream: str, number: int) -> Any:
         return node_key(seeds[stream], identity, number)
 
-    return eager.evaluate(typing, example, params, external, key)
+    return eager_twin.evaluate(typing, example, params, external, key)
 
 
 def _called(layers: Sequence[Layer], params: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from jfold.base.errors import check_examples, expect
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
-from jfold.debug.rowwise import (
+from jfold.debug.nonfinite_rows import (
     Runner,
     bad_kind,
     chunks,

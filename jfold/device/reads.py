@@ -31,7 +31,7 @@ from jfold.graph import shared_counts, value_parts
 from jfold.program.components import Place, first_results, phases, results_in, sources
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
 from jfold.scheduling.index_array import Section
-from jfold.scheduling.slots import ReadMode, Slot, read_modes, slot_numbers, slots
+from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers, slots
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from jfold.data.scheduler import build
 from jfold.display import program_page, value_pages
 from jfold.display.error_page import error_page
 from jfold.display.markup import STYLE, Markup, element
-from jfold.display.pictures import Box, ranked
 from jfold.display.schedule_page import example_picture, levels_picture, schedule_page
+from jfold.display.svg import Box, ranked
 from jfold.display.texts import cut
 from jfold.models.loaded import LoadedModel
 from jfold.models.model import Model

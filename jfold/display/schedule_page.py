@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.display import pictures as p
+from jfold.display import svg as p
 from jfold.display.markup import Markup, folded, line, page
 from jfold.display.texts import cut, listed, on_host, several, short
 from jfold.program.components import component_of

@@ -14,7 +14,7 @@ from jfold.base.structs import is_leaf
 from jfold.data.corpus import Corpus
 from jfold.data.corpus_files import graphs_in
 from jfold.display import markup as m
-from jfold.display.pictures import bars
+from jfold.display.svg import bars
 from jfold.display.texts import (
     array_type,
     cut,

@@ -23,7 +23,7 @@ import jax
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, users, with_users
-from jfold.language.fields import argument_order
+from jfold.language.field_names import argument_order
 from jfold.language.forwarding import Forwarding
 from jfold.language.layer_names import Ranking, with_unique_names
 from jfold.language.paths import fail, join_path

@@ -12,8 +12,8 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.errors import describe_error, short_repr
 from jfold.language import symbols as s
-from jfold.language.cells import check_order
-from jfold.language.fields import argument_order
+from jfold.language.field_names import argument_order
+from jfold.language.flax_cells import check_order
 from jfold.language.inference import TO_TENSORS, Inference, output_type
 from jfold.language.layer_names import (
     arguments_of,

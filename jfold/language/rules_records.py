@@ -14,7 +14,7 @@ from jfold.base.functions import take_item
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import Struct
 from jfold.language import symbols as s
-from jfold.language.fields import argument_order, record_type
+from jfold.language.field_names import argument_order, record_type
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path

@@ -10,7 +10,7 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
-from jfold.language.cells import check_end
+from jfold.language.flax_cells import check_end
 from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail

@@ -10,7 +10,7 @@ from typing import Any
 
 from jfold import blocks as b
 from jfold.base.printing import short_text
-from jfold.language.fields import Order
+from jfold.language.field_names import Order
 from jfold.language.forwarding import Forwarding
 from jfold.language.paths import path_of
 from jfold.program.operations import Layer

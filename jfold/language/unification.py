@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from jfold.language.fields import merge_names, without_names
+from jfold.language.field_names import merge_names, without_names
 from jfold.types import Nested, TupleType, Type
 
 

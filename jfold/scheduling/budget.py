@@ -21,8 +21,8 @@ from jfold.base.errors import ProgramBudgetError
 from jfold.base.memo import cached_property
 from jfold.program.operations import Program
 from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, no_headroom
+from jfold.scheduling.read_modes import has_slots, with_slots
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.slots import has_slots, with_slots
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.scheduling.staircase import fits
 from jfold.scheduling.tiles import (

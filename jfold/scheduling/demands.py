@@ -31,9 +31,9 @@ from jfold.program.operations import Operations
 from jfold.scheduling.growth import ADDED, Headroom
 from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
+from jfold.scheduling.read_modes import has_slots, slots
 from jfold.scheduling.selections import Demands, Selection, loop_use_counts
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.slots import has_slots, slots
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.staircase import Profile, by_level, larger, run_length_encode
 from jfold.scheduling.sum_trees import adding, most_uses, sum_room

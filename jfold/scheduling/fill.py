@@ -37,6 +37,13 @@ from jfold.scheduling.layout import (
     layout,
     running_components,
 )
+from jfold.scheduling.read_modes import (
+    ReadMode,
+    column_modes,
+    has_slots,
+    read_modes,
+    sums_have_rows,
+)
 from jfold.scheduling.selections import (
     Column,
     Columns,
@@ -44,13 +51,6 @@ from jfold.scheduling.selections import (
     Selection,
     make_columns,
     parts_of,
-)
-from jfold.scheduling.slots import (
-    ReadMode,
-    column_modes,
-    has_slots,
-    read_modes,
-    sums_have_rows,
 )
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.sum_trees import RowUses, write_consumers

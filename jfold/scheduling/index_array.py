@@ -32,7 +32,12 @@ from jfold.program.components import (
     segment_sums,
 )
 from jfold.program.operations import Operations
-from jfold.scheduling.slots import ReadMode, column_modes, slot_numbers, sums_have_rows
+from jfold.scheduling.read_modes import (
+    ReadMode,
+    column_modes,
+    slot_numbers,
+    sums_have_rows,
+)
 from jfold.scheduling.spec import Spec
 
 Slots: TypeAlias = 'tuple[Section, ...]'  # one per input, or per tensor of a result

@@ -15,14 +15,14 @@ from jfold.graph import Array, shared_counts, value_parts
 from jfold.program.components import component_of
 from jfold.scheduling.index_array import summed_at_once
 from jfold.scheduling.layout import layout
-from jfold.scheduling.schedule import Schedule
-from jfold.scheduling.slots import (
+from jfold.scheduling.read_modes import (
     ReadMode,
     column_modes,
     slot_numbers,
     slots,
     sums_have_rows,
 )
+from jfold.scheduling.schedule import Schedule
 
 Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of data
 

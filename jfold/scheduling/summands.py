@@ -22,8 +22,8 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, Graph, Table, first_of, ranges, value_parts
 from jfold.program.components import components, segment_sums
 from jfold.program.operations import ADD
+from jfold.scheduling.read_modes import ReadMode, Slot, slots, sums_need_rows
 from jfold.scheduling.selections import Selection, use_counts
-from jfold.scheduling.slots import ReadMode, Slot, slots, sums_need_rows
 
 # ---- needs of examples ---------------------------------------------------------------
 

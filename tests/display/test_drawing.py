@@ -11,7 +11,7 @@ import pytest
 from shown import EXAMPLES, SPACE, html, read, small_model, texts, words
 
 import jfold as jf
-from jfold.display.pictures import Box, ranked
+from jfold.display.svg import Box, ranked
 
 
 def test_a_program_is_drawn_as_operations_with_edges() -> None:

@@ -37,7 +37,7 @@ from fuzz.weights import (
     tensors_by_level,
 )
 from fuzz.wrong import compare_errors
-from jfold.language.eager import typed_expression
+from jfold.language.eager_twin import typed_expression
 from jfold.types import SequenceType, leaf_types
 
 Tally = Counter[str]

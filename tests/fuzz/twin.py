@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin with a tape: values by `jfold.language.eager`, gradients step by step.
+"""The eager twin with a tape: its values, and gradients step by step.
 
 Blocks are evaluated as `block.eval` does; only the call of a function is replaced, by
 one that runs its jaxpr in double precision and writes down what it did. The reverse is
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from agreement import is_float, labels_of, values_of
 
-from jfold.language import eager
+from jfold.language import eager_twin
 from jfold.language.layer_names import arguments_of, to_spec
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import in_tuples
@@ -119,8 +119,8 @@ class Twin:
     def evaluate(self, example: Any) -> Evaluated:
         """One example."""
         arrays = Recording(self)
-        with mock.patch.object(eager, 'Arrays', lambda *_: arrays):
-            made = eager.evaluate(self.typing, example, self.params)
+        with mock.patch.object(eager_twin, 'Arrays', lambda *_: arrays):
+            made = eager_twin.evaluate(self.typing, example, self.params)
         calls = arrays.calls
         value, metrics = made if self.typing.metrics else (made, {})
         values = {name: values_of(rows) for name, rows in metrics.items()}
@@ -166,7 +166,7 @@ class Twin:
         return found
 
 
-class Recording(eager.Arrays):
+class Recording(eager_twin.Arrays):
     """Arrays, with the calls that made them.
 
     Attributes:

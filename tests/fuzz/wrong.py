@@ -12,7 +12,7 @@ import numpy as np
 
 import jfold as jf
 from fuzz.near import Mismatch
-from jfold.language import eager
+from jfold.language import eager_twin
 from jfold.language.walk import in_tuples
 from jfold.tracing.record import trace
 from jfold.types import leaf_types
@@ -94,7 +94,7 @@ def refusal(run: Callable[[], object]) -> tuple[str, ...] | None:
     return None
 
 
-def zeros(arrays: eager.Arrays, node: Any, x: Any) -> Any:
+def zeros(arrays: eager_twin.Arrays, node: Any, x: Any) -> Any:
     """What a layer gives but for its numbers, on which no error of data depends."""
     results = (np.zeros(t.shape, t.dtype) for t in leaf_types(node.output))
     return in_tuples(node.output, results)
@@ -115,7 +115,7 @@ def compare_errors(
     """
     bad = spoilt(examples[rng.integers(len(examples))], rng)
     recorded = refusal(lambda: trace(model.program, [*examples, bad]))
-    with mock.patch.object(eager.Arrays, 'call', zeros):
+    with mock.patch.object(eager_twin.Arrays, 'call', zeros):
         evaluated = refusal(lambda: model.eval(bad, params))
     if recorded != evaluated:
         raise Mismatch('errors', f'of {bad!r}:\n{recorded}\nis not\n{evaluated}')

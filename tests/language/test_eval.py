@@ -13,7 +13,7 @@ import pytest
 from checking import same
 
 import jfold as jf
-from jfold.language import eager
+from jfold.language import eager_twin
 from jfold.language.inference import infer
 
 
@@ -26,7 +26,7 @@ def inferred(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(block)
         return infer(block)
 
-    monkeypatch.setattr(eager, 'infer', counted)
+    monkeypatch.setattr(eager_twin, 'infer', counted)
     return found
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.debug.nonfinite import Search
-from jfold.debug.rowwise import sum_of_floats
+from jfold.debug.nonfinite_rows import sum_of_floats
 from jfold.device.results import returned
 from jfold.lower import lower
 

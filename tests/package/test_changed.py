@@ -11,7 +11,10 @@ import pytest
     ('files', 'expected'),
     [
         (['jfold/device/xla.py'], ['tests/device', 'jfold/device/xla.py']),
-        (['jfold/debug/rowwise.py'], ['tests/models', 'jfold/debug/rowwise.py']),
+        (
+            ['jfold/debug/nonfinite_rows.py'],
+            ['tests/models', 'jfold/debug/nonfinite_rows.py'],
+        ),
         (['jfold/types.py'], ['tests/twin', 'jfold/types.py']),
         (['tests/data/test_tracer.py'] * 2, ['tests/data/test_tracer.py']),
         (['tests/support/hlo.py'], ['tests/twin']),

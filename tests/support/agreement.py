@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 
 import jfold as jf
 from jfold.base.arrays import masked
-from jfold.language import eager
+from jfold.language import eager_twin
 
 SALTS = 97  # how many ways of weighing there are
 
@@ -145,16 +145,16 @@ def _eager_grad(
     params: Any, model: jf.Model, example: Any, i: int, rngs: Any, external: Any
 ) -> Any:
     """The same of one example, by NumPy, for XLA would compile every operation."""
-    with mock.patch.object(eager.Arrays, 'call', _traced_once):
+    with mock.patch.object(eager_twin.Arrays, 'call', _traced_once):
         return interpreter.called(
             lambda p, r, x: _eager(p, model, example, i, r, x), params, rngs, external
         )
 
 
-_call = eager.Arrays.call
+_call = eager_twin.Arrays.call
 
 
-def _traced_once(self: eager.Arrays, node: Any, x: Any) -> Any:
+def _traced_once(self: eager_twin.Arrays, node: Any, x: Any) -> Any:
     """Calls a layer, of which JAX keeps what it traced for inputs of a type."""
     names = [name for name in ('call', 'evaluating') if getattr(node.layer, name)]
     calls = {name: jax.jit(getattr(node.layer, name)) for name in names}

@@ -124,7 +124,7 @@ CASES = {
     'graph': (graph_block, [atoms(3), atoms(1), atoms(5)]),
     'modules': (modules_block, TREES),
 }
-# Each with other options; for 'graph', `test_apply` is quick.
+# Each with other options; for 'graph', `test_outside_loops` is quick.
 ROTATED = [
     ('tree', SAVE_PRODUCTS, COUNTED),
     ('steps', RECOMPUTE_ALL, FIXED),

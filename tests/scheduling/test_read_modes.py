@@ -17,7 +17,7 @@ from hlo import compiled_text
 from looped import in_loops
 
 import jfold as jf
-from jfold.scheduling.slots import ReadMode, read_modes, slots
+from jfold.scheduling.read_modes import ReadMode, read_modes, slots
 from jfold.scheduling.spec import Spec
 
 KEY = jax.random.key(0)

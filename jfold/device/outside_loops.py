@@ -60,7 +60,7 @@ from jfold.program.components import (
     union,
 )
 from jfold.scheduling.index_array import summed_at_once
-from jfold.scheduling.slots import ReadMode, sums_have_rows
+from jfold.scheduling.read_modes import ReadMode, sums_have_rows
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
 # The function of `runtime` that runs the loops: it takes their execution, the weights,
