@@ -26,7 +26,7 @@ from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
-from jfold.tracing.recorder import ROW, Column, Place, Recording
+from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
 

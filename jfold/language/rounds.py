@@ -27,7 +27,7 @@ from jfold.program.components import (
 )
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, tensors_in_row
-from jfold.tracing.recorder import ROW
+from jfold.tracing.tape_reader import ROW
 from jfold.types import KeyType, TensorType, Type
 
 FEW_SITES = 4

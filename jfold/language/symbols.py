@@ -17,7 +17,7 @@ and sequences are lists of their items.
 
 There is a *tape* for each input of an operation, with an entry a row; for the constants
 of a type; and for each tensor in the rows of a result. An entry is the number of the
-row that made the operand (`tracing.recorder`), whose index is the length that a tape
+row that made the operand (`tracing.tape_reader`), whose index is the length that a tape
 had. As the level is on top, `max` of several numbers has the highest level.
 """
 

@@ -17,9 +17,9 @@ from jfold.graph import Graph
 from jfold.program.operations import Operations
 from jfold.tracing import deep
 from jfold.tracing.helpers import HELPERS
-from jfold.tracing.recorder import Recording, graph_of
+from jfold.tracing.tape_reader import Recording, graph_of
 
-# The result of `record`: `ends` and tapes, as `recorder.py` describes them.
+# The result of `record`: `ends` and tapes, as `tape_reader.py` describes them.
 Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
 
 

@@ -27,7 +27,7 @@ from jfold.program.operations import Program
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
-from jfold.tracing.recorder import graph_of
+from jfold.tracing.tape_reader import graph_of
 
 
 def check(expression: Expression) -> None:
