@@ -64,7 +64,8 @@ def forward(
         o = tile.operation
         kernel = execution.kernels[o]
         # Hoisted products of spare rows are arbitrary: nobody reads their results.
-        known = {k: loops.slice(x, tile) for k, x in hoisted[o].items()}
+        products = loops.slices(list(hoisted[o].values()), tile)
+        known = dict(zip(hoisted[o], products, strict=True))
         every = range(len(kernel.types))
         read = inputs_read(kernel, tuple(known)) if known else every
         inputs = gather_inputs(execution, loops, values, tile, read)

@@ -169,9 +169,9 @@ class CountedLoops(_Pass):
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
         return [take(buffer, rows) for rows in places]
 
-    def slice(self, buffer: Array, tile: Tile) -> Array:
-        """Return the rows of a tile [rows, ...], sliced by a separate XLA kernel."""
-        return xla.isolated_slice(buffer, tile.first, tile.rows)
+    def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
+        """Return the rows of a tile, each [rows, ...], sliced by XLA kernels apart."""
+        return xla.isolated_slices(buffers, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Return `rows` unchanged: a CPU needs no barrier against repeated gathers."""
@@ -243,12 +243,12 @@ class FixedLoops(_Pass):
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
         return xla.gathered(buffer, places)
 
-    def slice(self, buffer: Array, tile: Tile) -> Array:
-        """Return the rows of a tile [rows, ...] from a buffer [size, ...].
+    def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
+        """Return the rows of a tile, each [rows, ...], from buffers [size, ...].
 
         They are read where they are needed, since each kernel costs its start.
         """
-        return slice_rows(buffer, tile.first, tile.rows)
+        return [slice_rows(buffer, tile.first, tile.rows) for buffer in buffers]
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Return `rows` unchanged, behind a barrier: XLA gathers them only once."""
