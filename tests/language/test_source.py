@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -98,6 +99,39 @@ def test_sums_of_items_of_another_recurrence() -> None:
     examples = [{'nodes': [[1.0] * 9, ([1.0], [2.0])]}, ({'nodes': [[1.0], [2.0]]},)]
     same(*(canonical(program, made(program, examples)) for made in (trace, recorded)))
     check_program(program, examples)
+
+
+def declared(block: jf.Block) -> jf.ForwardDeclaration:
+    """A declaration that stands for `block`."""
+    declaration = jf.ForwardDeclaration(name='declared')
+    declaration.resolve_to(block)
+    return declaration
+
+
+item = declared(jf.GetItem('a') >> jf.Scalar())
+total = jf.Map(item()) >> jf.Sum()
+both = jf.AllOf(jf.Identity(), jf.GetItem('b'))
+cell = jf.AllOf(jf.GetItem(1) >> item(), jf.GetItem(1) >> jf.GetItem('b'))
+of_state = jf.RNN(cell, initial_state_from_input=True)
+carried = jf.AllOf(jf.GetItem('items'), jf.Identity()) >> of_state
+pair = declared(jf.Record((jf.Scalar(), jf.Scalar())) >> jf.Function(jnp.add))
+alike: dict[str, Any] = {'a': 1.0, 'b': SimpleNamespace(a=2.0, b=3), 'items': [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ('cases', 'examples'),
+    [
+        ({tuple: pair(), dict: pair()}, [(5.0, 2.0), {0: 5.0, 1: 2.0}]),
+        ({dict: item(), SimpleNamespace: item()}, [alike, alike['b']]),
+        ({dict: both >> total}, [alike]),
+        ({dict: both >> jf.NGrams(2) >> jf.Map(jf.GetItem(1)) >> total}, [alike]),
+        ({dict: carried >> jf.GetItem(0) >> jf.Sum()}, [alike]),
+    ],
+)
+def test_a_class_is_of_one_object(cases: dict[type, Any], examples: list[Any]) -> None:
+    """It is known in a case alone, not in what functions, lists or loops have of it."""
+    program = jf.compile(jf.OneOf(type, cases)).program
+    same(*(canonical(program, made(program, examples)) for made in (trace, recorded)))
 
 
 def test_names_without_letters() -> None:
