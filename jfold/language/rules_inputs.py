@@ -88,7 +88,8 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
         if w.count is None:
             return in_variable(f'{fn}({argument_text(block.fn, x)})', w)
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
-        return in_variable(f'[*map({fn}, {arguments})]', w)
+        # Not by `map`, which a StopIteration of the function would end.
+        return in_variable(f'[{fn}(y) for y in {arguments}]', w)
     table = w.g.name_for('table', w.g.names.copied(block.fn))
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import jfold as jf
+from jfold.tracing.record import trace
 
 number = jf.Scalar()
 whole = jf.Scalar('int32')
@@ -144,6 +145,17 @@ def test_stop_iteration_is_an_error_too() -> None:
         jf.InputError, match=r'^example 1: .*, got \[\] .* StopIteration'
     ):
         model.schedule([[1], [], [2]])
+
+
+@pytest.mark.parametrize('zipped', [False, True])
+def test_stop_iteration_ends_no_list(zipped: bool) -> None:
+    block = jf.Map(jf.InputTransform(lambda x: next(y for y in x if y > 0)) >> number)
+    first = jf.GetItem(0) >> number
+    if zipped:
+        block = jf.AllOf(jf.Map(first), block) >> jf.Zip() >> jf.Map(add)
+    program = jf.compile(block).program
+    with pytest.raises(jf.InputError, match=r'^example 1, at \[1\]: .* StopIteration'):
+        trace(program, [[[1]], [[1], [-1], [3]]])
 
 
 # ---- how the value is reached --------------------------------------------------------
