@@ -14,10 +14,11 @@ from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines, write
+from jfold.language.names import literal_of
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of
-from jfold.language.writing import PLAIN, Branches, argument_text, as_object
+from jfold.language.writing import Branches, argument_text, as_object
 from jfold.types import ObjectType, Type, VoidType
 
 NO_CASE = 'give it a case, or pass `default=`'
@@ -246,4 +247,4 @@ def _key_literal(key: object, w: Lines) -> str | None:
     """Return a key's source text: a literal or a class's name; `None` for others."""
     if isinstance(key, type):
         return w.g.name_for(key.__name__, key)
-    return repr(key) if type(key) in PLAIN else None
+    return literal_of(key)

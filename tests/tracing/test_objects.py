@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from binary_trees import binary
 from checking import add, check, number, numbers, refuses, whole
+from graphs import canonical, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walked import recorded
 
 import jfold as jf
 from jfold.tracing.helpers import field as get
@@ -176,6 +178,38 @@ def test_a_table_of_any_kind_is_copied_and_never_grows() -> None:
     check((block, ['a'], [1]), (proxy >> whole, ['a'], [3]))
     with pytest.raises(TypeError, match='does not support item assignment'):
         proxy.fn['a'] = 4  # type: ignore[index]
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """Equal to another of its name, whatever the values."""
+
+    name: str
+    values: Any = dataclasses.field(compare=False)
+
+
+NAN = float('nan')
+VALUES = jf.GetItem('values') >> number
+KINDS = jf.GetItem(0) >> jf.OneOf(type, {int: number, float: jf.Zeros([])})
+
+
+@pytest.mark.parametrize(
+    ('one', 'other', 'block'),
+    [
+        (0.0, -0.0, number),
+        (0.5, NAN, number),
+        (10**400, 10**400 + 1, jf.InputTransform(lambda x: x % 7) >> whole),
+        ((1,), (1.0,), KINDS),
+        (('x', [1.0]), ('x', [2.0]), jf.GetItem(1) >> jf.Vector(1)),
+        (Word('x', 1.0), Word('x', 2.0), VALUES),
+    ],
+)
+def test_tables_of_equal_values_stay_apart(one: Any, other: Any, block: Any) -> None:
+    tables = ({'a': value} for value in (one, other, one))
+    blocks = [jf.InputTransform(table) >> block for table in tables]
+    blocks += [jf.InputTransform({}, default=value) >> block for value in (one, other)]
+    program = jf.compile(jf.AllOf(*blocks)).program
+    same(*(canonical(program, made(program, ['a'])) for made in (trace, recorded)))
 
 
 def test_a_large_table_is_not_printed() -> None:
