@@ -282,11 +282,7 @@ def _level_text(o: int, items: list[Any], w: Lines) -> str:
     if not g.is_recurrent(o):
         return ''
     makers = union(leaf.makers for leaf in items)
-    texts = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
-    texts.discard('')
-    if not texts:
-        return ''
-    if texts == {'y'}:
-        return f'(max({entries}) & LEVELS) + '
-    (text, *_) = sorted(texts, key=len, reverse=True)
+    text = g.level_text(o, s.Tensor('y', makers=makers))
+    if text in ('', 'y'):
+        return text and f'(max({entries}) & LEVELS) + '
     return f'(max([{text} for y in {entries}]) & LEVELS) + '
