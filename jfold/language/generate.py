@@ -63,9 +63,13 @@ class Generator(Round):
         operand = ', '.join(map(s.packed, flat))
         argument = operand if w.count is None else 'y'
         text = w.call(f'{name}({argument})')
-        if key in self.by_identity:
-            text = f'{self.by_identity[key]}.get(id({argument})) or {text}'
         like = self.known((key, 'result'), self.template(node.output))
+        if key in self.by_identity:
+            memo, entry = self.by_identity[key], f'id({argument})'
+            if any(s.leaves(like)):  # numbers of rows are true
+                text = f'{memo}.get({entry}) or {text}'
+            else:
+                text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
         wanted = of(name, s.packed(flat[0]) if flat else '')
         if w.count is not None:
             result = w.variable(wanted)
