@@ -88,7 +88,7 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     if not values:
         if default is None:
             return zero_of(node.output, node, state)
-        return (yield state.part(default, None))
+        return (yield state.case(default, None))
     by_groups = _is_by_groups(node)
     # Each round leaves about half of the values, or an eighth if it takes groups.
     while len(values) > 1:

@@ -155,6 +155,36 @@ def test_groups_of_pairs_of_another_recurrence(data: st.DataObject) -> None:
         check_graphs(*(lower_typed(typing, fuses, x) for x in (False, True)), examples)
 
 
+def using(constant: jf.Block) -> dict[str, tuple[jf.Block, list[Any]]]:
+    """Loops and cases that use a constant, and examples."""
+    multiply, add = jf.Function(jnp.multiply), jf.Function(jnp.add)
+    numbers, total = jf.Map(jf.Scalar()), jf.Map(jf.Scalar()) >> jf.Sum()
+    state, item = jf.GetItem(0), jf.GetItem(1)
+    cell = jf.AllOf(jf.AllOf(state, constant) >> multiply, item) >> add
+    lists = [[], [1.0, 2.0, 3.0]]
+    return {
+        'loop': (jf.Map(jf.AllOf(constant, total) >> add) >> jf.Sum(), [lists, []]),
+        'list': (jf.Map(jf.AllOf(constant, jf.Scalar()) >> add) >> jf.Sum(), lists),
+        'default': (numbers >> jf.Reduce(multiply, constant), lists),
+        'reduce': (numbers >> jf.Reduce(cell, constant), lists),
+        'fold': (numbers >> jf.Fold(cell, constant), lists),
+    }
+
+
+@pytest.mark.parametrize('kind', using(jf.Identity()))
+def test_constants_in_loops_and_cases(kind: str) -> None:
+    """A case knows what was before it, a loop nothing; behind them, none is known."""
+    constant = jf.FromTensor(np.float32(2)) >> jf.Function(jnp.sin)
+    block, examples = using(constant)[kind]
+    for parts in (constant, block), (block, constant):
+        typing = infer(jf.AllOf(*parts))
+        for fuses in (True, False):
+            programs = [
+                lower_typed(typing, fuses, unrolls) for unrolls in (False, True)
+            ]
+            check_graphs(*programs, examples)
+
+
 def test_names_without_letters() -> None:
     """A field, and the layer that reads it, both called by the same digits."""
     tree = jf.ForwardDeclaration(name='3')
