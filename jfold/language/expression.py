@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.base.errors import BadItem, InputError
-from jfold.language.generate import generate_source
+from jfold.language.generate import generate_source, tall_stack
 from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
@@ -43,6 +43,7 @@ class Expression:
     unrolled: bool = False
     sites: Any = None
 
+    @tall_stack()
     def deep(self) -> Source:
         """Generate source with `yield`, for data nested deeper than Python's stack."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)

@@ -10,8 +10,10 @@ started from, its text is the source.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
+TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
 class Generator(Round):
@@ -63,9 +66,13 @@ class Generator(Round):
         operand = ', '.join(map(s.packed, flat))
         argument = operand if w.count is None else 'y'
         text = w.call(f'{name}({argument})')
-        if key in self.by_identity:
-            text = f'{self.by_identity[key]}.get(id({argument})) or {text}'
         like = self.known((key, 'result'), self.template(node.output))
+        if key in self.by_identity:
+            memo, entry = self.by_identity[key], f'id({argument})'
+            if any(s.leaves(like)):  # numbers of rows are true
+                text = f'{memo}.get({entry}) or {text}'
+            else:
+                text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
         wanted = of(name, s.packed(flat[0]) if flat else '')
         if w.count is not None:
             result = w.variable(wanted)
@@ -292,6 +299,22 @@ def of(name: str, text: str) -> str:
 
 
 # ---- rounds --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tall_stack() -> Iterator[None]:
+    """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, TALL))
+    try:
+        yield
+    except RecursionError:
+        raise TypeError(
+            'expected an expression that is nested less deep, got more blocks inside '
+            'each other than Python has room for; make parts of it declarations'
+        ) from None
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def generate_source(

@@ -112,6 +112,7 @@ class Round:
       node: the use of a block that is being written.
       where: the use that wrote a line or refers to a name; `None` if several do.
       bits: per operation, the number of its first output among all outputs.
+      masks: by recurrent component, the name of the set of its makers' numbers.
       functions, written: the lines of all functions; their names, by their keys.
       memos: the names of dicts with the results of functions, by a key of the argument.
       by_identity: the names of those whose key is `id`, by the key of the function.
@@ -139,6 +140,7 @@ class Round:
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
         self.by_output: dict[tuple[int, int], Maker] = {}
+        self.masks: dict[int, str] = {}
         self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
         self.result_rows: dict[int, Rows] = {}
         self.labels: dict[int, Tape] = {}
@@ -264,11 +266,12 @@ class Round:
             return tensor.name
         # It may come from another recurrence, whose levels do not count here: so the
         # source looks at the maker in the number.
-        makers = [self.makers_of(x)[k] for x, k in self.outputs if self.part[x] == part]
-        numbers = {maker.number for maker in makers if maker.type == tensor.type}
-        name = f'makers_{part}_{tensor.type}'
-        self.names.values[name] = frozenset(numbers)
-        return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {name} else 0)'
+        if part not in self.masks:
+            own = (place for place in self.outputs if self.part[place[0]] == part)
+            numbers = frozenset(self.makers_of(x)[k].number for x, k in own)
+            self.masks[part] = self.names.name_for(f'makers_{part}', numbers)
+        mask = self.masks[part]
+        return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {mask} else 0)'
 
     @property
     def level(self) -> int:

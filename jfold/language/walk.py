@@ -196,6 +196,14 @@ class Walk:
         assert node is not None
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
+    def case(self, node: TypedUse | None, x: object) -> Call:
+        """Return a request to evaluate `node` on `x`, with a copy of the memo.
+
+        So what is evaluated in a case is unknown behind it, as in the source.
+        """
+        node, x, known = self.part(node, x)
+        return node, x, {**known}
+
     def anew(self, node: TypedUse | None, x: object) -> Call:
         """Return a request to evaluate `node` on `x`, with an empty memo."""
         node, x, _ = self.part(node, x)

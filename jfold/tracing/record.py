@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import types
@@ -85,11 +86,12 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
       RuntimeError: recording failed, but each example fitted when it was read again.
     """
     source: Source = program.source
+    recorded: Tapes | None = None
     call: Any = None
     try:
-        try:
-            recorded: Tapes = source.record(examples)
-        except RecursionError:
+        with contextlib.suppress(RecursionError):
+            recorded = source.record(examples)
+        if recorded is None:
             source = _deep(program)
             call = source.record(examples)
             recorded = deep.run(call)
