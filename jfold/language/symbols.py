@@ -289,7 +289,7 @@ def blank(value: Symbol) -> Any:
 def template_of(value: Symbol) -> Symbol:
     """Return a value without expressions, as of `blank`; levels of tensors stay."""
 
-    def leaf(value: Leaf) -> Symbol:
+    def leaf(value: Leaf) -> Any:
         if isinstance(value, Tensor):
             return Tensor('', value.type, value.makers, level=value.level)
         return blank(value)

@@ -11,6 +11,7 @@ import operator
 import re
 import sys
 import types
+from collections.abc import Hashable
 from typing import Any
 
 import jax.numpy as jnp
@@ -143,6 +144,50 @@ def test_many_cases() -> None:
     }
     batch = [(k, 'x') for k in (299, 0, 7, 256, 299, 255)]
     check((jf.OneOf(operator.itemgetter(0), cases), batch, [k for k, _ in batch]))
+
+
+def test_a_choice_by_truth_with_a_default() -> None:
+    """Which is never chosen."""
+    cases = {True: number, False: whole >> jf.Function(jnp.float32)}
+    program = jf.compile(jf.OneOf(bool, cases, default=jf.Zeros([]))).program
+    same(*(canonical(program, made(program, [0, 1])) for made in (trace, recorded)))
+
+
+class Like:
+    """Equal to anything, and found under no key."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+UNLIKE = [np.array(1), np.array([1]), [1], {1}, frozenset({1}), Like(), 'a', float]
+
+
+@pytest.mark.parametrize('cases', [{0: number, 1: number}, {1: number, (1,): number}])
+@pytest.mark.parametrize('key', UNLIKE)
+def test_keys_are_looked_up(cases: Any, key: Any) -> None:
+    """By their hashes; without one it is no key."""
+    program = jf.compile(jf.OneOf(lambda _: key, cases)).program
+    with pytest.raises(jf.InputError, match='expected one of the keys'):
+        trace(program, [2.0])
+    program = jf.compile(jf.OneOf(lambda _: key, cases, default=jf.Scalar())).program
+    if isinstance(key, Hashable):
+        same(trace(program, [2.0]), recorded(program, [2.0]))
+    else:
+        with pytest.raises(jf.InputError, match='expected a hashable key'):
+            trace(program, [2.0])
+
+
+def test_a_key_is_computed_once() -> None:
+    calls: list[Any] = []
+    other = jf.Scalar('int32')
+    for cases in ({0: other}, {0: whole}, dict.fromkeys(range(99), whole)):
+        block = jf.OneOf(lambda x: calls.append(x) or x, cases, default=other)
+        calls.clear()
+        trace(jf.compile(block).program, [0, 200])
+        assert calls == [0, 200]
 
 
 # ---- tables --------------------------------------------------------------------------
