@@ -26,6 +26,7 @@ from jfold.language.rounds import Facts, OperationChoice, Round
 from jfold.language.symbols import Maker, Rows, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
+from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
@@ -129,7 +130,8 @@ class Generator(Round):
             self.by_identity[declaration] = memo
             w.line(f'kept.append({x})  # so that no other object gets its id')
             return f'{memo}[id({x})]'
-        w.line(f'key = {self.name_for("key_of", declaration.key)}({x})')
+        argument = argument_text(declaration.key, x)
+        w.line(f'key = {self.name_for("key_of", declaration.key)}({argument})')
         w.line(f'if key in {memo}:')
         w.line(f'{INDENT}return made_before({memo}, key)')
         # Marks the entry as being computed, so that `made_before` refuses a cycle.
