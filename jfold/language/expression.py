@@ -22,7 +22,7 @@ from jfold.language.walk import (
     misfit,
     path_of,
 )
-from jfold.tracing.convert import check_below, to_array
+from jfold.tracing.convert import to_array, to_bounded
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import TensorType, Type
@@ -97,9 +97,7 @@ class Paths:
         misfits: dict[int, Misfit] = {}
         for (type_, below), chosen in numbers.items():
             try:
-                array = to_array([leaves[k][1].value for k in chosen], type_)
-                if below is not None:
-                    check_below(array, below)
+                to_bounded([leaves[k][1].value for k in chosen], type_, below)
             except BadItem as error:
                 node, x, *_ = leaves[chosen[error.index]]
                 fault = misfit(node, str(error), x, error.hint)

@@ -26,6 +26,7 @@ from jfold.language.rounds import Facts, OperationChoice, Round
 from jfold.language.symbols import Maker, Rows, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
+from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
@@ -129,7 +130,8 @@ class Generator(Round):
             self.by_identity[declaration] = memo
             w.line(f'kept.append({x})  # so that no other object gets its id')
             return f'{memo}[id({x})]'
-        w.line(f'key = {self.name_for("key_of", declaration.key)}({x})')
+        argument = argument_text(declaration.key, x)
+        w.line(f'key = {self.name_for("key_of", declaration.key)}({argument})')
         w.line(f'if key in {memo}:')
         w.line(f'{INDENT}return made_before({memo}, key)')
         # Marks the entry as being computed, so that `made_before` refuses a cycle.
@@ -328,11 +330,14 @@ def generate_source(
       deep: whether calls in the source are yielded, for data deeper than the stack.
     """
     facts = Facts()
-    for _ in range(MOST_ROUNDS):
+    for number in itertools.count(1):
         round_ = Generator(tables, chosen, facts, deep)
         text = round_.write()
         new_facts = round_.new_facts()
         if round_.is_settled_by(new_facts):
-            return round_, text
+            break
         facts = new_facts
-    raise AssertionError('jfold found no source, please report it')
+        # What one function passes to another may take a round each.
+        most = MOST_ROUNDS + len(round_.written)
+        assert number < most, f'no source in {most} rounds, please report it'
+    return round_, text

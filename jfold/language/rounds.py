@@ -383,25 +383,28 @@ class Round:
         # Two tensors share a level only if they do in every value of the join.
         levels = self.seen.levels
         levels[key] = both_same(levels.get(key, aliases), aliases)
-        stable = both_same(self.facts.levels.get(key, aliases), aliases)
-        return self._with_facts(key, value, stable)
+        return self._with_facts(key, value, levels[key])
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with the producers and levels known at join `key`."""
-        # Until a round has seen otherwise, all tensors are assumed to be on one level.
+        # Until something else is seen, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
-        return self._with_facts(key, value, self.facts.levels.get(key, assumed))
+        return self._with_facts(key, value, self.seen.levels.get(key, assumed))
 
     def _with_facts(
         self, key: Hashable, value: s.Symbol, aliases: tuple[int, ...]
     ) -> s.Symbol:
         """Return `value` with producers known at join `key` added, and with new levels.
 
-        `aliases` has, per tensor, the index of the first one that shares its level.
+        What this pass has seen counts too, or producers would rise from function to
+        function in as many passes. `aliases` has, per tensor, the index of the first
+        one that shares its level in this pass.
         """
-        if key in self.facts.joined:
-            both = zip(self.facts.joined[key], s.makers(value), strict=True)
-            value = s.with_makers(value, (a | b for a, b in both))
+        for facts in self.facts, self.seen:
+            if key in facts.joined:
+                both = zip(facts.joined[key], s.makers(value), strict=True)
+                value = s.with_makers(value, (a | b for a, b in both))
+        aliases = both_same(self.facts.levels.get(key, aliases), aliases)
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
         return s.with_levels(value, (levels[k] for k in aliases))
 

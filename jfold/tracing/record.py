@@ -116,11 +116,19 @@ def _explained(
 ) -> Exception:
     """Return an InputError if an example caused `error`, else a RuntimeError.
 
+    Of several examples that do not fit, the first is named.
+
     Args:
       error: what recording raised.
       call: the call of `record` in deep form, or `None`.
     """
     number = _example_of(error, call)
+    if number and not isinstance(error, BadItem):
+        # Numbers are converted after all is read: those of one before may not fit.
+        try:
+            trace(program, [examples[k] for k in range(number)])
+        except InputError as earlier:
+            return earlier
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])
         if explanation is not None:

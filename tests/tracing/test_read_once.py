@@ -78,6 +78,9 @@ def test_refused_where_they_are_read(reader: str) -> None:
         jf.InputTransform(list) >> numbers,
         jf.AllOf(*(jf.InputTransform(list) >> numbers for _ in range(2))),
         jf.OneOf(next, {1: numbers}),
+        jf.Share(
+            jf.OneOf(type, {int: jf.Scalar()}, default=jf.Zeros([])), key=lambda _: 0
+        ),
     ],
 )
 def test_no_function_of_the_data_is_given_one(block: jf.Block) -> None:
