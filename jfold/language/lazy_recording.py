@@ -187,6 +187,8 @@ class Recording:
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
             self.calls[value.__class__, dtype] = number
+        elif isinstance(value, (np.ndarray, list, tuple)):  # the function may change it
+            return number, np.array(value)
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:

@@ -389,6 +389,26 @@ def test_constants_are_what_their_dtype_holds() -> None:
                 jf.compile(constant, like=[value])
 
 
+def test_constants_are_what_they_were_in_the_call() -> None:
+    total, double = jf.Sum(), jf.Function(lambda x: 2 * x)
+    kept = np.zeros(2, np.float32)
+
+    @jf.lazy
+    def changing(x: list[float]) -> Any:
+        array, numbers, calls = np.zeros(2, np.float32), [0.0, 0.0], []
+        value = jf.tensor(array)
+        for number in x:
+            array[0] = numbers[1] = kept[1] = number
+            value = value + array
+            calls += [jf.tensor(array), jf.tensor((array, array))[0]]
+            calls += [jf.tensor(numbers), jf.float32(kept), double(kept)]
+        return value, total(calls)
+
+    examples = [[1.0, 2.0, 3.0], [4.0]]
+    want = [([6, 0], [12, 24]), ([4, 0], [8, 16])]
+    assert results(changing, examples) == want
+
+
 def test_values_have_methods_of_arrays() -> None:
     def use(a: Any) -> Any:
         return (
