@@ -38,6 +38,18 @@ def keeping(x: int) -> Any:
     return kept[0]
 
 
+def used_up(x: list[int]) -> Any:
+    value = embed(0)
+    while x:
+        value = add(value, embed(x.pop()))
+    return value
+
+
+def added_to(x: list[float]) -> Any:
+    x.append(1.0)
+    return jf.tensor(x)[0]
+
+
 def forgotten(x: int) -> None:
     embed(x)
 
@@ -73,6 +85,12 @@ FIRST = '\nin lazy(function), on example 0 of `like=`'
 OPAQUE = 'question for its number or its truth, ' + UNKNOWN
 CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
 WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
+OTHERS = (
+    'expected a lazy function that makes the same calls each time, got others when it '
+    'ran on example 0 of `like=` again: it changes its data, or depends on something '
+    'else; copy what it changes, as in `items = [*x]`, and let it depend on nothing '
+    'but the data'
+)
 NO_VALUES = 'expected values, numbers or arrays, in tuples, lists or dicts, got'
 OUTSIDE = (
     'expected to run on the data of an example, in a model, got a call outside of '
@@ -143,6 +161,14 @@ MISTAKES: dict[str, Mistake] = {
         'time, got one that calls new ones when it runs on example 0 of `like=` '
         'again; make blocks outside of it, once, and let it depend on nothing but the '
         'data',
+    ),
+    'data that the function uses up': Mistake(
+        learned(used_up, [1, 2]),
+        f'lazy(used_up): {OTHERS}',
+    ),
+    'data that the function adds to': Mistake(
+        learned(added_to, [1.0, 2.0]),
+        f'lazy(added_to): {OTHERS}',
     ),
     'a forgotten return': Mistake(
         learned(forgotten),
