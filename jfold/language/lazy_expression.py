@@ -46,6 +46,10 @@ from jfold.language.lazy_registry import (
 from jfold.types import ObjectType, SequenceType, StructType, TensorType
 
 number_of = operator.itemgetter(0)
+CHANGES = (
+    'it changes its data, or depends on something else; copy what it changes, as in '
+    '`items = [*x]`, and let it depend on nothing but the data'
+)
 
 
 @memoized
@@ -167,9 +171,7 @@ class Recorded:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that makes the same '
                     'calls each time, got others when it ran on '
-                    f'example {number} of `like=` again: it changes its data, or '
-                    'depends on something else; copy what it changes, as in '
-                    '`items = [*x]`, and let it depend on nothing but the data'
+                    f'example {number} of `like=` again: {CHANGES}'
                 )
             if self.registry.version != version:
                 raise TypeError(

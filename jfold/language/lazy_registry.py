@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +37,8 @@ from jfold.types import (
     leaf_types,
 )
 
+# Whether `NewCall` was raised, since `growing` of this thread last asked.
+MET_NEW: ContextVar[bool] = ContextVar('met_new', default=False)
 EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsewhere
 
 
@@ -88,7 +91,6 @@ class Registry:
       entries: by number.
       version: how often something new was met.
       closed: whether something new raises `NewCall`, as the program is written.
-      lacks: whether that has happened.
       known: by kind, and by kind and makers of the arguments, the entry.
       calls: what recordings look up for each call, the number of the entry: by block
         and makers of its arguments, if the result is one tensor; and by class and dtype
@@ -108,7 +110,6 @@ class Registry:
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     shared: set[int] = field(default_factory=set)
-    lacks: bool = False
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], type_: Type, name: str = '') -> Entry:
@@ -130,7 +131,7 @@ class Registry:
 
     def _check_open(self, name: str) -> None:
         if self.closed:
-            self.lacks = True
+            MET_NEW.set(True)
             raise NewCall(name)
 
     def _add_items(self, entry: Entry) -> None:

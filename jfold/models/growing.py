@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.combinators import Block
 from jfold.data.adoption import adopt_schedule
-from jfold.language.lazy_expression import Recorded
-from jfold.language.lazy_registry import NewCall
+from jfold.language.lazy_expression import CHANGES, Recorded
+from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
 from jfold.program.operations import Layer, Program
 from jfold.scheduling.budget import Budget
@@ -41,14 +41,16 @@ def growing(
     if recorded is None:
         return record()
     lists = [x for x in batches if isinstance(x, list)]
-    recorded.closed.lacks = False
+    before, failed = recorded.closed, None
+    MET_NEW.set(False)
     try:
         result = record()
     except InputError as error:
         if not (lists and isinstance(error.__cause__, NewCall)):
             raise
+        failed = error
     else:
-        is_new = lists and recorded.closed.lacks  # of an example that was left out
+        is_new = lists and MET_NEW.get()  # of an example that was left out
         if not is_new:
             return result
     examples = itertools.chain.from_iterable(lists)
@@ -57,6 +59,12 @@ def growing(
         if recorded.registry.version != recorded.closed.version:
             lower(recorded.expression)
             LOG.info(f'{recorded.root!r}: lowered again, for calls that `like=` lacks')
+        elif failed is not None and recorded.closed is before:
+            raise TypeError(
+                f'{recorded.root!r}: expected a lazy function that makes the same '
+                f'calls each time, got new ones that were gone when it ran again: '
+                f'{CHANGES}'
+            ) from failed
     return record()
 
 

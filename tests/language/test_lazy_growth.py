@@ -6,6 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import pickle
+import threading
 from typing import Any
 
 import cloudpickle
@@ -106,6 +107,47 @@ def test_new_calls_are_no_errors_to_skip() -> None:
     assert [number for number, _ in corpus.skipped] == [1]
     params = model.init(jax.random.key(0))
     assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
+
+
+def test_new_calls_are_no_errors_while_another_thread_makes_schedules() -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+
+    @jf.lazy
+    def waiting(x: float) -> Any:
+        if x == 3.0:
+            at_work.set()
+            go_on.wait(60)
+        value = jf.float32(x)
+        return tanh(value) * 0.0 if x == 2.0 else value
+
+    model = jf.compile(waiting, like=[1.0])
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        corpus = threads.submit(model.trace, [2.0, 3.0], skip_errors=True)
+        at_work.wait(60)
+        model.schedule([1.0])
+        go_on.set()
+        assert len(corpus.result()) == 2
+
+
+def test_functions_that_use_up_new_data_are_refused() -> None:
+    @jf.lazy
+    def used_up(x: list[float]) -> Any:
+        value = jf.float32(0.0)
+        while x:
+            value = tanh(add(value, x.pop()))
+        return value
+
+    model = jf.compile(used_up, like=[[]])
+    with pytest.raises(TypeError, match='new ones that were gone .* changes its data'):
+        model.schedule([[1.0, 2.0]])
+
+
+def test_tracers_of_before_are_told_that_the_program_has_grown() -> None:
+    model = jf.compile(signed, like=[1.0])
+    traced = model.tracer()([1.0])
+    model.schedule([-1.0])
+    with pytest.raises(ValueError, match='made again if its program has grown'):
+        model.schedule(traced)
 
 
 def test_threads_let_one_program_grow() -> None:
