@@ -97,6 +97,7 @@ class Recording:
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record what `call` cannot: a call of a new kind, or one on plain data."""
         of_values = self.registry.of_values
+        on_data: Exception | None = None
         if not isinstance(block, b.Function) and block not in of_values:
             try:
                 return self._called(block, arguments, takes_data=True)
@@ -104,8 +105,16 @@ class Recording:
                 gives_objects = isinstance(error, GivesObjects)
                 if gives_objects or all(map(_holds_values, arguments)):
                     raise
+                on_data = error
         # Numbers and empty lists are data to some blocks, and constants to others.
-        result = self._called(block, arguments, takes_data=False)
+        try:
+            result = self._called(block, arguments, takes_data=False)
+        except TypeError as error:
+            if isinstance(on_data, NewCall):
+                raise on_data from None
+            if on_data is not None:
+                error.add_note(f'or, if it is to run on data: {on_data}')
+            raise
         of_values.add(block)
         return result
 

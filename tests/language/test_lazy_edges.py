@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import flax.linen as nn
@@ -211,6 +212,14 @@ def test_calls_that_are_refused(match: str) -> None:
     function, example = REFUSED[match]
     with pytest.raises(TypeError, match=match):
         jf.compile(jf.lazy(function), like=[example])
+
+
+def test_blocks_of_wrong_types_on_data_tell_both_reasons() -> None:
+    wrong = jf.InputTransform({'a': 1}) >> jf.Scalar('int32') >> jf.Vector(3)
+    with pytest.raises(TypeError, match='look up its number first') as caught:
+        jf.compile(jf.lazy(lambda x: wrong(x)), like=['a'])
+    note = r'or, if it is to run on data: Pipe\[2\].Vector.* got int32\[\]; put'
+    assert re.match(note, caught.value.__notes__[0])
 
 
 def test_eval_of_one_example_takes_the_parameters_of_all() -> None:

@@ -165,6 +165,27 @@ def test_threads_let_one_program_grow() -> None:
     assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8
 
 
+embed = jf.Function(lambda i: jnp.ones(4)[i], name='embed')
+number = jf.Scalar('int32') >> embed
+word = jf.InputTransform({'a': 1}) >> number
+NEW: dict[str, tuple[jf.Block, Any]] = {
+    'a number': (number, 2),
+    'a string': (word, 'a'),
+    'a list': (jf.Map(word) >> jf.Sum(), ['a', 'a']),
+    'nothing': (jf.Optional(number, jf.Zeros([])), None),
+}
+
+
+@pytest.mark.parametrize('data', NEW)
+def test_blocks_that_run_on_data_later_let_a_program_grow(data: str) -> None:
+    block, example = NEW[data]
+    read = jf.lazy(lambda x: embed(0) if x == 5 else block(x))
+    model = jf.compile(read, like=[5])
+    with pytest.raises(jf.InputError, match='got .*, a new kind'):
+        model.predict({}, [example], progress=False)
+    assert model.apply({}, model.schedule([example, 5])).shape == (2,)
+
+
 def test_programs_before_and_after_growth_count_together() -> None:
     model = jf.compile(signed, 2, like=[1.0])
     model.schedule([1.0])
