@@ -238,6 +238,12 @@ class Registry:
                     f'gives {result or "what these arguments do not tell"}; compute '
                     'with data in plain Python'
                 )
+            if result in (VoidType(), EMPTY):
+                raise GivesObjects(
+                    f'{block!r}: expected a block that gives tensors, got one that '
+                    'gives nothing; write `jf.observe(name, value)` for a Metric, and '
+                    'leave out what else gives nothing'
+                )
             name = callable_name(getattr(block, 'fn', block))
             name = getattr(block, 'name', None) or name
             entry = self.entry((block, types), result, name)

@@ -18,6 +18,8 @@ from mistakes.common import InputMistake, Mistake, ValueMistake
 add = jf.Function(jnp.add)
 embed = jf.Function(lambda p, i: p[i], lambda key: jnp.ones((9, 4)), name='embed')
 text = jf.InputTransform(str)
+metric = jf.Metric('q')
+collecting = jf.Function(lambda x: 2 * x, name='twice') >> metric
 
 
 @jf.lazy
@@ -36,6 +38,12 @@ def learned(fn: Callable[[Any], Any], *like: Any) -> Callable[[], Any]:
 def keeping(x: int) -> Any:
     kept.append(embed(x))
     return kept[0]
+
+
+def collected(x: int) -> Any:
+    value = embed(x)
+    metric(value)
+    return value
 
 
 def used_up(x: list[int]) -> Any:
@@ -85,6 +93,10 @@ FIRST = '\nin lazy(function), on example 0 of `like=`'
 OPAQUE = 'question for its number or its truth, ' + UNKNOWN
 CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
 WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
+NOTHING = (
+    'expected a block that gives tensors, got one that gives nothing; write '
+    '`jf.observe(name, value)` for a Metric, and leave out what else gives nothing'
+)
 OTHERS = (
     'expected a lazy function that makes the same calls each time, got others when it '
     'ran on example 0 of `like=` again: it changes its data, or depends on something '
@@ -200,6 +212,16 @@ MISTAKES: dict[str, Mistake] = {
         learned(lambda x: (text(x),)),
         'InputTransform(str): expected a block that gives tensors, got one that gives '
         f'object; compute with data in plain Python{FIRST}',
+        error=GivesObjects,
+    ),
+    'a Metric in a lazy function': Mistake(
+        learned(collected),
+        f"Metric('q'): {NOTHING}\nin lazy(collected), on example 0 of `like=`",
+        error=GivesObjects,
+    ),
+    'a block that ends with a Metric': Mistake(
+        learned(lambda x: collecting(embed(x))),
+        f"Function(twice) >> Metric('q'): {NOTHING}{FIRST}",
         error=GivesObjects,
     ),
     'data with a circle': Mistake(
