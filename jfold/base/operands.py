@@ -148,13 +148,24 @@ class Operand:
         )
 
 
-@functools.cache
-def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
+WITH_NUMBERS: dict[tuple[Any, ...], Operator] = {}  # what `with_number` has returned
+
+
+def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operator:
     """Return `x -> fn(x, number)`, or `fn(number, x)` if `is_left`.
 
     The function is cached, so that its uses are one layer; `type_`, the class of the
     number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
     """
+    # Equality does not tell the sign of a zero, and finds no NaN.
+    is_told = number and number == number and type_ is not complex
+    key = fn, number if is_told else repr(number), type_, is_left
+    known = WITH_NUMBERS.get(key)
+    return known or WITH_NUMBERS.setdefault(key, _bound(fn, number, is_left))
+
+
+def _bound(fn: Operator, number: object, is_left: bool) -> Operator:
+    """Return what `with_number` does, made anew."""
 
     def bound(x: object) -> Any:
         return fn(number, x) if is_left else fn(x, number)

@@ -248,8 +248,9 @@ class Value(Operand):
         Arguments are plain Python values; raise TypeError if one is a `Value`.
         """
         static = tuple(tuple(x) if isinstance(x, list) else x for x in arguments)
-        try:
-            block = _attribute(name, static, tuple(sorted(options.items())))
+        call = static, tuple(sorted(options.items())) if options else ()
+        try:  # as text, 1 and 1.0 differ, and zeros of two signs
+            block = _attribute(name, *call, repr(call) if static or options else '')
         except TypeError:  # which cannot be hashed
             block = None
         if block is None or any(isinstance(x, Operand) for x in static):
@@ -286,8 +287,11 @@ def function_of(fn: Callable[..., Any]) -> Function:
 
 
 @functools.cache
-def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
-    """Return a block for `x.name`, or for `x.name(*arguments, **options)`."""
+def _attribute(name: str, *call: Any) -> Function:
+    """Return a block for `x.name`; with `call`, for `x.name(*arguments, **options)`.
+
+    It is cached by `call`: the arguments, the options in pairs, and the text of both.
+    """
 
     def attribute(x: Any) -> Any:
         value = getattr(x, name)

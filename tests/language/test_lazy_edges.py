@@ -441,6 +441,23 @@ def test_values_have_methods_of_arrays() -> None:
     assert results(used, [example]) == [want]
 
 
+def test_numbers_that_are_equal_and_not_the_same() -> None:
+    @jf.lazy
+    def clipped(x: int) -> Any:
+        value = jf.int32(x)
+        return value.clip(0, 1), value.clip(0.0, 1.0), value.clip(min=0), value.clip(0)
+
+    @jf.lazy
+    def divided(x: float) -> Any:
+        value = jf.float32(x)
+        return value / 0.0, value / -0.0, value + float('nan')
+
+    kinds = [x.dtype.name for x in clipped.eval(3)]
+    assert kinds == ['int32', 'float32', 'int32', 'int32']
+    plus, minus, nan = (x.item() for x in divided.eval(1.0))
+    assert (plus, minus) == (np.inf, -np.inf) and np.isnan(nan)
+
+
 # ---- lists that are empty in some examples -------------------------------------------
 
 
