@@ -60,6 +60,8 @@ class Operand:
         'where `fn` calls it'
     )
 
+    beside_arrays: ClassVar[str] = ''  # what to write instead of `array * x`
+
     def applied(self, fn: Operator, *operands: object) -> Any:
         """Return the wire of `fn(*operands)`; at least one operand is a wire."""
         raise NotImplementedError
@@ -79,6 +81,9 @@ class Operand:
     __mod__, __rmod__ = _methods(jnp.mod)
     __pow__, __rpow__ = _methods(jnp.power)
     __matmul__, __rmatmul__ = _methods(jnp.matmul)
+    __and__, __rand__ = _methods(jnp.bitwise_and)
+    __or__, __ror__ = _methods(jnp.bitwise_or)
+    __xor__, __rxor__ = _methods(jnp.bitwise_xor)
     __lt__, __le__ = _methods(jnp.less)[0], _methods(jnp.less_equal)[0]
     __gt__, __ge__ = _methods(jnp.greater)[0], _methods(jnp.greater_equal)[0]
     __eq__, __ne__ = _methods(jnp.equal)[0], _methods(jnp.not_equal)[0]
@@ -87,6 +92,14 @@ class Operand:
     @api_boundary
     def __neg__(self) -> Any:
         return self.applied(jnp.negative, self)
+
+    @api_boundary
+    def __pos__(self) -> Any:
+        return self.applied(jnp.positive, self)
+
+    @api_boundary
+    def __invert__(self) -> Any:
+        return self.applied(jnp.invert, self)
 
     @api_boundary
     def __abs__(self) -> Any:
@@ -110,7 +123,8 @@ class Operand:
     @property
     def __jax_array__(self) -> NoReturn:
         # JAX replaces a TypeError by one with another message.
-        raise ValueError(self._call_message('a function or a module'))
+        text = self._call_message('a function or a module')
+        raise ValueError(text + self.beside_arrays)
 
     @api_boundary
     def __len__(self) -> int:

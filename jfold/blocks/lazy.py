@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, overload
@@ -184,6 +185,7 @@ class Value(Operand):
     of_attributes = (
         'write `jf.Function(fn)(x)` for a method, with an `fn` outside that calls it'
     )
+    beside_arrays = ', and `x * array` for `array * x` with an array of JAX'
 
     def __init__(self, node: Node, recording: Any) -> None:
         self.node, self.recording = node, recording
@@ -198,6 +200,16 @@ class Value(Operand):
     def dtype(self) -> Any:
         """The dtype of the array that this value stands for."""
         return self.recording.tensor_type(self).dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the array that this value stands for."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the array that this value stands for."""
+        return math.prod(self.shape)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Any:
         """Return the value of `fn(*operands)`; at least one operand is a value."""

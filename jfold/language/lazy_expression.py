@@ -321,8 +321,8 @@ class _Readers:
             if fits(entries[number].type, entries[other].type):
                 return other
         raise TypeError(
-            'expected a list with items in some example of `like=`, which tell its '
-            'type, got empty ones alone; give an example that has some'
+            'expected a list with items in some example, which tell its type, got '
+            'empty ones alone; give `like=`, or `eval`, an example that has some'
         )
 
     def lazy(self, lazy: Lazy) -> b.Block:
@@ -382,8 +382,13 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     elif isinstance(block, b.Pipe):
         # Blocks before the lazy function run on the data; what it gives are values,
         # which no other one takes.
-        for part in block.blocks:
+        for k, part in enumerate(block.blocks):
             if lazy_functions(part):
+                for lazy in [y for z in block.blocks[k + 1 :] for y in lazy_functions(z)]:
+                    raise TypeError(
+                        f'{lazy!r}: expected to run on data, got values, behind '
+                        f'{part!r} in a pipe; call one in the other'
+                    )
                 yield from reach(part, x)
                 return
             x = part.eval(x)

@@ -458,6 +458,20 @@ def test_numbers_that_are_equal_and_not_the_same() -> None:
     assert (plus, minus) == (np.inf, -np.inf) and np.isnan(nan)
 
 
+def test_values_have_operators_of_bools_and_sizes() -> None:
+    @jf.lazy
+    def asked(x: list[float]) -> Any:
+        a = jf.float32(x)
+        inside = (a > 0) & (a < 2)
+        tests = (inside, ~inside, inside | (a > 2), inside ^ True, True & inside)
+        return *tests, +a, jf.tensor((a.ndim, a.size))
+
+    inside, outside = [False, True, False], [True, False, True]
+    tests = [inside, outside, [False, True, True], outside, inside]
+    example = [-1.0, 1.0, 3.0]
+    assert results(asked, [example]) == [(*tests, example, [1, 3])]
+
+
 # ---- lists that are empty in some examples -------------------------------------------
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +26,11 @@ collecting = jf.Function(lambda x: 2 * x, name='twice') >> metric
 @jf.lazy
 def known(x: int) -> Any:
     return embed(x)
+
+
+@dataclass
+class Pair:
+    left: int
 
 
 kept: list[Any] = []
@@ -122,7 +128,40 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'a function of JAX on a value': ValueMistake(
         learned(lambda x: jnp.exp(embed(x))),
-        f'{CALLED}a function or a module, {WRAPPED}',
+        f'{CALLED}a function or a module, {UNKNOWN}write `jf.Function(fn)(x)` for '
+        f'`fn(x)`, and `x * array` for `array * x` with an array of JAX{FIRST}',
+    ),
+    'a function of JAX that names the class of a value': Mistake(
+        learned(lambda x: jax.nn.relu(embed(x))),
+        'lazy(function): expected blocks and operators on values, got a function of '
+        f'JAX; write `jf.Function(fn)(x)` for `fn(x)`{FIRST}',
+    ),
+    'an operator on a call of a generator function': Mistake(
+        learned(lambda x: steps(x) * 2),
+        "lazy(function): expected values, got unsupported operand type(s) for *: "
+        "'generator' and 'int': write `yield` before a call of a generator function, "
+        f'as in `(yield f(x)) * 2`{FIRST}',
+    ),
+    'a dataclass that JAX does not know': Mistake(
+        learned(lambda x: Pair(x)),
+        f'{NO_VALUES} Pair(left=1) (Pair): register its class, as by '
+        f'`jax.tree_util.register_dataclass`{FIRST}',
+    ),
+    'an int that no dtype holds': Mistake(
+        learned(lambda x: jf.tensor(10**30)),
+        f'expected a number or an array, got {10**30}; no int of JAX is so large: '
+        f'make it a float{FIRST}',
+    ),
+    'a lazy function behind another': Mistake(
+        lambda: jf.compile(known >> tree, like=[1]),
+        'lazy(tree): expected to run on data, got values, behind lazy(known) in a '
+        'pipe; call one in the other',
+    ),
+    'an example that JAX traces': Mistake(
+        lambda: jax.jit(jf.lazy(jf.tensor).eval)(1.0),
+        'expected a number or an array, got one that JAX is tracing; make the schedule '
+        'outside of `jax.jit`, and give the function that, or give the array as a '
+        'parameter\nin lazy(tensor), on example 0 of `like=`',
     ),
     'the items of a value': Mistake(
         learned(lambda x: [*embed(x)]),
@@ -164,8 +203,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'lists that are always empty': Mistake(
         learned(lambda x: []),
-        'expected a list with items in some example of `like=`, which tell its type, '
-        'got empty ones alone; give an example that has some',
+        'expected a list with items in some example, which tell its type, got empty '
+        'ones alone; give `like=`, or `eval`, an example that has some',
     ),
     'a layer made in the function': Mistake(
         learned(lambda x: jf.Function(lambda i: i + 1)(jf.int32(x))),
