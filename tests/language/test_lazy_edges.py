@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import of_rows
+from eagerly import eagerly
 
 import jfold as jf
 
@@ -270,6 +271,7 @@ def test_generators_yield_calls_in_any_order_and_values() -> None:
     schedule = model.schedule([[pair, pair]])
     assert model.apply({}, schedule).tolist() == [6.0]
     assert len(runs) == 4
+    assert eagerly(total, [pair, pair], {}) == (6.0, [])
 
 
 def test_methods_are_shared_within_an_instance_alone() -> None:
