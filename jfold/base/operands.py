@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -172,7 +171,7 @@ def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operat
     number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
     """
     # Equality does not tell the sign of a zero, and finds no NaN.
-    is_told = number and number == number and type_ is not complex
+    is_told = type_ is not complex and (number > 0 or number < 0)
     key = fn, number if is_told else repr(number), type_, is_left
     known = WITH_NUMBERS.get(key)
     return known or WITH_NUMBERS.setdefault(key, _bound(fn, number, is_left))

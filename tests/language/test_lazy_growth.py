@@ -138,7 +138,7 @@ def test_functions_that_use_up_new_data_are_refused() -> None:
         return value
 
     model = jf.compile(used_up, like=[[]])
-    with pytest.raises(TypeError, match='new ones that were gone .* changes its data'):
+    with pytest.raises(TypeError, match=r'new ones that were gone .* changes its data'):
         model.schedule([[1.0, 2.0]])
 
 
@@ -181,7 +181,7 @@ def test_blocks_that_run_on_data_later_let_a_program_grow(data: str) -> None:
     block, example = NEW[data]
     read = jf.lazy(lambda x: embed(0) if x == 5 else block(x))
     model = jf.compile(read, like=[5])
-    with pytest.raises(jf.InputError, match='got .*, a new kind'):
+    with pytest.raises(jf.InputError, match=r'got .*, a new kind'):
         model.predict({}, [example], progress=False)
     assert model.apply({}, model.schedule([example, 5])).shape == (2,)
 

@@ -138,12 +138,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'an operator on a call of a generator function': Mistake(
         learned(lambda x: steps(x) * 2),
-        "lazy(function): expected values, got unsupported operand type(s) for *: "
+        'lazy(function): expected values, got unsupported operand type(s) for *: '
         "'generator' and 'int': write `yield` before a call of a generator function, "
         f'as in `(yield f(x)) * 2`{FIRST}',
     ),
     'a dataclass that JAX does not know': Mistake(
-        learned(lambda x: Pair(x)),
+        learned(lambda x: Pair(left=x)),
         f'{NO_VALUES} Pair(left=1) (Pair): register its class, as by '
         f'`jax.tree_util.register_dataclass`{FIRST}',
     ),
