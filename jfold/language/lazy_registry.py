@@ -357,6 +357,8 @@ class Registry:
                 f'metric {name!r}: expected a tensor, or a tuple or a dict of tensors, '
                 f'got {type_}; observe each item of a list'
             )
+        if (name, labelled) not in self.metrics:
+            self._check_open(f'metric {name!r} of {self.entries[number].name}')
         known = self.metrics.setdefault((name, labelled), {})
         self._agree(known, number, 'values', f'metric {name!r}')
 

@@ -129,6 +129,24 @@ def test_new_calls_are_no_errors_while_another_thread_makes_schedules() -> None:
         assert len(corpus.result()) == 2
 
 
+def test_a_new_metric_that_is_refused_leaves_the_program_as_it_was() -> None:
+    @jf.lazy
+    def watched(x: float) -> Any:
+        value = jf.float32(x)
+        if x > 1.0:
+            jf.observe('large', value)
+        return value
+
+    model = jf.compile(watched, like=[1.0])
+    with pytest.raises(jf.InputError, match="metric 'large' of .*, a new kind"):
+        model.eval(2.0)
+    assert model.eval(1.0) == 1.0
+    corpus = model.trace(iter([0.5, 2.0, 1.0]), skip_errors=True)
+    assert [number for number, _ in corpus.skipped] == [1]
+    model.schedule([2.0])
+    assert model.eval(2.0) == (2.0, {'large': [2.0]})
+
+
 def test_functions_that_use_up_new_data_are_refused() -> None:
     @jf.lazy
     def used_up(x: list[float]) -> Any:
