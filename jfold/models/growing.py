@@ -57,8 +57,13 @@ def growing(
     with recorded.registry.lock:  # other threads may find new calls as well
         recorded.learn(examples, skip_errors=True)  # of which `record` tells
         if recorded.registry.version != recorded.closed.version:
+            new = recorded.registry.entries[len(recorded.closed.entries) :]
             lower(recorded.expression)
-            LOG.info(f'{recorded.root!r}: lowered again, for calls that `like=` lacks')
+            names = (
+                ', '.join(dict.fromkeys(x.name for x in new)) or 'known, in new orders'
+            )
+            lacked = f'for calls that `like=` lacks: {names}'
+            LOG.info(f'{recorded.root!r}: lowered again, {lacked}')
         elif failed is not None and recorded.closed is before:
             raise TypeError(
                 f'{recorded.root!r}: expected a lazy function that makes the same '
@@ -76,7 +81,8 @@ def check_room(budget: Budget) -> None:
             f'expected calls like those on the examples of `like=`, as {limit} '
             'programs are in use, and `max_programs` allows no other, got new calls: '
             'give `like=` examples with all calls, or raise '
-            '`jfold.compile(..., max_programs=...)`'
+            '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` for '
+            '`x / n`, which is a new call for each `n`'
         )
 
 

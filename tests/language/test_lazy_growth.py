@@ -138,7 +138,7 @@ def test_a_new_metric_that_is_refused_leaves_the_program_as_it_was() -> None:
         return value
 
     model = jf.compile(watched, like=[1.0])
-    with pytest.raises(jf.InputError, match="metric 'large' of .*, a new kind"):
+    with pytest.raises(jf.InputError, match=r"metric 'large' of .*, a new kind"):
         model.eval(2.0)
     assert model.eval(1.0) == 1.0
     corpus = model.trace(iter([0.5, 2.0, 1.0]), skip_errors=True)
@@ -216,7 +216,9 @@ def test_programs_before_and_after_growth_count_together() -> None:
     full = jf.compile(signed, 1, like=[1.0])
     full.schedule([1.0])
     for _ in range(2):
-        with pytest.raises(jf.ProgramBudgetError, match='as 1 programs are in use'):
+        with pytest.raises(
+            jf.ProgramBudgetError, match=r'as 1 programs are in use.* a new call for'
+        ):
             full.schedule([-1.0])
     assert full.apply({}, full.schedule([2.0])).tolist() == [0.0]
 
