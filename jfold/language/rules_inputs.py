@@ -14,11 +14,12 @@ from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
+from jfold.language.layer_names import Ranking
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.unification import Mismatch
-from jfold.language.walk import Located, Walk, walk, zero_of
+from jfold.language.walk import End, Located, Walk, walk, zero_of
 from jfold.language.writing import (
     argument_text,
     as_object,
@@ -74,7 +75,10 @@ def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Locate
         )
     else:
         result = state.apply(node, block.fn, argument, 'what its function takes')
-    return Located(result, argument.path)
+    path = argument.path
+    if isinstance(block.fn, Ranking):  # the calls of a lazy function
+        path = End(path, '', path.length + 1)
+    return Located(result, path)
 
 
 @write.register(b.InputTransform)

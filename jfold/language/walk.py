@@ -61,6 +61,16 @@ class Path:
         return ''.join(reversed(texts))
 
 
+class End(Path):
+    """A path that gets no longer, to what a function makes that no user sees."""
+
+    __slots__ = ()
+
+    def step(self, text: str) -> Path:
+        """Return this path."""
+        return self
+
+
 EXAMPLE = Path()
 
 
