@@ -43,9 +43,14 @@ EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsew
 
 
 class NewCall(Exception):
-    """An error: an example makes a kind of call that the program does not have."""
+    """An error: an example makes a kind of call that the program does not have.
 
-    def __init__(self, name: str) -> None:
+    Attributes:
+      version: that of the registry of the program.
+    """
+
+    def __init__(self, name: str, version: int = 0) -> None:
+        self.version = version
         super().__init__(
             f'expected calls like those on the examples of `like=`, got {name}, a new '
             'kind: give `like=` an example with such a call'
@@ -132,7 +137,7 @@ class Registry:
     def _check_open(self, name: str) -> None:
         if self.closed:
             MET_NEW.set(True)
-            raise NewCall(name)
+            raise NewCall(name, self.version)
 
     def _add_items(self, entry: Entry) -> None:
         """Add an `Entry` for taking each item out of a tuple or struct result."""

@@ -41,14 +41,14 @@ def growing(
     if recorded is None:
         return record()
     lists = [x for x in batches if isinstance(x, list)]
-    before, failed = recorded.closed, None
+    new: BaseException | None = None
     MET_NEW.set(False)
     try:
         result = record()
     except InputError as error:
-        if not (lists and isinstance(error.__cause__, NewCall)):
+        new = error.__cause__
+        if not (lists and isinstance(new, NewCall)):
             raise
-        failed = error
     else:
         is_new = lists and MET_NEW.get()  # of an example that was left out
         if not is_new:
@@ -57,19 +57,17 @@ def growing(
     with recorded.registry.lock:  # other threads may find new calls as well
         recorded.learn(examples, skip_errors=True)  # of which `record` tells
         if recorded.registry.version != recorded.closed.version:
-            new = recorded.registry.entries[len(recorded.closed.entries) :]
+            more = recorded.registry.entries[len(recorded.closed.entries) :]
             lower(recorded.expression)
-            names = (
-                ', '.join(dict.fromkeys(x.name for x in new)) or 'known, in new orders'
-            )
+            names = ', '.join(dict.fromkeys(x.name for x in more)) or 'in a new order'
             lacked = f'for calls that `like=` lacks: {names}'
             LOG.info(f'{recorded.root!r}: lowered again, {lacked}')
-        elif failed is not None and recorded.closed is before:
+        elif isinstance(new, NewCall) and new.version == recorded.registry.version:
             raise TypeError(
                 f'{recorded.root!r}: expected a lazy function that makes the same '
                 f'calls each time, got new ones that were gone when it ran again: '
                 f'{CHANGES}'
-            ) from failed
+            ) from new
     return record()
 
 
