@@ -84,9 +84,9 @@ class Generator(Round):
             w.line(f'return {text}')
             return RETURNED
         if isinstance(like, tuple) and any(s.leaves(like)):
-            unpacked = iter(w.unpacked(_flat(like), text))
-            result = s.map_parts(lambda _: next(unpacked), like)
-            return s.with_levels(result, s.levels(like))
+            unpacked = s.parts(w.unpacked(_flat(like), text))
+            nested = s.map_parts(lambda _: next(unpacked), like)
+            return s.with_levels(nested, s.levels(like))
         result = w.variable(wanted)
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
