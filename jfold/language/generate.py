@@ -84,7 +84,9 @@ class Generator(Round):
             w.line(f'return {text}')
             return RETURNED
         if isinstance(like, tuple) and any(s.leaves(like)):
-            return s.with_levels(w.unpacked(like, text), s.levels(like))
+            unpacked = s.parts(w.unpacked(_flat(like), text))
+            nested = s.map_parts(lambda _: next(unpacked), like)
+            return s.with_levels(nested, s.levels(like))
         result = w.variable(wanted)
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
@@ -141,7 +143,7 @@ class Generator(Round):
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
         """Write `return <value>` into `w`; store the value in entry `memo` if given."""
         self.joined((w.key, 'result'), s.template_of(value))
-        text = s.packed(value)
+        text = s.packed(_flat(value))
         if memo:
             w.line(f'{memo} = made = {text}')
             text = 'made'
@@ -293,6 +295,14 @@ class Generator(Round):
             ),
             shared=tuple(self.constant_names.values()),
         )
+
+
+def _flat(value: s.Symbol) -> s.Symbol:
+    """Return the parts of a tuple, at any depth, as one tuple; other values unchanged.
+
+    Functions return tuples so: Python reads 200 parentheses inside each other.
+    """
+    return tuple(s.parts(value)) if isinstance(value, tuple) else value
 
 
 def of(name: str, text: str) -> str:

@@ -145,7 +145,7 @@ class Walk:
       shared: the memo of `Share`, keyed by the declaration and the key of an object:
         the object, and `(value,)`, or `()` while the value is being computed.
       known: the memo of the innermost unfinished call. An item of a sequence or a call
-        of a declaration starts with an empty one.
+        of a declaration starts with an empty one, a case with a copy.
     """
 
     typing: TypedExpression

@@ -86,11 +86,12 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
       RuntimeError: recording failed, but each example fitted when it was read again.
     """
     source: Source = program.source
+    record = source.record  # which Python may refuse: that is no fault of the data
     recorded: Tapes | None = None
     call: Any = None
     try:
         with contextlib.suppress(RecursionError):
-            recorded = source.record(examples)
+            recorded = record(examples)
         if recorded is None:
             source = _deep(program)
             call = source.record(examples)

@@ -224,6 +224,14 @@ def test_many_declarations_that_pass_values_on(block: jf.Block, nodes: int) -> N
     assert trace(jf.compile(block).program, [2]).nodes == nodes
 
 
+@pytest.mark.parametrize('last', [(), (number,)])
+def test_a_declaration_of_deep_tuples(last: tuple[jf.Block, ...]) -> None:
+    """Deeper than parentheses may be in Python."""
+    block = declared(repeated(lambda x: jf.AllOf(x, *last), 250), 'deep')
+    block = jf.Pipe(block, *[jf.GetItem(0)] * 250) >> jf.Function(jnp.sin)
+    assert trace(jf.compile(block).program, [2, 3]).nodes == 2
+
+
 def test_an_error_in_a_deep_block() -> None:
     """A path nobody would read shows its beginning and its end."""
     block = nested('records', 300) >> jf.Function(jnp.negative) >> jf.Scalar()
