@@ -349,5 +349,6 @@ def generate_source(
         facts = new_facts
         # What one function passes to another may take a round each.
         most = MOST_ROUNDS + len(round_.written)
-        assert number < most, f'no source in {most} rounds, please report it'
+        why = f'jfold found no source in {most} rounds, please report it'
+        assert number < most, why
     return round_, text
