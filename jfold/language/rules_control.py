@@ -90,7 +90,7 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         what, default = 'a hashable key', (default_case,)
         case = state.lookup(node, case_of, chosen, lambda *_: what, default, NO_CASE)
     input_ = x if pre is None else (yield state.part(pre, x))
-    return (yield state.part(cases[case], input_))
+    return (yield state.case(cases[case], input_))
 
 
 @write.register
@@ -150,10 +150,10 @@ def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     some, none = node.parts
     object_ = state.as_object(x)
     if object_.value is not None:
-        return (yield state.part(some, object_))
+        return (yield state.case(some, object_))
     if none is None:
         return zero_of(node.output, node, state)
-    return (yield state.part(none, None))
+    return (yield state.case(none, None))
 
 
 @write.register

@@ -199,6 +199,8 @@ def using(constant: jf.Block) -> dict[str, tuple[jf.Block, list[Any]]]:
     return {
         'loop': (jf.Map(jf.AllOf(constant, total) >> add) >> jf.Sum(), [lists, []]),
         'list': (jf.Map(jf.AllOf(constant, jf.Scalar()) >> add) >> jf.Sum(), lists),
+        'case': (jf.OneOf(len, {0: constant}, default=jf.Zeros([])), [[], [1.0]]),
+        'absent': (jf.Optional(jf.Scalar(), constant), [None, 1.0]),
         'default': (numbers >> jf.Reduce(multiply, constant), lists),
         'reduce': (numbers >> jf.Reduce(cell, constant), lists),
         'fold': (numbers >> jf.Fold(cell, constant), lists),
