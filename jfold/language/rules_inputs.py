@@ -25,11 +25,10 @@ from jfold.language.writing import (
     as_object,
     in_variable,
     literal,
-    reads_no_items,
     write_lookup,
     zeros_written,
 )
-from jfold.tracing.helpers import Numbers
+from jfold.tracing.helpers import Numbers, reads_no_items
 from jfold.types import ObjectType, Type, VoidType
 
 Array = np.ndarray[Any, Any]

@@ -25,7 +25,13 @@ from jfold import blocks as b
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.trampoline import Steps
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.tracing.helpers import ABSENT, listed, why_no_sequence, why_no_value
+from jfold.tracing.helpers import (
+    ABSENT,
+    listed,
+    reads_no_items,
+    why_no_sequence,
+    why_no_value,
+)
 from jfold.tracing.helpers import field as field_of
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
@@ -235,9 +241,11 @@ class Walk:
     ) -> Any:
         """Return `fn(x.value)`; if `fn` raises, raise `Misfit('expected <what>...')`.
 
-        A value that can be read only once, such as a generator, is a `Misfit` too.
+        A value that can be read only once, such as a generator, is a `Misfit` too,
+        unless `fn` takes no items from it.
         """
-        if why := why_no_value(type(x.value)):
+        why = why_no_value(type(x.value))
+        if why and not reads_no_items(fn):
             text = f'expected a value, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
         try:
@@ -246,7 +254,7 @@ class Walk:
             text = (
                 f'expected {what}, got {short_repr(x.value)}: {describe_error(error)}'
             )
-            raise misfit(node, text, x, hint_for(x.value)) from error
+            raise misfit(node, text, x, why or hint_for(x.value)) from error
 
     def lookup(
         self,

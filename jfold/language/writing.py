@@ -14,15 +14,8 @@ from jfold.language.lines import RETURNED, Lines
 from jfold.language.names import literal_of
 from jfold.language.typed import TypedUse
 from jfold.program.components import union
+from jfold.tracing.helpers import reads_no_items
 from jfold.types import Product, SequenceType, TensorType, Type
-
-# Functions that take no item out of an iterator, so they may be called on one.
-READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
-
-
-def reads_no_items(fn: object) -> bool:
-    """Return whether `fn`, such as `type` or `len`, takes no items from an iterator."""
-    return any(fn is x for x in READS_NO_ITEMS)
 
 
 def argument_text(fn: object, text: str) -> str:

@@ -91,6 +91,30 @@ def test_no_function_of_the_data_is_given_one(block: jf.Block) -> None:
             run(iter([1, 2]))
 
 
+@pytest.mark.parametrize(
+    'block',
+    [
+        jf.OneOf(type, {float: jf.Scalar()}, default=jf.Zeros([])),
+        jf.OneOf(bool, {False: jf.Scalar(), True: jf.Zeros([])}),
+        jf.InputTransform(type) >> jf.InputTransform(callable) >> jf.Scalar(),
+        jf.Map(jf.InputTransform(repr) >> jf.Length()),
+    ],
+)
+def test_functions_that_take_no_items_are(block: jf.Block) -> None:
+    model = jf.compile(block)
+    example = [iter([])] if isinstance(block, jf.Map) else iter([])
+    model.schedule([example])
+    model.eval(example)
+
+
+def test_those_that_have_no_length() -> None:
+    model = jf.compile(jf.Length())
+    for run in (lambda x: model.schedule([x]), model.eval):
+        with pytest.raises(jf.InputError, match='something with a length') as caught:
+            run(iter([1]))
+        assert ONCE in caught.value.hint
+
+
 def test_those_that_a_function_makes() -> None:
     model = jf.compile(jf.InputTransform(reversed) >> numbers)
     for run in (lambda x: model.schedule([x]), model.eval):
