@@ -171,8 +171,8 @@ def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operat
     number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
     """
     # Equality does not tell the sign of a zero, and finds no NaN.
-    is_told = type_ is not complex and (number > 0 or number < 0)
-    key = fn, number if is_told else repr(number), type_, is_left
+    is_ordered = type_ is not complex and (number > 0 or number < 0)
+    key = fn, number if is_ordered else repr(number), type_, is_left
     known = WITH_NUMBERS.get(key)
     return known or WITH_NUMBERS.setdefault(key, _bound(fn, number, is_left))
 

@@ -384,11 +384,10 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
         # which no other one takes.
         for k, part in enumerate(block.blocks):
             if lazy_functions(part):
-                for lazy in [
-                    y for z in block.blocks[k + 1 :] for y in lazy_functions(z)
-                ]:
+                behind = [y for z in block.blocks[k + 1 :] for y in lazy_functions(z)]
+                if behind:
                     raise TypeError(
-                        f'{lazy!r}: expected to run on data, got values, behind '
+                        f'{behind[0]!r}: expected to run on data, got values, behind '
                         f'{part!r} in a pipe; call one in the other'
                     )
                 yield from reach(part, x)
