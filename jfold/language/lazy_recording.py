@@ -314,7 +314,7 @@ def _advice(x: object) -> str:
 
 
 def _advice_on_error(text: str) -> str:
-    """Return what is to be said of an error in a function; '' to leave it as it is."""
+    """Return what to say of an error in a function; '' to leave it."""
     if f'{Value.__module__}.{Value.__qualname__}' in text:  # from within JAX
         return (
             'expected blocks and operators on values, got a function of JAX; write '

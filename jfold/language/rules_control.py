@@ -256,7 +256,7 @@ def _gives_hashable(key_fn: object) -> bool:
 
 
 def _key_literal(key: object, key_fn: Any, w: Lines) -> str | None:
-    """Return a key's source text: a literal, or the name of a class; `None` for others.
+    """Return a key's literal, or the name of a class; `None` for others.
 
     Only the classes that `type` gives are compared by name.
     """
