@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
 from dataclasses import fields
 
 from jfold import blocks as b
@@ -23,7 +20,7 @@ from jfold.language import (
 )
 from jfold.language.expression import Expression
 from jfold.language.fusion import apply_fusion, choose_feeds
-from jfold.language.generate import generate_source
+from jfold.language.generate import generate_source, tall_stack
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output
 from jfold.language.partial import input_type, result_type
@@ -47,8 +44,6 @@ FAMILIES = (
     *(rules_declarations, rules_sequences, rules_reductions, rules_alignment),
 )
 
-TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
-
 
 def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     """Lower an expression to a `Program`: infer types, choose operations, write code.
@@ -68,23 +63,7 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
     return lower_typed(typing, fuses, unrolls)
 
 
-@contextlib.contextmanager
-def _tall_stack() -> Iterator[None]:
-    """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, TALL))
-    try:
-        yield
-    except RecursionError:
-        raise TypeError(
-            'expected an expression that is nested less deep, got more blocks inside '
-            'each other than Python has room for; make parts of it declarations'
-        ) from None
-    finally:
-        sys.setrecursionlimit(before)
-
-
-@_tall_stack()
+@tall_stack()
 def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     """Lower a typed expression to a `Program`; see `lower`.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -60,6 +59,8 @@ class Operand:
         'where `fn` calls it'
     )
 
+    beside_arrays: ClassVar[str] = ''  # what to write instead of `array * x`
+
     def applied(self, fn: Operator, *operands: object) -> Any:
         """Return the wire of `fn(*operands)`; at least one operand is a wire."""
         raise NotImplementedError
@@ -79,6 +80,9 @@ class Operand:
     __mod__, __rmod__ = _methods(jnp.mod)
     __pow__, __rpow__ = _methods(jnp.power)
     __matmul__, __rmatmul__ = _methods(jnp.matmul)
+    __and__, __rand__ = _methods(jnp.bitwise_and)
+    __or__, __ror__ = _methods(jnp.bitwise_or)
+    __xor__, __rxor__ = _methods(jnp.bitwise_xor)
     __lt__, __le__ = _methods(jnp.less)[0], _methods(jnp.less_equal)[0]
     __gt__, __ge__ = _methods(jnp.greater)[0], _methods(jnp.greater_equal)[0]
     __eq__, __ne__ = _methods(jnp.equal)[0], _methods(jnp.not_equal)[0]
@@ -87,6 +91,14 @@ class Operand:
     @api_boundary
     def __neg__(self) -> Any:
         return self.applied(jnp.negative, self)
+
+    @api_boundary
+    def __pos__(self) -> Any:
+        return self.applied(jnp.positive, self)
+
+    @api_boundary
+    def __invert__(self) -> Any:
+        return self.applied(jnp.invert, self)
 
     @api_boundary
     def __abs__(self) -> Any:
@@ -110,7 +122,8 @@ class Operand:
     @property
     def __jax_array__(self) -> NoReturn:
         # JAX replaces a TypeError by one with another message.
-        raise ValueError(self._call_message('a function or a module'))
+        text = self._call_message('a function or a module')
+        raise ValueError(text + self.beside_arrays)
 
     @api_boundary
     def __len__(self) -> int:
@@ -148,13 +161,24 @@ class Operand:
         )
 
 
-@functools.cache
-def with_number(fn: Operator, number: object, type_: object, is_left: bool) -> Operator:
+WITH_NUMBERS: dict[tuple[Any, ...], Operator] = {}  # what `with_number` has returned
+
+
+def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operator:
     """Return `x -> fn(x, number)`, or `fn(number, x)` if `is_left`.
 
     The function is cached, so that its uses are one layer; `type_`, the class of the
     number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
     """
+    # Equality does not tell the sign of a zero, and finds no NaN.
+    is_ordered = type_ is not complex and (number > 0 or number < 0)
+    key = fn, number if is_ordered else repr(number), type_, is_left
+    known = WITH_NUMBERS.get(key)
+    return known or WITH_NUMBERS.setdefault(key, _bound(fn, number, is_left))
+
+
+def _bound(fn: Operator, number: object, is_left: bool) -> Operator:
+    """Return what `with_number` does, made anew."""
 
     def bound(x: object) -> Any:
         return fn(number, x) if is_left else fn(x, number)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, overload
@@ -184,6 +185,7 @@ class Value(Operand):
     of_attributes = (
         'write `jf.Function(fn)(x)` for a method, with an `fn` outside that calls it'
     )
+    beside_arrays = ', and `x * array` for `array * x` with an array of JAX'
 
     def __init__(self, node: Node, recording: Any) -> None:
         self.node, self.recording = node, recording
@@ -198,6 +200,16 @@ class Value(Operand):
     def dtype(self) -> Any:
         """The dtype of the array that this value stands for."""
         return self.recording.tensor_type(self).dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the array that this value stands for."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the array that this value stands for."""
+        return math.prod(self.shape)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Any:
         """Return the value of `fn(*operands)`; at least one operand is a value."""
@@ -248,8 +260,9 @@ class Value(Operand):
         Arguments are plain Python values; raise TypeError if one is a `Value`.
         """
         static = tuple(tuple(x) if isinstance(x, list) else x for x in arguments)
-        try:
-            block = _attribute(name, static, tuple(sorted(options.items())))
+        call = static, tuple(sorted(options.items())) if options else ()
+        try:  # as text, 1 and 1.0 differ, and zeros of two signs
+            block = _attribute(name, *call, repr(call) if static or options else '')
         except TypeError:  # which cannot be hashed
             block = None
         if block is None or any(isinstance(x, Operand) for x in static):
@@ -286,8 +299,11 @@ def function_of(fn: Callable[..., Any]) -> Function:
 
 
 @functools.cache
-def _attribute(name: str, *call: tuple[Any, ...]) -> Function:
-    """Return a block for `x.name`, or for `x.name(*arguments, **options)`."""
+def _attribute(name: str, *call: Any) -> Function:
+    """Return a block for `x.name`; with `call`, for `x.name(*arguments, **options)`.
+
+    It is cached by `call`: the arguments, the options in pairs, and the text of both.
+    """
 
     def attribute(x: Any) -> Any:
         value = getattr(x, name)

@@ -113,7 +113,8 @@ class Scheduler:
         if examples.digest != self.digest:
             raise ValueError(
                 'expected examples traced for this expression, got those of another: '
-                'trace them with `model.tracer()` of the model that schedules them'
+                'trace them with `model.tracer()` of the model that schedules them, '
+                'made again if its program has grown since'
             )
         return select(self.program, graph_in(examples, self.program))
 

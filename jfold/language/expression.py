@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.base.errors import BadItem, InputError
-from jfold.language.generate import generate_source
+from jfold.language.generate import generate_source, tall_stack
 from jfold.language.rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
@@ -22,7 +22,7 @@ from jfold.language.walk import (
     misfit,
     path_of,
 )
-from jfold.tracing.convert import check_below, to_array
+from jfold.tracing.convert import to_array, to_bounded
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import TensorType, Type
@@ -43,6 +43,7 @@ class Expression:
     unrolled: bool = False
     sites: Any = None
 
+    @tall_stack()
     def deep(self) -> Source:
         """Generate source with `yield`, for data nested deeper than Python's stack."""
         generation, text = generate_source(self.tables, self.chosen, deep=True)
@@ -96,9 +97,7 @@ class Paths:
         misfits: dict[int, Misfit] = {}
         for (type_, below), chosen in numbers.items():
             try:
-                array = to_array([leaves[k][1].value for k in chosen], type_)
-                if below is not None:
-                    check_below(array, below)
+                to_bounded([leaves[k][1].value for k in chosen], type_, below)
             except BadItem as error:
                 node, x, *_ = leaves[chosen[error.index]]
                 fault = misfit(node, str(error), x, error.hint)

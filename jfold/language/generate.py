@@ -10,8 +10,10 @@ started from, its text is the source.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -24,11 +26,13 @@ from jfold.language.rounds import Facts, OperationChoice, Round
 from jfold.language.symbols import Maker, Rows, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
+from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
+TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
 class Generator(Round):
@@ -63,9 +67,13 @@ class Generator(Round):
         operand = ', '.join(map(s.packed, flat))
         argument = operand if w.count is None else 'y'
         text = w.call(f'{name}({argument})')
-        if key in self.by_identity:
-            text = f'{self.by_identity[key]}.get(id({argument})) or {text}'
         like = self.known((key, 'result'), self.template(node.output))
+        if key in self.by_identity:
+            memo, entry = self.by_identity[key], f'id({argument})'
+            if any(s.leaves(like)):  # numbers of rows are true
+                text = f'{memo}.get({entry}) or {text}'
+            else:
+                text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
         wanted = of(name, s.packed(flat[0]) if flat else '')
         if w.count is not None:
             result = w.variable(wanted)
@@ -76,7 +84,9 @@ class Generator(Round):
             w.line(f'return {text}')
             return RETURNED
         if isinstance(like, tuple) and any(s.leaves(like)):
-            return s.with_levels(w.unpacked(like, text), s.levels(like))
+            unpacked = s.parts(w.unpacked(_flat(like), text))
+            nested = s.map_parts(lambda _: next(unpacked), like)
+            return s.with_levels(nested, s.levels(like))
         result = w.variable(wanted)
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
@@ -122,7 +132,8 @@ class Generator(Round):
             self.by_identity[declaration] = memo
             w.line(f'kept.append({x})  # so that no other object gets its id')
             return f'{memo}[id({x})]'
-        w.line(f'key = {self.name_for("key_of", declaration.key)}({x})')
+        argument = argument_text(declaration.key, x)
+        w.line(f'key = {self.name_for("key_of", declaration.key)}({argument})')
         w.line(f'if key in {memo}:')
         w.line(f'{INDENT}return made_before({memo}, key)')
         # Marks the entry as being computed, so that `made_before` refuses a cycle.
@@ -132,7 +143,7 @@ class Generator(Round):
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
         """Write `return <value>` into `w`; store the value in entry `memo` if given."""
         self.joined((w.key, 'result'), s.template_of(value))
-        text = s.packed(value)
+        text = s.packed(_flat(value))
         if memo:
             w.line(f'{memo} = made = {text}')
             text = 'made'
@@ -286,12 +297,36 @@ class Generator(Round):
         )
 
 
+def _flat(value: s.Symbol) -> s.Symbol:
+    """Return the parts of a tuple, at any depth, as one tuple; other values unchanged.
+
+    Functions return tuples so: Python reads 200 parentheses inside each other.
+    """
+    return tuple(s.parts(value)) if isinstance(value, tuple) else value
+
+
 def of(name: str, text: str) -> str:
     """Return `<name>_of_<text>` if `text` is a short identifier, else `name` alone."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
 
 
 # ---- rounds --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tall_stack() -> Iterator[None]:
+    """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, TALL))
+    try:
+        yield
+    except RecursionError:
+        raise TypeError(
+            'expected an expression that is nested less deep, got more blocks inside '
+            'each other than Python has room for; make parts of it declarations'
+        ) from None
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def generate_source(
@@ -305,11 +340,15 @@ def generate_source(
       deep: whether calls in the source are yielded, for data deeper than the stack.
     """
     facts = Facts()
-    for _ in range(MOST_ROUNDS):
+    for number in itertools.count(1):
         round_ = Generator(tables, chosen, facts, deep)
         text = round_.write()
         new_facts = round_.new_facts()
         if round_.is_settled_by(new_facts):
-            return round_, text
+            break
         facts = new_facts
-    raise AssertionError('jfold found no source, please report it')
+        # What one function passes to another may take a round each.
+        most = MOST_ROUNDS + len(round_.written)
+        why = f'jfold found no source in {most} rounds, please report it'
+        assert number < most, why
+    return round_, text

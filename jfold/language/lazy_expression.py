@@ -46,6 +46,10 @@ from jfold.language.lazy_registry import (
 from jfold.types import ObjectType, SequenceType, StructType, TensorType
 
 number_of = operator.itemgetter(0)
+CHANGES = (
+    'it changes its data, or depends on something else; copy what it changes, as in '
+    '`items = [*x]`, and let it depend on nothing but the data'
+)
 
 
 @memoized
@@ -137,16 +141,18 @@ class Recorded:
         With `skip_errors`, examples on which they raise an error are left out.
 
         Raises:
-          TypeError: a function makes new blocks in each run, or is where it cannot be
-            reached without running the expression; or what calls raise.
+          TypeError: a function makes new blocks in each run, makes other calls when it
+            runs again, or is where it cannot be reached without running the expression;
+            or what calls raise.
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
         # Lists that are empty here may have items in later examples.
         postponed: list[tuple[int, Any]] = []
+        calls: dict[int, list[str]] = {}  # per example
         for number, example in waiting:
             try:
-                self._learn(number, example)
+                calls[number] = self._learn(number, example)
             except EmptyList:
                 postponed.append((number, example))
             except Exception:
@@ -155,11 +161,18 @@ class Recorded:
         skipping = contextlib.suppress(*[Exception] * skip_errors)
         for number, example in postponed:
             with skipping:
-                self._learn(number, example)
+                calls[number] = self._learn(number, example)
         version = self.registry.version
         for number, example in waiting:
+            again = calls.get(number)
             with skipping:
-                self._learn(number, example)
+                again = self._learn(number, example)
+            if again != calls.get(number):
+                raise TypeError(
+                    f'{self.root!r}: expected a lazy function that makes the same '
+                    'calls each time, got others when it ran on '
+                    f'example {number} of `like=` again: {CHANGES}'
+                )
             if self.registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
@@ -168,7 +181,8 @@ class Recorded:
                     'once, and let it depend on nothing but the data'
                 )
 
-    def _learn(self, number: int, example: object) -> None:
+    def _learn(self, number: int, example: object) -> list[str]:
+        names = []
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
@@ -176,13 +190,14 @@ class Recorded:
                     recording = Recording(self.registry)
                     node = recording.run(lazy, data)
                 observed = [values for _, values, *_ in recording.observed]
-                self.registry.note_shared([node, *observed])
+                names += self.registry.note_shared([node, *observed])
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
             finally:
                 if self.registry.version != version:
                     self.history.append((lazy, data))
+        return names
 
     def expression(self) -> b.Block:
         """Return the expression with blocks in place of its lazy functions.
@@ -306,8 +321,8 @@ class _Readers:
             if fits(entries[number].type, entries[other].type):
                 return other
         raise TypeError(
-            'expected a list with items in some example of `like=`, which tell its '
-            'type, got empty ones alone; give an example that has some'
+            'expected a list with items in some example, which tell its type, got '
+            'empty ones alone; give `like=`, or `eval`, an example that has some'
         )
 
     def lazy(self, lazy: Lazy) -> b.Block:
@@ -367,8 +382,14 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     elif isinstance(block, b.Pipe):
         # Blocks before the lazy function run on the data; what it gives are values,
         # which no other one takes.
-        for part in block.blocks:
+        for k, part in enumerate(block.blocks):
             if lazy_functions(part):
+                behind = [y for z in block.blocks[k + 1 :] for y in lazy_functions(z)]
+                if behind:
+                    raise TypeError(
+                        f'{behind[0]!r}: expected to run on data, got values, behind '
+                        f'{part!r} in a pipe; call one in the other'
+                    )
                 yield from reach(part, x)
                 return
             x = part.eval(x)

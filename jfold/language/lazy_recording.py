@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from types import GeneratorType
 from typing import Any, NoReturn
@@ -62,6 +63,10 @@ class Recording:
                 'nested, got deeper ones; write `x = yield f(part)` for each call of '
                 'itself, which makes it a generator function without that limit'
             ) from None
+        except (TypeError, AttributeError) as error:
+            if hint := _advice_on_error(str(error)):
+                raise TypeError(f'{lazy!r}: {hint}') from error
+            raise
         finally:
             RECORDER.reset(token)
         self.registry.result(lazy, node[0])
@@ -97,6 +102,7 @@ class Recording:
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record what `call` cannot: a call of a new kind, or one on plain data."""
         of_values = self.registry.of_values
+        on_data: Exception | None = None
         if not isinstance(block, b.Function) and block not in of_values:
             try:
                 return self._called(block, arguments, takes_data=True)
@@ -104,8 +110,16 @@ class Recording:
                 gives_objects = isinstance(error, GivesObjects)
                 if gives_objects or all(map(_holds_values, arguments)):
                     raise
+                on_data = error
         # Numbers and empty lists are data to some blocks, and constants to others.
-        result = self._called(block, arguments, takes_data=False)
+        try:
+            result = self._called(block, arguments, takes_data=False)
+        except TypeError as error:
+            if isinstance(on_data, NewCall):
+                raise on_data from None
+            if on_data is not None:
+                error.add_note(f'or, if it is to run on data: {on_data}')
+            raise
         of_values.add(block)
         return result
 
@@ -174,6 +188,8 @@ class Recording:
         shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
         if getattr(own, 'kind', 'O') not in 'biufcV':  # keys of JAX have none
             hint = 'look up its number first, as in `vocabulary[word]`'
+            if type(value) is int:
+                hint = 'no int of JAX is so large: make it a float'
             got = short_repr(value)
             raise TypeError(f'expected a number or an array, got {got}; {hint}')
         fits = type(value) not in SCALARS or np.can_cast(own, kind, 'same_kind')
@@ -187,6 +203,14 @@ class Recording:
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
             self.calls[value.__class__, dtype] = number
+        elif isinstance(value, (np.ndarray, list, tuple)):  # the function may change it
+            return number, np.array(value)
+        elif isinstance(value, jax.core.Tracer):
+            raise TypeError(
+                'expected a number or an array, got one that JAX is tracing; make the '
+                'schedule outside of `jax.jit`, and give the function that, or give '
+                'the array as a parameter'
+            )
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
@@ -284,4 +308,21 @@ def _advice(x: object) -> str:
         return ', which `jf.compose` makes; compose blocks outside the lazy function'
     if isinstance(x, GeneratorType):
         return ': write `yield` before a call of a generator function'
+    if dataclasses.is_dataclass(x):
+        return ': register its class, as by `jax.tree_util.register_dataclass`'
+    return ''
+
+
+def _advice_on_error(text: str) -> str:
+    """Return what to say of an error in a function; '' to leave it."""
+    if f'{Value.__module__}.{Value.__qualname__}' in text:  # from within JAX
+        return (
+            'expected blocks and operators on values, got a function of JAX; write '
+            '`jf.Function(fn)(x)` for `fn(x)`'
+        )
+    if "'generator'" in text:
+        return (
+            f'expected values, got {text}: write `yield` before a call of a generator '
+            'function, as in `(yield f(x)) * 2`'
+        )
     return ''

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,13 +37,20 @@ from jfold.types import (
     leaf_types,
 )
 
+# Whether `NewCall` was raised, since `growing` of this thread last asked.
+MET_NEW: ContextVar[bool] = ContextVar('met_new', default=False)
 EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsewhere
 
 
 class NewCall(Exception):
-    """An error: an example makes a kind of call that the program does not have."""
+    """An error: an example makes a kind of call that the program does not have.
 
-    def __init__(self, name: str) -> None:
+    Attributes:
+      version: that of the registry of the program.
+    """
+
+    def __init__(self, name: str, version: int = 0) -> None:
+        self.version = version
         super().__init__(
             f'expected calls like those on the examples of `like=`, got {name}, a new '
             'kind: give `like=` an example with such a call'
@@ -88,7 +96,6 @@ class Registry:
       entries: by number.
       version: how often something new was met.
       closed: whether something new raises `NewCall`, as the program is written.
-      lacks: whether that has happened.
       known: by kind, and by kind and makers of the arguments, the entry.
       calls: what recordings look up for each call, the number of the entry: by block
         and makers of its arguments, if the result is one tensor; and by class and dtype
@@ -108,7 +115,6 @@ class Registry:
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     shared: set[int] = field(default_factory=set)
-    lacks: bool = False
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], type_: Type, name: str = '') -> Entry:
@@ -130,8 +136,8 @@ class Registry:
 
     def _check_open(self, name: str) -> None:
         if self.closed:
-            self.lacks = True
-            raise NewCall(name)
+            MET_NEW.set(True)
+            raise NewCall(name, self.version)
 
     def _add_items(self, entry: Entry) -> None:
         """Add an `Entry` for taking each item out of a tuple or struct result."""
@@ -237,6 +243,12 @@ class Registry:
                     f'gives {result or "what these arguments do not tell"}; compute '
                     'with data in plain Python'
                 )
+            if result in (VoidType(), EMPTY):
+                raise GivesObjects(
+                    f'{block!r}: expected a block that gives tensors, got one that '
+                    'gives nothing; write `jf.observe(name, value)` for a Metric, and '
+                    'leave out what else gives nothing'
+                )
             name = callable_name(getattr(block, 'fn', block))
             name = getattr(block, 'name', None) or name
             entry = self.entry((block, types), result, name)
@@ -310,20 +322,30 @@ class Registry:
             sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, True, *more, *sets)
 
-    def note_shared(self, nodes: Iterable[Node]) -> None:
-        """Add to `shared` the entries of nodes that several others have as argument."""
+    def note_shared(self, nodes: Iterable[Node]) -> list[str]:
+        """Add to `shared` the entries of nodes that several others have as argument.
+
+        The names of all calls of blocks, and the types of constants, are returned.
+        """
         waiting, seen, read = [*nodes], set[int](), set[int]()
+        names = []
         while waiting:
             node = waiting.pop()
-            kind = self.entries[node[0]].key[0]
-            if id(node) in seen or kind in ('tensor', 'data'):
+            entry = self.entries[node[0]]
+            kind = entry.key[0]
+            if id(node) in seen or kind == 'data':
                 continue
             seen.add(id(node))
+            if entry.is_row or kind == 'tensor':
+                names.append(entry.name)
+            if kind == 'tensor':
+                continue
             for part in node[1] if kind == 'sequence' else node[1:]:
                 if id(part) in read:
                     self.shared.add(part[0])
                 read.add(id(part))
                 waiting.append(part)
+        return names
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note a maker of results of `lazy`; raise TypeError if result types differ."""
@@ -340,6 +362,8 @@ class Registry:
                 f'metric {name!r}: expected a tensor, or a tuple or a dict of tensors, '
                 f'got {type_}; observe each item of a list'
             )
+        if (name, labelled) not in self.metrics:
+            self._check_open(f'metric {name!r} of {self.entries[number].name}')
         known = self.metrics.setdefault((name, labelled), {})
         self._agree(known, number, 'values', f'metric {name!r}')
 

@@ -104,9 +104,13 @@ class Lines:
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
-        """Indent lines written in a `with` block: the body of a loop or case."""
-        before = self.region, self.count, self.tail, dict(self.known)
-        self.region, self.count = Region(), None
+        """Indent lines written in a `with` block: the body of a loop or case.
+
+        What it knows is not known behind it, as it may not run; nor does the body of a
+        loop know what was before it, as code for lists does not either.
+        """
+        before = self.region, self.count, self.tail, self.known
+        self.region, self.count, self.known = Region(), None, {}
         self.depth += 1
         yield
         self.depth -= 1
@@ -117,8 +121,9 @@ class Lines:
     @contextlib.contextmanager
     def case(self) -> Iterator[None]:
         """Indent lines written in a `with` block; then free their variable names."""
-        before = {*self.variables}, dict(self.used)
+        before, known = ({*self.variables}, dict(self.used)), dict(self.known)
         with self.nested():
+            self.known = known
             yield
         self.of_cases |= self.variables
         self.variables, self.used = before

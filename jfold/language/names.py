@@ -7,6 +7,7 @@ import builtins
 import functools
 import keyword
 import re
+import sys
 from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ TAKEN = (
     *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
 )
 WRITTEN = 'x', 'n', 'items', 'made'
+PLAIN = str, bool, type(None)  # classes whose `repr` is source, beside numbers
 WORDS = re.compile(r'\w+')
 OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
@@ -77,12 +79,19 @@ class Names:
         return self._name_of[id(value)]
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a dict; equal dicts share one copy."""
-        key = tuple(
-            (type(k), k, type(v), v if isinstance(v, Hashable) else id(v))
-            for k, v in table.items()
-        )
+        """Return a copy of a dict; dicts with the same values share one copy.
+
+        Values with literals are the same if these are, others if they are one object.
+        """
+        key = tuple((type(k), k, literal_of(v) or id(v)) for k, v in table.items())
         return self._tables.setdefault(key, dict(table))
+
+
+def literal_of(value: Any) -> str | None:
+    """Return the literal of a value of a plain class; `None` for other values."""
+    # Neither infinities nor NaN have one, nor ints too long for `repr`.
+    is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return repr(value) if is_number or type(value) in PLAIN else None
 
 
 @functools.cache

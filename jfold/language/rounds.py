@@ -112,6 +112,7 @@ class Round:
       node: the use of a block that is being written.
       where: the use that wrote a line or refers to a name; `None` if several do.
       bits: per operation, the number of its first output among all outputs.
+      masks: by recurrent component, the name of the set of its makers' numbers.
       functions, written: the lines of all functions; their names, by their keys.
       memos: the names of dicts with the results of functions, by a key of the argument.
       by_identity: the names of those whose key is `id`, by the key of the function.
@@ -139,6 +140,7 @@ class Round:
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
         self.by_output: dict[tuple[int, int], Maker] = {}
+        self.masks: dict[int, str] = {}
         self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
         self.result_rows: dict[int, Rows] = {}
         self.labels: dict[int, Tape] = {}
@@ -264,11 +266,12 @@ class Round:
             return tensor.name
         # It may come from another recurrence, whose levels do not count here: so the
         # source looks at the maker in the number.
-        makers = [self.makers_of(x)[k] for x, k in self.outputs if self.part[x] == part]
-        numbers = {maker.number for maker in makers if maker.type == tensor.type}
-        name = f'makers_{part}_{tensor.type}'
-        self.names.values[name] = frozenset(numbers)
-        return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {name} else 0)'
+        if part not in self.masks:
+            own = (place for place in self.outputs if self.part[place[0]] == part)
+            numbers = frozenset(self.makers_of(x)[k].number for x, k in own)
+            self.masks[part] = self.names.name_for(f'makers_{part}', numbers)
+        mask = self.masks[part]
+        return f'({tensor.name} if {tensor.name} >> {ROW} & MAKER in {mask} else 0)'
 
     @property
     def level(self) -> int:
@@ -380,25 +383,28 @@ class Round:
         # Two tensors share a level only if they do in every value of the join.
         levels = self.seen.levels
         levels[key] = both_same(levels.get(key, aliases), aliases)
-        stable = both_same(self.facts.levels.get(key, aliases), aliases)
-        return self._with_facts(key, value, stable)
+        return self._with_facts(key, value, levels[key])
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with the producers and levels known at join `key`."""
-        # Until a round has seen otherwise, all tensors are assumed to be on one level.
+        # Until something else is seen, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
-        return self._with_facts(key, value, self.facts.levels.get(key, assumed))
+        return self._with_facts(key, value, self.seen.levels.get(key, assumed))
 
     def _with_facts(
         self, key: Hashable, value: s.Symbol, aliases: tuple[int, ...]
     ) -> s.Symbol:
         """Return `value` with producers known at join `key` added, and with new levels.
 
-        `aliases` has, per tensor, the index of the first one that shares its level.
+        What this pass has seen counts too, or producers would rise from function to
+        function in as many passes. `aliases` has, per tensor, the index of the first
+        one that shares its level in this pass.
         """
-        if key in self.facts.joined:
-            both = zip(self.facts.joined[key], s.makers(value), strict=True)
-            value = s.with_makers(value, (a | b for a, b in both))
+        for facts in self.facts, self.seen:
+            if key in facts.joined:
+                both = zip(facts.joined[key], s.makers(value), strict=True)
+                value = s.with_makers(value, (a | b for a, b in both))
+        aliases = both_same(self.facts.levels.get(key, aliases), aliases)
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
         return s.with_levels(value, (levels[k] for k in aliases))
 

@@ -14,10 +14,11 @@ from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines, write
+from jfold.language.names import literal_of
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of
-from jfold.language.writing import PLAIN, Branches, argument_text, as_object
+from jfold.language.writing import Branches, argument_text, as_object
 from jfold.types import ObjectType, Type, VoidType
 
 NO_CASE = 'give it a case, or pass `default=`'
@@ -89,7 +90,7 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         what, default = 'a hashable key', (default_case,)
         case = state.lookup(node, case_of, chosen, lambda *_: what, default, NO_CASE)
     input_ = x if pre is None else (yield state.part(pre, x))
-    return (yield state.part(cases[case], input_))
+    return (yield state.case(cases[case], input_))
 
 
 @write.register
@@ -109,25 +110,23 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     for case_key, n in case_of.items():
         keys_of.setdefault(n, []).append(case_key)
     keys_of.pop(default_case, None)  # `else` takes these
-    by_type = block.key_fn is type
-    tests, key_text = _case_tests(text, keys_of, by_type, w)
+    has_default = default_case is not None
+    tests, refusal = _case_tests(text, keys_of, block.key_fn, has_default, w)
     branches = Branches(node, w, w.tail)
     for n, test in tests.items():
         w.line(test)
         # If `type` of the value is the key, a case with one key knows the class.
         keys, operand = keys_of[n], value
-        is_known = by_type and pre is None and len(keys) == 1
+        is_known = block.key_fn is type and pre is None and len(keys) == 1
         if isinstance(value, s.Object):
             operand = s.Object(value.text, keys[0] if is_known else None)
         branches.add(cases[n], operand)
-    if default_case is not None:
+    if has_default or refusal:
         w.line('else:' if tests else 'if True:')
-        if not by_type:
-            w.line(f'{INDENT}hash({text})  # refuses what can be no key')
+    if refusal:
+        w.line(INDENT + refusal)
+    if has_default:
         branches.add(cases[default_case], value)
-    elif key_text:
-        w.line('else:')
-        w.line(f'{INDENT}raise KeyError({key_text})')
     return branches.result()
 
 
@@ -151,10 +150,10 @@ def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     some, none = node.parts
     object_ = state.as_object(x)
     if object_.value is not None:
-        return (yield state.part(some, object_))
+        return (yield state.case(some, object_))
     if none is None:
         return zero_of(node.output, node, state)
-    return (yield state.part(none, None))
+    return (yield state.case(none, None))
 
 
 @write.register
@@ -197,29 +196,32 @@ def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
 
 
 def _case_tests(
-    text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
+    text: str, keys_of: dict[int, list[Any]], key_fn: Any, has_default: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return each case's `if` line, and the source text of the tested key.
+    """Return each case's `if` line, and the line that refuses a key in the `else`.
 
-    Lines that compute the key are written to `w`. The key's text is for an error; it is
-    '' if the cases are exhaustive, so that none fails.
+    Lines that compute the key are written to `w`. The second line is '' if the tests
+    are exhaustive, or refuse what can be no key before a default case.
 
     Args:
       text: the expression that computes the key.
       keys_of: the keys of each case, by the number of the case.
-      by_type: whether keys are classes, to compare by `is`.
+      key_fn: the function or block that gives the key.
+      has_default: whether there is a default case, for all other keys.
     """
-    shown = {n: [_key_literal(key, w) for key in keys] for n, keys in keys_of.items()}
+    shown = {
+        n: [_key_literal(k, key_fn, w) for k in keys] for n, keys in keys_of.items()
+    }
     flat = [literal for literals in shown.values() for literal in literals]
-    # The two cases of `bool(...)` need no variable, only `if` and `else`.
-    if text.startswith('bool(') and sorted(map(str, flat)) == ['False', 'True']:
+    # The two cases of `bool` need no variable, only `if` and `else`.
+    if key_fn is bool and not has_default and {*flat} == {'True', 'False'}:
         if len(shown) == 1:
             return dict.fromkeys(shown, f'if {text} in (True, False):'), ''
         first = next(iter(shown))
         test = text if shown[first] == ['True'] else f'not {text}'
         return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
+    refusal = ''
     # Keys without a literal, or too many, are looked up in a dict: key to case.
-    key = text if text.isidentifier() else w.variable('kind')
     if None in flat or len(flat) > MOST_TESTS:
         table = {key: n for n, keys in keys_of.items() for key in keys}
         key = w.variable('case')
@@ -227,23 +229,37 @@ def _case_tests(
         w.line(f'{key} = {cases}.get({text})')
         tests = {n: f'{key} == {n}' for n in keys_of}
     else:
+        key = text if text.isidentifier() else w.variable('kind')
         if key != text:
             w.line(f'{key} = {text}')
-        same = 'is' if by_type else '=='
-        tests = {
-            n: f'{key} {same} {keys[0]}'
-            if len(keys) == 1
-            else f'{key} in ({", ".join(map(str, keys))})'
-            for n, keys in shown.items()
-        }
+        tests = {n: _test(key, literals, key_fn) for n, literals in shown.items()}
+        if not _gives_hashable(key_fn):
+            refusal = f'hash({key})  # refuses a set, and all that can be no key'
     lines: dict[int, str] = {}
     for n, test in tests.items():
         lines[n] = f'{"elif" if lines else "if"} {test}:'
-    return lines, key
+    return lines, refusal if has_default else f'raise KeyError({key})'
 
 
-def _key_literal(key: object, w: Lines) -> str | None:
-    """Return a key's source text: a literal or a class's name; `None` for others."""
-    if isinstance(key, type):
-        return w.g.name_for(key.__name__, key)
-    return repr(key) if type(key) in PLAIN else None
+def _test(key: str, literals: list[Any], key_fn: Any) -> str:
+    """Return the test of whether a key is one of some literals."""
+    if not _gives_hashable(key_fn):
+        # As a look-up, this refuses what has no hash, such as an array that equals one.
+        return f'{key} in {{{", ".join(literals)}}}'
+    if len(literals) > 1:
+        return f'{key} in ({", ".join(literals)})'
+    return f'{key} {"is" if key_fn is type else "=="} {literals[0]}'
+
+
+def _gives_hashable(key_fn: object) -> bool:
+    return any(key_fn is fn for fn in (type, len, bool))
+
+
+def _key_literal(key: object, key_fn: Any, w: Lines) -> str | None:
+    """Return a key's literal, or the name of a class; `None` for others.
+
+    Only the classes that `type` gives are compared by name.
+    """
+    if key_fn is not type:
+        return literal_of(key)
+    return w.g.name_for(key.__name__, key) if isinstance(key, type) else None

@@ -14,21 +14,21 @@ from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
+from jfold.language.layer_names import Ranking
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.unification import Mismatch
-from jfold.language.walk import Located, Walk, walk, zero_of
+from jfold.language.walk import End, Located, Walk, walk, zero_of
 from jfold.language.writing import (
     argument_text,
     as_object,
     in_variable,
     literal,
-    reads_no_items,
     write_lookup,
     zeros_written,
 )
-from jfold.tracing.helpers import Numbers
+from jfold.tracing.helpers import Numbers, reads_no_items
 from jfold.types import ObjectType, Type, VoidType
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,10 @@ def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Locate
         )
     else:
         result = state.apply(node, block.fn, argument, 'what its function takes')
-    return Located(result, argument.path)
+    path = argument.path
+    if isinstance(block.fn, Ranking):  # the calls of a lazy function
+        path = End(path, '', path.length + 1)
+    return Located(result, path)
 
 
 @write.register(b.InputTransform)
@@ -88,7 +91,8 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
         if w.count is None:
             return in_variable(f'{fn}({argument_text(block.fn, x)})', w)
         arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
-        return in_variable(f'[*map({fn}, {arguments})]', w)
+        # Not by `map`, which a StopIteration of the function would end.
+        return in_variable(f'[{fn}(y) for y in {arguments}]', w)
     table = w.g.name_for('table', w.g.names.copied(block.fn))
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 

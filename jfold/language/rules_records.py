@@ -22,7 +22,6 @@ from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
 from jfold.language.writing import (
-    PLAIN,
     as_object,
     item_at,
     literal,
@@ -401,7 +400,7 @@ def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s
 
     With `w.count`, `x` is a list of objects. `default` is `(value,)` or `()`.
     """
-    shown = repr(key) if type(key) in PLAIN else w.g.name_for('place', key)
+    shown = literal(key, w, 'place')
     holder = x.text if w.count is None else 'y'
     text = f'{holder}[{shown}]'
     if default:

@@ -88,7 +88,7 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     if not values:
         if default is None:
             return zero_of(node.output, node, state)
-        return (yield state.part(default, None))
+        return (yield state.case(default, None))
     by_groups = _is_by_groups(node)
     # Each round leaves about half of the values, or an eighth if it takes groups.
     while len(values) > 1:
@@ -282,11 +282,7 @@ def _level_text(o: int, items: list[Any], w: Lines) -> str:
     if not g.is_recurrent(o):
         return ''
     makers = union(leaf.makers for leaf in items)
-    texts = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
-    texts.discard('')
-    if not texts:
-        return ''
-    if texts == {'y'}:
-        return f'(max({entries}) & LEVELS) + '
-    (text, *_) = sorted(texts, key=len, reverse=True)
+    text = g.level_text(o, s.Tensor('y', makers=makers))
+    if text in ('', 'y'):
+        return text and f'(max({entries}) & LEVELS) + '
     return f'(max([{text} for y in {entries}]) & LEVELS) + '

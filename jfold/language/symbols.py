@@ -257,12 +257,15 @@ def texts(value: Symbol) -> Iterator[str]:
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
     """Return a value with its leaves renamed to `texts`; a sequence has length `n`.
 
-    Of tensors the type and the producers are kept, but not `step`, `use` and `level`.
+    Of tensors the type and the producers are kept, but not `step`, `use` and `level`;
+    nor are classes of objects, for the texts may stand for other ones.
     """
 
     def leaf(value: Leaf) -> Leaf:
         if isinstance(value, Tensor):
             return Tensor(next(texts), value.type, value.makers)
+        if isinstance(value, Object):
+            return Object(next(texts))
         return replace(value, text=next(texts))
 
     result = map_leaves(leaf, value)
@@ -284,12 +287,12 @@ def blank(value: Symbol) -> Any:
 
 
 def template_of(value: Symbol) -> Symbol:
-    """Return a value without expressions; levels of tensors and object classes stay."""
+    """Return a value without expressions, as of `blank`; levels of tensors stay."""
 
-    def leaf(value: Leaf) -> Symbol:
+    def leaf(value: Leaf) -> Any:
         if isinstance(value, Tensor):
             return Tensor('', value.type, value.makers, level=value.level)
-        return replace(value, text='')
+        return blank(value)
 
     return map_leaves(leaf, value)
 

@@ -25,7 +25,13 @@ from jfold import blocks as b
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.trampoline import Steps
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.tracing.helpers import ABSENT, listed, why_no_sequence, why_no_value
+from jfold.tracing.helpers import (
+    ABSENT,
+    listed,
+    reads_no_items,
+    why_no_sequence,
+    why_no_value,
+)
 from jfold.tracing.helpers import field as field_of
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
@@ -59,6 +65,16 @@ class Path:
             texts.append(path.text)
             path = path.before
         return ''.join(reversed(texts))
+
+
+class End(Path):
+    """A path that gets no longer, to what a function makes that no user sees."""
+
+    __slots__ = ()
+
+    def step(self, text: str) -> Path:
+        """Return this path."""
+        return self
 
 
 EXAMPLE = Path()
@@ -135,7 +151,7 @@ class Walk:
       shared: the memo of `Share`, keyed by the declaration and the key of an object:
         the object, and `(value,)`, or `()` while the value is being computed.
       known: the memo of the innermost unfinished call. An item of a sequence or a call
-        of a declaration starts with an empty one.
+        of a declaration starts with an empty one, a case with a copy.
     """
 
     typing: TypedExpression
@@ -196,6 +212,14 @@ class Walk:
         assert node is not None
         return node, None if isinstance(node.input, VoidType) else x, self.known
 
+    def case(self, node: TypedUse | None, x: object) -> Call:
+        """Return a request to evaluate `node` on `x`, with a copy of the memo.
+
+        So what is evaluated in a case is unknown behind it, as in the source.
+        """
+        node, x, known = self.part(node, x)
+        return node, x, {**known}
+
     def anew(self, node: TypedUse | None, x: object) -> Call:
         """Return a request to evaluate `node` on `x`, with an empty memo."""
         node, x, _ = self.part(node, x)
@@ -217,9 +241,11 @@ class Walk:
     ) -> Any:
         """Return `fn(x.value)`; if `fn` raises, raise `Misfit('expected <what>...')`.
 
-        A value that can be read only once, such as a generator, is a `Misfit` too.
+        A value that can be read only once, such as a generator, is a `Misfit` too,
+        unless `fn` takes no items from it.
         """
-        if why := why_no_value(type(x.value)):
+        why = why_no_value(type(x.value))
+        if why and not reads_no_items(fn):
             text = f'expected a value, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
         try:
@@ -228,7 +254,7 @@ class Walk:
             text = (
                 f'expected {what}, got {short_repr(x.value)}: {describe_error(error)}'
             )
-            raise misfit(node, text, x, hint_for(x.value)) from error
+            raise misfit(node, text, x, why or hint_for(x.value)) from error
 
     def lookup(
         self,

@@ -11,18 +11,11 @@ from typing import Any, SupportsIndex, cast
 
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
+from jfold.language.names import literal_of
 from jfold.language.typed import TypedUse
 from jfold.program.components import union
+from jfold.tracing.helpers import reads_no_items
 from jfold.types import Product, SequenceType, TensorType, Type
-
-PLAIN = int, str, bool, type(None)  # types whose `repr` is source
-# Functions that take no item out of an iterator, so they may be called on one.
-READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
-
-
-def reads_no_items(fn: object) -> bool:
-    """Return whether `fn`, such as `type` or `len`, takes no items from an iterator."""
-    return any(fn is x for x in READS_NO_ITEMS)
 
 
 def argument_text(fn: object, text: str) -> str:
@@ -76,9 +69,9 @@ def in_variable(text: str, w: Lines) -> s.Object:
     return s.Object(name)
 
 
-def literal(value: object, w: Lines) -> str:
-    """Return source text for a value: a literal, or a name for it."""
-    return repr(value) if type(value) in PLAIN else w.g.name_for('default', value)
+def literal(value: object, w: Lines, wanted: str = 'default') -> str:
+    """Return source text for a value: a literal, or a name for it like `wanted`."""
+    return literal_of(value) or w.g.name_for(wanted, value)
 
 
 def number(value: SupportsIndex) -> str:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.combinators import Block
 from jfold.data.adoption import adopt_schedule
-from jfold.language.lazy_expression import Recorded
-from jfold.language.lazy_registry import NewCall
+from jfold.language.lazy_expression import CHANGES, Recorded
+from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
 from jfold.program.operations import Layer, Program
 from jfold.scheduling.budget import Budget
@@ -41,22 +41,33 @@ def growing(
     if recorded is None:
         return record()
     lists = [x for x in batches if isinstance(x, list)]
-    recorded.closed.lacks = False
+    new: BaseException | None = None
+    MET_NEW.set(False)
     try:
         result = record()
     except InputError as error:
-        if not (lists and isinstance(error.__cause__, NewCall)):
+        new = error.__cause__
+        if not (lists and isinstance(new, NewCall)):
             raise
     else:
-        is_new = lists and recorded.closed.lacks  # of an example that was left out
+        is_new = lists and MET_NEW.get()  # of an example that was left out
         if not is_new:
             return result
     examples = itertools.chain.from_iterable(lists)
     with recorded.registry.lock:  # other threads may find new calls as well
         recorded.learn(examples, skip_errors=True)  # of which `record` tells
         if recorded.registry.version != recorded.closed.version:
+            more = recorded.registry.entries[len(recorded.closed.entries) :]
             lower(recorded.expression)
-            LOG.info(f'{recorded.root!r}: lowered again, for calls that `like=` lacks')
+            names = ', '.join(dict.fromkeys(x.name for x in more)) or 'in a new order'
+            lacked = f'for calls that `like=` lacks: {names}'
+            LOG.info(f'{recorded.root!r}: lowered again, {lacked}')
+        elif isinstance(new, NewCall) and new.version == recorded.registry.version:
+            raise TypeError(
+                f'{recorded.root!r}: expected a lazy function that makes the same '
+                f'calls each time, got new ones that were gone when it ran again: '
+                f'{CHANGES}'
+            ) from new
     return record()
 
 
@@ -68,7 +79,8 @@ def check_room(budget: Budget) -> None:
             f'expected calls like those on the examples of `like=`, as {limit} '
             'programs are in use, and `max_programs` allows no other, got new calls: '
             'give `like=` examples with all calls, or raise '
-            '`jfold.compile(..., max_programs=...)`'
+            '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` for '
+            '`x / n`, which is a new call for each `n`'
         )
 
 

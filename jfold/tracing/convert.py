@@ -55,7 +55,24 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     return result
 
 
-def check_below(values: Array, below: int) -> None:
+def to_bounded(items: Sequence[Any], type_: TensorType, below: int | None) -> Array:
+    """Return `to_array(items, type_)`, of ints in `range(below)` unless it is `None`.
+
+    Raises:
+      BadItem: a value is refused by `to_array`, or outside; the first of these.
+    """
+    try:
+        values = to_array(items, type_)
+    except BadItem as error:
+        if below is not None:  # a value before that one may be outside
+            to_bounded(items[: error.index], type_, below)
+        raise
+    if below is not None:
+        _check_below(values, below)
+    return values
+
+
+def _check_below(values: Array, below: int) -> None:
     """Raise BadItem if one of the ints [items, *shape] is not in `range(below)`."""
     outside = (values < 0) | (values >= below)
     if outside.any():

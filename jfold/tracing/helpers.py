@@ -20,6 +20,8 @@ ABSENT = KeyError, IndexError, AttributeError
 PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
 # Iterators are refused: two blocks may read one, and the second would find it empty.
 READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it is made'
+# Functions that take no item out of an iterator, so they may be called on one.
+READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 class Numbers(dict[Any, int]):
@@ -54,6 +56,11 @@ def why_no_sequence(type_: type) -> str:
 def why_no_value(type_: type) -> str:
     """Return a hint for iterators, which can be read only once; else ''."""
     return READ_ONCE if hasattr(type_, '__next__') else ''
+
+
+def reads_no_items(fn: object) -> bool:
+    """Return whether `fn`, such as `type` or `len`, takes no items from an iterator."""
+    return any(fn is x for x in READS_NO_ITEMS)
 
 
 def listed(item: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import types
@@ -85,11 +86,13 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
       RuntimeError: recording failed, but each example fitted when it was read again.
     """
     source: Source = program.source
+    record = source.record  # which Python may refuse: that is no fault of the data
+    recorded: Tapes | None = None
     call: Any = None
     try:
-        try:
-            recorded: Tapes = source.record(examples)
-        except RecursionError:
+        with contextlib.suppress(RecursionError):
+            recorded = record(examples)
+        if recorded is None:
             source = _deep(program)
             call = source.record(examples)
             recorded = deep.run(call)
@@ -114,11 +117,19 @@ def _explained(
 ) -> Exception:
     """Return an InputError if an example caused `error`, else a RuntimeError.
 
+    Of several examples that do not fit, the first is named.
+
     Args:
       error: what recording raised.
       call: the call of `record` in deep form, or `None`.
     """
     number = _example_of(error, call)
+    if number and not isinstance(error, BadItem):
+        # Numbers are converted after all is read: those of one before may not fit.
+        try:
+            trace(program, [examples[k] for k in range(number)])
+        except InputError as earlier:
+            return earlier
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])
         if explanation is not None:

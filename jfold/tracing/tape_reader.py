@@ -39,7 +39,7 @@ from jfold.program.components import (
     sources,
 )
 from jfold.program.operations import Operation, Operations
-from jfold.tracing.convert import check_below, to_array
+from jfold.tracing.convert import to_bounded
 from jfold.types import KeyType, TensorType
 
 Array = np.ndarray[Any, Any]
@@ -223,13 +223,12 @@ class Reader:
         example's constants on the tapes before it.
         """
         result, before = list[Table](), dict[int, Array]()
-        for type_, parts in zip(
-            self.program.types, self.recording.constants, strict=True
+        for type_, parts, values in zip(
+            self.program.types,
+            self.recording.constants,
+            self._objects(tapes, firsts),
+            strict=True,
         ):
-            values = [
-                _converted(tapes[tape], type_, below, firsts[end])
-                for tape, end, below in parts
-            ]
             if not parts:
                 empty = np.zeros((0, *type_.shape), type_.dtype)
                 result.append(Table(firsts[-1], (empty,)))
@@ -246,6 +245,29 @@ class Reader:
                     joined = joined[np.concatenate(whose).argsort(kind='stable')]
                 result.append(Table(first_of(ahead[-1]), (joined,)))
         return result, before
+
+    def _objects(self, tapes: Sequence[list[Any]], firsts: Array) -> list[list[Array]]:
+        """Return, per type, the objects on each of its tapes as an array.
+
+        Of several tapes that do not fit, the error is about the first example.
+        """
+        result, errors = list[list[Array]](), list[BadItem]()
+        for type_, parts in zip(
+            self.program.types, self.recording.constants, strict=True
+        ):
+            result.append([])
+            for tape, end, below in parts:
+                try:
+                    array = _converted(tapes[tape], type_, below, firsts[end])
+                    result[-1].append(array)
+                except BadItem as error:
+                    errors.append(error)
+        try:
+            if errors:
+                raise min(errors, key=lambda error: error.example or 0)
+        finally:
+            errors.clear()  # whose tracebacks hold this frame: a reference cycle
+        return result
 
     def _shifts(
         self,
@@ -400,10 +422,7 @@ def _converted(
     if isinstance(type_, KeyType):  # random keys are computed later, from their numbers
         return np.zeros((len(items), *type_.shape), type_.dtype)
     try:
-        values = to_array(items, type_)
-        if below is not None:
-            check_below(values, below)
+        return to_bounded(items, type_, below)
     except BadItem as error:
         error.example = int(np.searchsorted(first, error.index, side='right')) - 1
         raise
-    return values

@@ -275,6 +275,23 @@ def test_programs_of_all_kinds(name: str) -> None:
         check_same(lower_typed(*decoded(encoder, code)), program)
 
 
+@pytest.mark.parametrize('value', [0.5, np.inf, 10**400, (1, 2), b'a', None])
+def test_one_value_in_several_blocks(value: Any) -> None:
+    """Whether it stays one object or not: JSON has no objects of some classes."""
+    blocks = [
+        block
+        for n in range(2)
+        for block in (
+            jf.InputTransform({n: value}),
+            jf.InputTransform({n: n}, default=value),
+            jf.GetItem(value),
+            jf.GetItem(n, default=value),
+        )
+    ]
+    program = jf.compile(jf.AllOf(*(x >> jf.Length() for x in blocks))).program
+    check_same(lowered_again(program), program)
+
+
 def depth_of(value: Any, inside: Callable[[Any], Any]) -> int:
     """How many values are nested in a value, by what gives those inside."""
     depth = 0

@@ -17,6 +17,7 @@ from checking import number
 
 import jfold as jf
 from jfold.base.printing import short_text
+from jfold.tracing.record import trace
 
 
 def repeated(step: Callable[[Any], Any], count: int, value: Any = number) -> Any:
@@ -192,6 +193,43 @@ def test_many_declarations_in_turn() -> None:
     model = jf.compile(turn[0]())
     assert model.apply({}, model.schedule([2, in_lists(5)])).tolist() == [2, 2]
     assert float(turn[0]().eval(in_lists(1500))) == 2
+
+
+def declared(block: jf.Block, name: str) -> jf.Block:
+    """A block by a declaration of its own."""
+    declaration = jf.ForwardDeclaration(name=name)
+    declaration.resolve_to(block)
+    return declaration()
+
+
+def passed_up(count: int) -> jf.Block:
+    """What a function makes, as the result of so many declarations."""
+    names = map('up_{}'.format, range(count))
+    return functools.reduce(declared, names, number >> jf.Function(jnp.sin))
+
+
+def passed_down(count: int) -> jf.Block:
+    """What so many functions make, each passed on to all declarations before it."""
+    inner = [declared(jf.Function(jnp.sin), 'sin')]
+    for k in range(1, count):
+        inner.append(declared(inner[-1], f'down_{k}'))
+    makers = [jf.Function(lambda x, k=k: x + k, name=f'add_{k}') for k in range(count)]
+    return number >> jf.AllOf(*map(jf.Pipe, makers, inner))
+
+
+@pytest.mark.parametrize(
+    ('block', 'nodes'), [(passed_up(200), 1), (passed_down(70), 140)]
+)
+def test_many_declarations_that_pass_values_on(block: jf.Block, nodes: int) -> None:
+    assert trace(jf.compile(block).program, [2]).nodes == nodes
+
+
+@pytest.mark.parametrize('last', [(), (number,)])
+def test_a_declaration_of_deep_tuples(last: tuple[jf.Block, ...]) -> None:
+    """Deeper than parentheses may be in Python."""
+    block = declared(repeated(lambda x: jf.AllOf(x, *last), 250), 'deep')
+    block = jf.Pipe(block, *[jf.GetItem(0)] * 250) >> jf.Function(jnp.sin)
+    assert trace(jf.compile(block).program, [2, 3]).nodes == 2
 
 
 def test_an_error_in_a_deep_block() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import flax.linen as nn
@@ -11,22 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import of_rows
+from eagerly import eagerly
+from lazy_results import results
 
 import jfold as jf
 
 add = jf.Function(jnp.add)
 tanh = jf.Function(jnp.tanh)
-
-
-def results(fn: Any, examples: list[Any], like: list[Any] | None = None) -> list[Any]:
-    """The results of examples, one after another; those of a batch are the same."""
-    model = jf.compile(fn, like=examples if like is None else like)
-    alone = [model.eval(example) for example in examples]
-    batch = model.predict({}, examples, progress=False)
-    rows = [value for value, _ in of_rows(batch, {}, range(len(examples)))]
-    jax.tree.map(np.testing.assert_allclose, rows, alone)
-    return [jax.tree.map(lambda x: np.asarray(x).tolist(), x) for x in alone]
 
 
 # ---- what calls take -----------------------------------------------------------------
@@ -183,11 +175,15 @@ def power(x: float, n: int) -> Any:
     return jf.float32(x**n)
 
 
-every, again = jf.Map(inner), tanh >> tanh
+every, again, collect = jf.Map(inner), tanh >> tanh, jf.Map(jf.Metric('q'))
 REFUSED: dict[str, tuple[Any, Any]] = {
     r'got lazy\(inner\); call that itself, for a Map as `\[f\(x\) for x in xs\]`': (
         lambda x: every(x)[0],
         [1.0],
+    ),
+    'got one that gives nothing; write `jf.observe': (
+        lambda x: (collect([jf.float32(x)]), jf.float32(x)),
+        1.0,
     ),
     "got 'a': look up its number first": (lambda x: add(again(x), 1.0), 'a'),
     'compose blocks outside the lazy function': (
@@ -213,6 +209,14 @@ def test_calls_that_are_refused(match: str) -> None:
         jf.compile(jf.lazy(function), like=[example])
 
 
+def test_blocks_of_wrong_types_on_data_tell_both_reasons() -> None:
+    wrong = jf.InputTransform({'a': 1}) >> jf.Scalar('int32') >> jf.Vector(3)
+    with pytest.raises(TypeError, match='look up its number first') as caught:
+        jf.compile(jf.lazy(lambda x: (wrong(x), x)), like=['a'])
+    note = r'or, if it is to run on data: Pipe\[2\].Vector.* got int32\[\]; put'
+    assert re.match(note, caught.value.__notes__[0])
+
+
 def test_eval_of_one_example_takes_the_parameters_of_all() -> None:
     scale = jf.Function(lambda p, x: p * x, lambda key: jnp.float32(2.0), name='scale')
     shift = jf.Function(lambda p, x: p + x, lambda key: jnp.float32(1.0), name='shift')
@@ -232,6 +236,23 @@ def test_parts_may_be_empty() -> None:
         return (), {'a': {}, 'b': (jf.float32(x), ())}
 
     assert results(parts, [1.0, 2.0]) == [((), {'a': {}, 'b': (x, ())}) for x in (1, 2)]
+
+
+def test_errors_have_no_path_into_recorded_calls() -> None:
+    @jf.lazy
+    def total(tree: Any) -> Any:
+        if isinstance(tree, int):
+            return jf.int32(tree)
+        return add(total(tree['left']), total(tree['right']))
+
+    pair = {'left': 1, 'right': 2}
+    block = jf.Map(jf.Record({'a': total, 'b': jf.Scalar()}))
+    model = jf.compile(block, like=[[{'a': pair, 'b': 1.0}]])
+    wrong = [{'a': pair, 'b': 1.0}, {'a': {**pair, 'right': 2**40}, 'b': 1.0}]
+    for read in (model.eval, lambda x: model.schedule([x])):
+        with pytest.raises(jf.InputError, match='int32 cannot hold') as caught:
+            read(wrong)
+        assert caught.value.path == "[1]['a']"
 
 
 # ---- what is shared ------------------------------------------------------------------
@@ -257,6 +278,7 @@ def test_generators_yield_calls_in_any_order_and_values() -> None:
     schedule = model.schedule([[pair, pair]])
     assert model.apply({}, schedule).tolist() == [6.0]
     assert len(runs) == 4
+    assert eagerly(total, [pair, pair], {}) == (6.0, [])
 
 
 def test_methods_are_shared_within_an_instance_alone() -> None:
@@ -323,89 +345,6 @@ def test_circles_are_told_in_generators() -> None:
     circle.append(circle)
     with pytest.raises(TypeError, match='expected data without circles'):
         jf.compile(steps, like=[circle])
-
-
-# ---- indices and constants -----------------------------------------------------------
-
-
-def test_indices_are_those_of_arrays() -> None:
-    @jf.lazy
-    def rows(x: list[float]) -> Any:
-        a = jf.tensor(np.asarray(x, np.float32))
-        return a[0], a[False], a[True], a[np.int64(1)], a[1], a[:-1:1], a[..., None]
-
-    example = [1.0, 2.0]
-    want = (1.0, [], [[1.0, 2.0]], 2.0, 2.0, [1.0], [[1.0], [2.0]])
-    assert results(rows, [example]) == [want]
-
-
-@pytest.mark.parametrize(
-    ('key', 'match'),
-    [
-        ([0, 1], r'expected an index of ints and slices, got \[0, 1\] \(list\); write'),
-        (np.zeros(2, int), r'got array\(\[0, 0\]\) \(ndarray\); write `jf.Function'),
-        ('a', "got 'a'; write"),
-        (0.5, 'got 0.5; write'),
-    ],
-)
-def test_other_indices_are_refused(key: Any, match: str) -> None:
-    with pytest.raises(TypeError, match=match):
-        jf.compile(jf.lazy(lambda x: jf.tensor(x)[key]), like=[np.ones(3)])
-
-
-def test_constants_take_the_types_of_jax() -> None:
-    """Numbers, lists of them, arrays of NumPy and of JAX."""
-    ones = jnp.ones(2)
-
-    @jf.lazy
-    def constants(x: Any) -> Any:
-        said = jf.tensor(x, 'float16'), jf.float32(x), jf.tensor(ones, 'int32')
-        lists = jf.int32([x, x]), jf.tensor([x, 2]), jf.tensor([0.5, x])
-        sums = add(ones, x), jf.tensor(x) + ones
-        arrays = jf.tensor(np.ones(2)), jf.tensor([[x]], 'float32')
-        return (jf.tensor(x), jf.tensor(True), *said, *lists, *arrays, *sums)
-
-    want = [
-        *(('int32', 3), ('bool', True)),
-        *(('float16', 3), ('float32', 3), ('int32', [1, 1])),
-        *(('int32', [3, 3]), ('int32', [3, 2]), ('float32', [0.5, 3])),
-        *(('float32', [1, 1]), ('float32', [[3]])),
-        *(('float32', [4, 4]), ('float32', [4, 4])),
-    ]
-    for value in (3, jnp.int32(3)):
-        got = [(x.dtype.name, x.tolist()) for x in constants.eval(value)]
-        assert got == want
-    assert results(constants, [3, 3]) == [tuple(x for _, x in want)] * 2
-
-
-def test_constants_are_what_their_dtype_holds() -> None:
-    model = jf.compile(jf.lazy(lambda x: jf.tensor(x, 'uint8')), like=[1])
-    with pytest.raises(jf.InputError, match='got -1, which uint8 cannot hold'):
-        model.schedule([-1])
-    for value in ('int32', 'a', None, {}, ['a'], object, jax.random.key(0)):
-        for dtype in (None, 'int32'):
-            constant = jf.lazy(lambda x, dtype=dtype: jf.tensor(x, dtype))
-            with pytest.raises(TypeError, match='expected a number or an array, got'):
-                jf.compile(constant, like=[value])
-
-
-def test_values_have_methods_of_arrays() -> None:
-    def use(a: Any) -> Any:
-        return (
-            a.sum(-1),
-            a.T,
-            a.reshape([3, 2]),
-            a.astype('int32'),
-            a.mean(axis=0).max(),
-        )
-
-    @jf.lazy
-    def used(x: list[list[float]]) -> Any:
-        return use(jf.tensor(np.asarray(x, np.float32)))
-
-    example = [[1.0, 2.0, 4.0], [7.0, 5.0, 3.0]]
-    want = jax.tree.map(lambda x: x.tolist(), use(jnp.asarray(example)))
-    assert results(used, [example]) == [want]
 
 
 # ---- lists that are empty in some examples -------------------------------------------

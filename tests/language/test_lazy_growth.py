@@ -6,6 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import pickle
+import threading
 from typing import Any
 
 import cloudpickle
@@ -108,6 +109,65 @@ def test_new_calls_are_no_errors_to_skip() -> None:
     assert model.apply(params, corpus.schedule([0, 1])).tolist() == [0.0, 6.0]
 
 
+def test_new_calls_are_no_errors_while_another_thread_makes_schedules() -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+
+    @jf.lazy
+    def waiting(x: float) -> Any:
+        if x == 3.0:
+            at_work.set()
+            go_on.wait(60)
+        value = jf.float32(x)
+        return tanh(value) * 0.0 if x == 2.0 else value
+
+    model = jf.compile(waiting, like=[1.0])
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        corpus = threads.submit(model.trace, [2.0, 3.0], skip_errors=True)
+        at_work.wait(60)
+        model.schedule([1.0])
+        go_on.set()
+        assert len(corpus.result()) == 2
+
+
+def test_a_new_metric_that_is_refused_leaves_the_program_as_it_was() -> None:
+    @jf.lazy
+    def watched(x: float) -> Any:
+        value = jf.float32(x)
+        if x > 1.0:
+            jf.observe('large', value)
+        return value
+
+    model = jf.compile(watched, like=[1.0])
+    with pytest.raises(jf.InputError, match=r"metric 'large' of .*, a new kind"):
+        model.eval(2.0)
+    assert model.eval(1.0) == 1.0
+    corpus = model.trace(iter([0.5, 2.0, 1.0]), skip_errors=True)
+    assert [number for number, _ in corpus.skipped] == [1]
+    model.schedule([2.0])
+    assert model.eval(2.0) == (2.0, {'large': [2.0]})
+
+
+def test_functions_that_use_up_new_data_are_refused() -> None:
+    @jf.lazy
+    def used_up(x: list[float]) -> Any:
+        value = jf.float32(0.0)
+        while x:
+            value = tanh(add(value, x.pop()))
+        return value
+
+    model = jf.compile(used_up, like=[[]])
+    with pytest.raises(TypeError, match=r'new ones that were gone .* changes its data'):
+        model.schedule([[1.0, 2.0]])
+
+
+def test_tracers_of_before_are_told_that_the_program_has_grown() -> None:
+    model = jf.compile(signed, like=[1.0])
+    traced = model.tracer()([1.0])
+    model.schedule([-1.0])
+    with pytest.raises(ValueError, match='made again if its program has grown'):
+        model.schedule(traced)
+
+
 def test_threads_let_one_program_grow() -> None:
     @jf.lazy
     def sums(widths: list[int]) -> Any:
@@ -123,6 +183,27 @@ def test_threads_let_one_program_grow() -> None:
     assert [model.apply({}, x).item() for x in schedules] == [2.0] * 8
 
 
+embed = jf.Function(lambda i: jnp.ones(4)[i], name='embed')
+number = jf.Scalar('int32') >> embed
+word = jf.InputTransform({'a': 1}) >> number
+NEW: dict[str, tuple[jf.Block, Any]] = {
+    'a number': (number, 2),
+    'a string': (word, 'a'),
+    'a list': (jf.Map(word) >> jf.Sum(), ['a', 'a']),
+    'nothing': (jf.Optional(number, jf.Zeros([])), None),
+}
+
+
+@pytest.mark.parametrize('data', NEW)
+def test_blocks_that_run_on_data_later_let_a_program_grow(data: str) -> None:
+    block, example = NEW[data]
+    read = jf.lazy(lambda x: embed(0) if x == 5 else block(x))
+    model = jf.compile(read, like=[5])
+    with pytest.raises(jf.InputError, match=r'got .*, a new kind'):
+        model.predict({}, [example], progress=False)
+    assert model.apply({}, model.schedule([example, 5])).shape == (2,)
+
+
 def test_programs_before_and_after_growth_count_together() -> None:
     model = jf.compile(signed, 2, like=[1.0])
     model.schedule([1.0])
@@ -135,7 +216,9 @@ def test_programs_before_and_after_growth_count_together() -> None:
     full = jf.compile(signed, 1, like=[1.0])
     full.schedule([1.0])
     for _ in range(2):
-        with pytest.raises(jf.ProgramBudgetError, match='as 1 programs are in use'):
+        with pytest.raises(
+            jf.ProgramBudgetError, match=r'as 1 programs are in use.* a new call for'
+        ):
             full.schedule([-1.0])
     assert full.apply({}, full.schedule([2.0])).tolist() == [0.0]
 

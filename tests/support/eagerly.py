@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import GeneratorType
 from typing import Any
 
 import jax
@@ -63,7 +64,16 @@ class Eager:
         """What it gave before for the same objects."""
         key = (function, *map(id, arguments))
         if key not in self.memo:
-            self.memo[key] = function(*arguments), arguments
+            value = function(*arguments)
+            if isinstance(value, GeneratorType):
+                return self.steps(key, value, arguments)
+            self.memo[key] = value, arguments
+        return self.memo[key][0]
+
+    def steps(self, key: Any, steps: Any, arguments: tuple[Any, ...]) -> Any:
+        """What a generator gives, which runs unless another has run meanwhile."""
+        if key not in self.memo:
+            self.memo[key] = (yield steps), arguments
         return self.memo[key][0]
 
     def constant(self, value: Any, dtype: Any) -> Any:

@@ -9,7 +9,6 @@ of types, so that one operation occurs at many sites.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from expression_branches import Branches
 from expression_parts import (
     TABLE,
     Expression,
@@ -25,8 +25,6 @@ from expression_parts import (
     Rng,
     Source,
     by_length,
-    choice,
-    first_of,
     sample_numbered,
 )
 from expression_recursions import Recursions
@@ -41,7 +39,7 @@ from jfold.types import StructType, TensorType, TupleType
 
 
 @dataclass
-class Maker(Leaves, Reducers, Recursions):
+class Maker(Leaves, Branches, Reducers, Recursions):
     """Draws blocks; functions are kept, to be met again.
 
     Attributes:
@@ -239,8 +237,8 @@ class Maker(Leaves, Reducers, Recursions):
     def deep(self) -> list[Any]:
         """The sources that are made of others."""
         simple = [self.computed, self.shared, self.with_constant]
-        simple += [self.optional, self.lacking, self.labelled]
-        choices = [self.one_of, self.typed_one_of]
+        simple += [self.optional, self.lacking, self.labelled, self.shared_sink]
+        choices = [self.one_of, self.typed_one_of, self.by_truth, self.by_class]
         sequences = [self.chosen, self.picked, self.sequence, self.sequence]
         return [*simple, *choices, *sequences, self.tree, self.downwards]
 
@@ -313,6 +311,16 @@ class Maker(Leaves, Reducers, Recursions):
         block = twice >> self.function(TupleType(given, given), want)
         return Source(block, source.sample)
 
+    def shared_sink(self, want: Any, depth: int) -> Source:
+        """A metric that several uses share: a value of it for each object."""
+        source = self.source(want, depth)
+        name = self.kinds.setdefault((want, 'shared'), f'shared_{len(self.kinds)}')
+        sink = jf.GetItem(0) >> jf.Share(
+            jf.GetItem(0) >> source.block >> jf.Metric(name)
+        )
+        block = jf.AllOf(jf.GetItem(0) >> jf.GetItem(0) >> source.block, sink, sink)
+        return Source(block >> jf.GetItem(0), lambda rng: ([source.sample(rng)],))
+
     def with_constant(self, want: Any, depth: int) -> Source:
         """A record in which a field is a constant."""
         given, fixed = self.type(), self.type()
@@ -330,66 +338,6 @@ class Maker(Leaves, Reducers, Recursions):
         return Source(
             block, lambda rng: (source.sample(rng), str(rng.choice(list('abc'))))
         )
-
-    def one_of(self, want: Any, depth: int) -> Source:
-        """`OneOf` by a Python function or by a block."""
-        cases = [self.source(want, depth) for _ in range(self.pick([1, 2, 3]))]
-        first, rest = jf.GetItem(0), jf.GetItem(1)
-        blocks = {i: case.block for i, case in enumerate(cases)}
-        by_block = self.pick([False, True])
-        if not by_block:
-            blocks = {i: rest >> b for i, b in blocks.items()}
-        # The last case may be that of all keys which no other has.
-        named = len(cases) > 1 and self.pick([False, True])
-        other = blocks.pop(len(cases) - 1) if named else None
-        if by_block:
-            block = jf.OneOf(first, blocks, pre_block=rest, default=other)
-        else:
-            key = self.pick([first_of, operator.itemgetter(0)])
-            block = jf.OneOf(key, blocks, default=other)
-        return Source(block, choice(cases))
-
-    def typed_one_of(self, want: Any, depth: int) -> Source:
-        """`OneOf` between blocks on tensors, by a key beside them."""
-        given = self.type()
-        source = self.source(given, depth)
-        cases = {k: self.between(given, want, depth) for k in ('x', 'y')}
-        pair = jf.Record((jf.Identity(), source.block))
-        block = pair >> jf.OneOf(jf.GetItem(0), cases, pre_block=jf.GetItem(1))
-        return Source(
-            block, lambda rng: (str(rng.choice(['x', 'y'])), source.sample(rng))
-        )
-
-    def optional(self, want: Any, depth: int) -> Source:
-        """`Optional` with or without a case for `None`."""
-        source = self.source(want, depth)
-        none = self.pick([None, self.constant(want)])
-
-        def sample(rng: Rng) -> Any:
-            return None if rng.random() < 0.3 else source.sample(rng)
-
-        return Source(jf.Optional(source.block, none), sample)
-
-    def lacking(self, want: Any, depth: int) -> Source:
-        """A field that data may lack, which is `None` or something else there."""
-        source = self.source(want, depth)
-        item = jf.Optional(source.block)
-        as_field = self.pick([True, False])
-        given = source.sample(np.random.default_rng(self.integer(9)))
-        default = self.pick([None, given])
-        block = (
-            jf.Record({'a': item, 'b': jf.Identity()}) >> jf.GetItem(0)
-            if as_field
-            else jf.GetItem('a', default=default) >> item
-        )
-
-        def sample(rng: Rng) -> Any:
-            data = {'b': 0}
-            if rng.random() < 0.7:
-                data['a'] = source.sample(rng)
-            return data
-
-        return Source(block, sample)
 
     def sequence(self, want: Any, depth: int) -> Source:
         """A list of items, reduced."""

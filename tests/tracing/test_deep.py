@@ -77,6 +77,15 @@ def test_deep_data_are_recorded_as_shallow_ones(kind: str) -> None:
     assert graph.depth >= 2000
 
 
+def test_deep_data_by_many_declarations() -> None:
+    """Their source nests deeper in the form for such data than in the first."""
+    ring = [jf.ForwardDeclaration(name=f'turn_{k}') for k in range(100)]
+    for k, declaration in enumerate(ring):
+        inner = jf.Record([ring[k - 1](), ring[k - 2]()]) >> ADD
+        declaration.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: inner}))
+    assert trace(jf.compile(ring[0]()).program, [nested(1500)]).depth == 1500
+
+
 def in_turn(of_list: Any) -> jf.Block:
     """Nested lists of ints, by three declarations one after another."""
     a, b, c = (jf.ForwardDeclaration(name=name) for name in 'abc')

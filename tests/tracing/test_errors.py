@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import pickle
 import re
 from typing import Any
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import jfold as jf
+from jfold.tracing.record import trace
 
 number = jf.Scalar()
 whole = jf.Scalar('int32')
@@ -144,6 +146,17 @@ def test_stop_iteration_is_an_error_too() -> None:
         jf.InputError, match=r'^example 1: .*, got \[\] .* StopIteration'
     ):
         model.schedule([[1], [], [2]])
+
+
+@pytest.mark.parametrize('zipped', [False, True])
+def test_stop_iteration_ends_no_list(zipped: bool) -> None:
+    block = jf.Map(jf.InputTransform(lambda x: next(y for y in x if y > 0)) >> number)
+    first = jf.GetItem(0) >> number
+    if zipped:
+        block = jf.AllOf(jf.Map(first), block) >> jf.Zip() >> jf.Map(add)
+    program = jf.compile(block).program
+    with pytest.raises(jf.InputError, match=r'^example 1, at \[1\]: .* StopIteration'):
+        trace(program, [[[1]], [[1], [-1], [3]]])
 
 
 # ---- how the value is reached --------------------------------------------------------
@@ -304,6 +317,19 @@ def test_with_metrics_the_paths_are_the_same() -> None:
 def test_the_first_bad_item_of_a_column_is_named() -> None:
     found = error(numbers >> jf.Sum(), [[1], [2, 'a'], ['b'], [None]])
     assert (found.example, found.path) == (1, '[1]')
+
+
+def test_the_first_bad_example_is_named() -> None:
+    """Whether it is found when it is read, or when its numbers are converted."""
+    small = jf.Scalar('int32', below=3)
+    block = jf.Record([jf.Scalar(), whole, small, jf.OneOf(type, {int: whole})])
+    wrong = {0: 'a', 1: 2.5, 2: 5, 3: 'd'}
+    for first, second in itertools.permutations([*wrong.items(), (2, 'c')], 2):
+        examples = [[1, 1, 1, 1] for _ in range(3)]
+        for example, (place, value) in zip(examples[1:], (first, second), strict=True):
+            example[place] = value
+        found = error(block, examples)
+        assert (found.example, found.path) == (1, f'[{first[0]}]')
 
 
 # ---- the error as a value ------------------------------------------------------------

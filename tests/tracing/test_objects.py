@@ -11,6 +11,7 @@ import operator
 import re
 import sys
 import types
+from collections.abc import Hashable
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,8 +19,10 @@ import numpy as np
 import pytest
 from binary_trees import binary
 from checking import add, check, number, numbers, refuses, whole
+from graphs import canonical, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walked import recorded
 
 import jfold as jf
 from jfold.tracing.helpers import field as get
@@ -143,6 +146,50 @@ def test_many_cases() -> None:
     check((jf.OneOf(operator.itemgetter(0), cases), batch, [k for k, _ in batch]))
 
 
+def test_a_choice_by_truth_with_a_default() -> None:
+    """Which is never chosen."""
+    cases = {True: number, False: whole >> jf.Function(jnp.float32)}
+    program = jf.compile(jf.OneOf(bool, cases, default=jf.Zeros([]))).program
+    same(*(canonical(program, made(program, [0, 1])) for made in (trace, recorded)))
+
+
+class Like:
+    """Equal to anything, and found under no key."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+UNLIKE = [np.array(1), np.array([1]), [1], {1}, frozenset({1}), Like(), 'a', float]
+
+
+@pytest.mark.parametrize('cases', [{0: number, 1: number}, {1: number, (1,): number}])
+@pytest.mark.parametrize('key', UNLIKE)
+def test_keys_are_looked_up(cases: Any, key: Any) -> None:
+    """By their hashes; without one it is no key."""
+    program = jf.compile(jf.OneOf(lambda _: key, cases)).program
+    with pytest.raises(jf.InputError, match='expected one of the keys'):
+        trace(program, [2.0])
+    program = jf.compile(jf.OneOf(lambda _: key, cases, default=jf.Scalar())).program
+    if isinstance(key, Hashable):
+        same(trace(program, [2.0]), recorded(program, [2.0]))
+    else:
+        with pytest.raises(jf.InputError, match='expected a hashable key'):
+            trace(program, [2.0])
+
+
+def test_a_key_is_computed_once() -> None:
+    calls: list[Any] = []
+    other = jf.Scalar('int32')
+    for cases in ({0: other}, {0: whole}, dict.fromkeys(range(99), whole)):
+        block = jf.OneOf(lambda x: calls.append(x) or x, cases, default=other)
+        calls.clear()
+        trace(jf.compile(block).program, [0, 200])
+        assert calls == [0, 200]
+
+
 # ---- tables --------------------------------------------------------------------------
 
 
@@ -176,6 +223,38 @@ def test_a_table_of_any_kind_is_copied_and_never_grows() -> None:
     check((block, ['a'], [1]), (proxy >> whole, ['a'], [3]))
     with pytest.raises(TypeError, match='does not support item assignment'):
         proxy.fn['a'] = 4  # type: ignore[index]
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """Equal to another of its name, whatever the values."""
+
+    name: str
+    values: Any = dataclasses.field(compare=False)
+
+
+NAN = float('nan')
+VALUES = jf.GetItem('values') >> number
+KINDS = jf.GetItem(0) >> jf.OneOf(type, {int: number, float: jf.Zeros([])})
+
+
+@pytest.mark.parametrize(
+    ('one', 'other', 'block'),
+    [
+        (0.0, -0.0, number),
+        (0.5, NAN, number),
+        (10**400, 10**400 + 1, jf.InputTransform(lambda x: x % 7) >> whole),
+        ((1,), (1.0,), KINDS),
+        (('x', [1.0]), ('x', [2.0]), jf.GetItem(1) >> jf.Vector(1)),
+        (Word('x', 1.0), Word('x', 2.0), VALUES),
+    ],
+)
+def test_tables_of_equal_values_stay_apart(one: Any, other: Any, block: Any) -> None:
+    tables = ({'a': value} for value in (one, other, one))
+    blocks = [jf.InputTransform(table) >> block for table in tables]
+    blocks += [jf.InputTransform({}, default=value) >> block for value in (one, other)]
+    program = jf.compile(jf.AllOf(*blocks)).program
+    same(*(canonical(program, made(program, ['a'])) for made in (trace, recorded)))
 
 
 def test_a_large_table_is_not_printed() -> None:

@@ -78,6 +78,9 @@ def test_refused_where_they_are_read(reader: str) -> None:
         jf.InputTransform(list) >> numbers,
         jf.AllOf(*(jf.InputTransform(list) >> numbers for _ in range(2))),
         jf.OneOf(next, {1: numbers}),
+        jf.Share(
+            jf.OneOf(type, {int: jf.Scalar()}, default=jf.Zeros([])), key=lambda _: 0
+        ),
     ],
 )
 def test_no_function_of_the_data_is_given_one(block: jf.Block) -> None:
@@ -86,6 +89,30 @@ def test_no_function_of_the_data_is_given_one(block: jf.Block) -> None:
     for run in (lambda x: model.schedule([x]), model.eval):
         with pytest.raises((TypeError, jf.InputError), match='expected a value, got'):
             run(iter([1, 2]))
+
+
+@pytest.mark.parametrize(
+    'block',
+    [
+        jf.OneOf(type, {float: jf.Scalar()}, default=jf.Zeros([])),
+        jf.OneOf(bool, {False: jf.Scalar(), True: jf.Zeros([])}),
+        jf.InputTransform(type) >> jf.InputTransform(callable) >> jf.Scalar(),
+        jf.Map(jf.InputTransform(repr) >> jf.Length()),
+    ],
+)
+def test_functions_that_take_no_items_are(block: jf.Block) -> None:
+    model = jf.compile(block)
+    example = [iter([])] if isinstance(block, jf.Map) else iter([])
+    model.schedule([example])
+    model.eval(example)
+
+
+def test_those_that_have_no_length() -> None:
+    model = jf.compile(jf.Length())
+    for run in (lambda x: model.schedule([x]), model.eval):
+        with pytest.raises(jf.InputError, match='something with a length') as caught:
+            run(iter([1]))
+        assert ONCE in caught.value.hint
 
 
 def test_those_that_a_function_makes() -> None:

@@ -17,6 +17,7 @@ from tree_corpora import assert_same
 
 import jfold as jf
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+from jfold.tracing.record import trace
 
 KEY = jax.random.key(0)
 joined = jf.Function(
@@ -182,6 +183,18 @@ def test_a_metric_observes_each_object_once() -> None:
     assert values.tolist() == [1001.5, 801.0]
     assert metrics['seen'].values[:3].tolist() == [300.5, 400.5, 400.5]
     assert model.eval([x, y, x])[1]['seen'] == [300.5, 400.5]
+
+
+@pytest.mark.parametrize('key', [id, lambda x: x])
+def test_a_metric_alone_observes_each_object_once(key: Any) -> None:
+    """It gives nothing, which is no sign that it has not run."""
+    seen = jf.Share(number >> jf.Metric('seen'), key=key)
+    uses = [jf.GetItem(k) >> seen for k in (1, 2)]
+    block = jf.AllOf(jf.GetItem(0) >> number, *uses) >> jf.GetItem(0)
+    x, y = 300.5, 400.5
+    graph = trace(jf.compile(block).program, [(1.0, x, x), (2.0, x, y)])
+    assert [table.counts.tolist() for table in graph.results] == [[1, 1], [1, 2]]
+    assert block.eval((1.0, x, x))[1]['seen'] == [x]
 
 
 # ---- keys ----------------------------------------------------------------------------

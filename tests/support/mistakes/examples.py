@@ -93,7 +93,8 @@ MISTAKES: dict[str, Mistake] = {
     'traced for another model': ValueMistake(
         lambda: model_of(number).schedule(model_of(vector).tracer()([[1, 2, 3]])),
         'expected examples traced for this expression, got those of another: trace '
-        'them with `model.tracer()` of the model that schedules them',
+        'them with `model.tracer()` of the model that schedules them, made again if '
+        'its program has grown since',
     ),
     'more examples than rows': ValueMistake(
         partial(scheduled, number, 1, 2, 3, size=2),

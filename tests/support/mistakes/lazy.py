@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,11 +19,18 @@ from mistakes.common import InputMistake, Mistake, ValueMistake
 add = jf.Function(jnp.add)
 embed = jf.Function(lambda p, i: p[i], lambda key: jnp.ones((9, 4)), name='embed')
 text = jf.InputTransform(str)
+metric = jf.Metric('q')
+collecting = jf.Function(lambda x: 2 * x, name='twice') >> metric
 
 
 @jf.lazy
 def known(x: int) -> Any:
     return embed(x)
+
+
+@dataclass
+class Pair:
+    left: int
 
 
 kept: list[Any] = []
@@ -36,6 +44,24 @@ def learned(fn: Callable[[Any], Any], *like: Any) -> Callable[[], Any]:
 def keeping(x: int) -> Any:
     kept.append(embed(x))
     return kept[0]
+
+
+def collected(x: int) -> Any:
+    value = embed(x)
+    metric(value)
+    return value
+
+
+def used_up(x: list[int]) -> Any:
+    value = embed(0)
+    while x:
+        value = add(value, embed(x.pop()))
+    return value
+
+
+def added_to(x: list[float]) -> Any:
+    x.append(1.0)
+    return jf.tensor(x)[0]
 
 
 def forgotten(x: int) -> None:
@@ -73,6 +99,16 @@ FIRST = '\nin lazy(function), on example 0 of `like=`'
 OPAQUE = 'question for its number or its truth, ' + UNKNOWN
 CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
 WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
+NOTHING = (
+    'expected a block that gives tensors, got one that gives nothing; write '
+    '`jf.observe(name, value)` for a Metric, and leave out what else gives nothing'
+)
+OTHERS = (
+    'expected a lazy function that makes the same calls each time, got others when it '
+    'ran on example 0 of `like=` again: it changes its data, or depends on something '
+    'else; copy what it changes, as in `items = [*x]`, and let it depend on nothing '
+    'but the data'
+)
 NO_VALUES = 'expected values, numbers or arrays, in tuples, lists or dicts, got'
 OUTSIDE = (
     'expected to run on the data of an example, in a model, got a call outside of '
@@ -92,7 +128,40 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'a function of JAX on a value': ValueMistake(
         learned(lambda x: jnp.exp(embed(x))),
-        f'{CALLED}a function or a module, {WRAPPED}',
+        f'{CALLED}a function or a module, {UNKNOWN}write `jf.Function(fn)(x)` for '
+        f'`fn(x)`, and `x * array` for `array * x` with an array of JAX{FIRST}',
+    ),
+    'a function of JAX that names the class of a value': Mistake(
+        learned(lambda x: jax.nn.relu(embed(x))),
+        'lazy(function): expected blocks and operators on values, got a function of '
+        f'JAX; write `jf.Function(fn)(x)` for `fn(x)`{FIRST}',
+    ),
+    'an operator on a call of a generator function': Mistake(
+        learned(lambda x: steps(x) * 2),
+        'lazy(function): expected values, got unsupported operand type(s) for *: '
+        "'generator' and 'int': write `yield` before a call of a generator function, "
+        f'as in `(yield f(x)) * 2`{FIRST}',
+    ),
+    'a dataclass that JAX does not know': Mistake(
+        learned(lambda x: Pair(left=x)),
+        f'{NO_VALUES} Pair(left=1) (Pair): register its class, as by '
+        f'`jax.tree_util.register_dataclass`{FIRST}',
+    ),
+    'an int that no dtype holds': Mistake(
+        learned(lambda x: jf.tensor(10**30)),
+        f'expected a number or an array, got {10**30}; no int of JAX is so large: '
+        f'make it a float{FIRST}',
+    ),
+    'a lazy function behind another': Mistake(
+        lambda: jf.compile(known >> tree, like=[1]),
+        'lazy(tree): expected to run on data, got values, behind lazy(known) in a '
+        'pipe; call one in the other',
+    ),
+    'an example that JAX traces': Mistake(
+        lambda: jax.jit(jf.lazy(jf.tensor).eval)(1.0),
+        'expected a number or an array, got one that JAX is tracing; make the schedule '
+        'outside of `jax.jit`, and give the function that, or give the array as a '
+        'parameter\nin lazy(tensor), on example 0 of `like=`',
     ),
     'the items of a value': Mistake(
         learned(lambda x: [*embed(x)]),
@@ -134,8 +203,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'lists that are always empty': Mistake(
         learned(lambda x: []),
-        'expected a list with items in some example of `like=`, which tell its type, '
-        'got empty ones alone; give an example that has some',
+        'expected a list with items in some example, which tell its type, got empty '
+        'ones alone; give `like=`, or `eval`, an example that has some',
     ),
     'a layer made in the function': Mistake(
         learned(lambda x: jf.Function(lambda i: i + 1)(jf.int32(x))),
@@ -143,6 +212,14 @@ MISTAKES: dict[str, Mistake] = {
         'time, got one that calls new ones when it runs on example 0 of `like=` '
         'again; make blocks outside of it, once, and let it depend on nothing but the '
         'data',
+    ),
+    'data that the function uses up': Mistake(
+        learned(used_up, [1, 2]),
+        f'lazy(used_up): {OTHERS}',
+    ),
+    'data that the function adds to': Mistake(
+        learned(added_to, [1.0, 2.0]),
+        f'lazy(added_to): {OTHERS}',
     ),
     'a forgotten return': Mistake(
         learned(forgotten),
@@ -174,6 +251,16 @@ MISTAKES: dict[str, Mistake] = {
         learned(lambda x: (text(x),)),
         'InputTransform(str): expected a block that gives tensors, got one that gives '
         f'object; compute with data in plain Python{FIRST}',
+        error=GivesObjects,
+    ),
+    'a Metric in a lazy function': Mistake(
+        learned(collected),
+        f"Metric('q'): {NOTHING}\nin lazy(collected), on example 0 of `like=`",
+        error=GivesObjects,
+    ),
+    'a block that ends with a Metric': Mistake(
+        learned(lambda x: collecting(embed(x))),
+        f"Function(twice) >> Metric('q'): {NOTHING}{FIRST}",
         error=GivesObjects,
     ),
     'data with a circle': Mistake(
