@@ -14,6 +14,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import threading
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
+_LIMIT = threading.RLock()  # of one thread at a time: the limit is of the process
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
@@ -70,7 +72,8 @@ class Generator(Round):
         like = self.known((key, 'result'), self.template(node.output))
         if key in self.by_identity:
             memo, entry = self.by_identity[key], f'id({argument})'
-            if any(s.leaves(like)):  # numbers of rows are true
+            # Numbers of rows are true, and tuples; lists may be empty.
+            if isinstance(like, s.Tensor) or (isinstance(like, tuple) and like):
                 text = f'{memo}.get({entry}) or {text}'
             else:
                 text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
@@ -84,9 +87,7 @@ class Generator(Round):
             w.line(f'return {text}')
             return RETURNED
         if isinstance(like, tuple) and any(s.leaves(like)):
-            unpacked = s.parts(w.unpacked(_flat(like), text))
-            nested = s.map_parts(lambda _: next(unpacked), like)
-            return s.with_levels(nested, s.levels(like))
+            return s.with_levels(w.unpacked(like, text), s.levels(like))
         result = w.variable(wanted)
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
@@ -143,7 +144,7 @@ class Generator(Round):
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
         """Write `return <value>` into `w`; store the value in entry `memo` if given."""
         self.joined((w.key, 'result'), s.template_of(value))
-        text = s.packed(_flat(value))
+        text = s.packed(value)
         if memo:
             w.line(f'{memo} = made = {text}')
             text = 'made'
@@ -297,14 +298,6 @@ class Generator(Round):
         )
 
 
-def _flat(value: s.Symbol) -> s.Symbol:
-    """Return the parts of a tuple, at any depth, as one tuple; other values unchanged.
-
-    Functions return tuples so: Python reads 200 parentheses inside each other.
-    """
-    return tuple(s.parts(value)) if isinstance(value, tuple) else value
-
-
 def of(name: str, text: str) -> str:
     """Return `<name>_of_<text>` if `text` is a short identifier, else `name` alone."""
     return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
@@ -316,17 +309,19 @@ def of(name: str, text: str) -> str:
 @contextlib.contextmanager
 def tall_stack() -> Iterator[None]:
     """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, TALL))
-    try:
-        yield
-    except RecursionError:
-        raise TypeError(
-            'expected an expression that is nested less deep, got more blocks inside '
-            'each other than Python has room for; make parts of it declarations'
-        ) from None
-    finally:
-        sys.setrecursionlimit(before)
+    with _LIMIT:
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(before, TALL))
+        try:
+            yield
+        except RecursionError:
+            raise TypeError(
+                'expected an expression that is nested less deep, got more blocks '
+                'inside each other than Python has room for; make parts of it '
+                'declarations'
+            ) from None
+        finally:
+            sys.setrecursionlimit(before)
 
 
 def generate_source(
@@ -349,6 +344,7 @@ def generate_source(
         facts = new_facts
         # What one function passes to another may take a round each.
         most = MOST_ROUNDS + len(round_.written)
-        why = f'jfold found no source in {most} rounds, please report it'
-        assert number < most, why
+        if number >= most:
+            why = f'jfold found no source in {most} rounds, please report it'
+            raise AssertionError(why)
     return round_, text

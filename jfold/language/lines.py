@@ -171,7 +171,7 @@ class Lines:
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
         """Write code to unpack `text` into variables nested as `like`; return these."""
         if isinstance(like, tuple):
-            needed = [any(s.leaves(x)) or isinstance(x, s.Items) for x in like]
+            needed = [any(True for _ in s.parts(x)) for x in like]
             names = [self.variable(wanted) if x else '_' for x in needed]
             if any(needed):
                 self.line(f'{_targets(names)} = {text}')

@@ -53,7 +53,14 @@ class Source(Memoized):
         linecache.cache[file] = len(self.text), None, lines, file
         weakref.finalize(self, linecache.cache.pop, file, None)
         names = {**HELPERS, **self.names, '__name__': 'jfold.source'}
-        exec(compile(self.text, file, 'exec'), names)
+        try:
+            code = compile(self.text, file, 'exec')
+        except SyntaxError as error:
+            raise TypeError(
+                'expected an expression whose results are tuples nested up to 150 '
+                f'deep, got source that Python refuses: {error.msg}'
+            ) from error
+        exec(code, names)
         function: Callable[[Sequence[Any]], Any] = names['record']
         return function
 
@@ -126,10 +133,15 @@ def _explained(
     number = _example_of(error, call)
     if number and not isinstance(error, BadItem):
         # Numbers are converted after all is read: those of one before may not fit.
+        # Reading again tells, unless that fails where the first reading did not.
+        source = program.source
         try:
-            trace(program, [examples[k] for k in range(number)])
-        except InputError as earlier:
-            return earlier
+            tapes = source.record([examples[k] for k in range(number)])
+            graph_of(program, source.recording, number, *tapes)
+        except BadItem as earlier:
+            number = earlier.example
+        except Exception:
+            pass
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])
         if explanation is not None:

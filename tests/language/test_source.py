@@ -123,6 +123,10 @@ def declared(block: jf.Block) -> jf.ForwardDeclaration:
     return declaration
 
 
+def number_at(key: int) -> jf.Block:
+    return jf.GetItem(key) >> jf.Scalar()
+
+
 item = declared(jf.GetItem('a') >> jf.Scalar())
 total = jf.Map(item()) >> jf.Sum()
 both = jf.AllOf(jf.Identity(), jf.GetItem('b'))
@@ -146,6 +150,26 @@ alike: dict[str, Any] = {'a': 1.0, 'b': SimpleNamespace(a=2.0, b=3), 'items': [0
 def test_a_class_is_of_one_object(cases: dict[type, Any], examples: list[Any]) -> None:
     """It is known in a case alone, not in what functions, lists or loops have of it."""
     program = jf.compile(jf.OneOf(type, cases)).program
+    same(*(canonical(program, made(program, examples)) for made in (trace, recorded)))
+
+
+nothing = jf.Map(jf.Void())
+metrics = [number_at(k) >> jf.Metric(f'seen_{k}') for k in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ('block', 'result'),
+    [
+        (jf.AllOf(jf.Void(), nothing), jf.GetItem(1) >> jf.Length()),
+        (jf.AllOf(jf.AllOf(nothing, jf.Void()), nothing), jf.GetItem(1) >> jf.Length()),
+        (jf.AllOf(jf.AllOf(nothing)), jf.GetItem(0) >> jf.GetItem(0) >> jf.Length()),
+        (jf.AllOf(jf.AllOf(*metrics), jf.Identity() >> nothing), jf.Void()),
+    ],
+)
+def test_results_without_tensors(block: jf.Block, result: jf.Block) -> None:
+    """Of functions, in tuples inside each other."""
+    program = jf.compile(declared(block)() >> result).program
+    examples = [[1.0, 2.0], [3.0, 4.0]]
     same(*(canonical(program, made(program, examples)) for made in (trace, recorded)))
 
 

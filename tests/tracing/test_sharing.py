@@ -197,6 +197,21 @@ def test_a_metric_alone_observes_each_object_once(key: Any) -> None:
     assert block.eval((1.0, x, x))[1]['seen'] == [x]
 
 
+def test_a_list_that_is_empty_is_known_as_others_are() -> None:
+    sines = jf.GetItem(0) >> jf.Map(jnp.sin)
+    seen = jf.AllOf(jf.GetItem(1) >> jf.Metric('seen'), sines) >> jf.GetItem(1)
+    total, length = jf.Sum(), jf.Length()
+
+    @jf.lazy
+    def used_twice(x: list[float]) -> Any:
+        numbers = seen([jf.float32(v) for v in x], jf.float32(3.0))
+        return total(numbers), length(numbers)
+
+    examples = [[1.0, 2.0], []]
+    graph = jf.compile(used_twice, like=examples).trace(examples, progress=False).graph
+    assert [table.counts.tolist() for table in graph.results] == [[1, 1], [1, 1]]
+
+
 # ---- keys ----------------------------------------------------------------------------
 
 
