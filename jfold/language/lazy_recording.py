@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import short_repr
+from jfold.base.errors import MASKED, has_masked, short_repr
 from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
@@ -21,7 +21,8 @@ from jfold.language.lazy_registry import Entry, GivesObjects, NewCall, Registry
 from jfold.types import Product, TensorType
 
 SCALARS = bool, int, float, complex
-NUMBERS = *SCALARS, np.generic, np.ndarray, jax.Array
+FIXED = *SCALARS, np.generic, jax.Array
+NUMBERS = *FIXED, np.ndarray
 
 
 class Recording:
@@ -182,6 +183,10 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
+        is_fixed = isinstance(value, FIXED)
+        if not is_fixed and has_masked([value], depth=32):  # NumPy's most dimensions
+            got = type(value).__name__
+            raise TypeError(f'expected a number or an array, got {got}, {MASKED}')
         own = getattr(value, 'dtype', None)
         if own is None:
             own = np.dtype(object if _holds_values(value) else np.asarray(value).dtype)
@@ -203,14 +208,14 @@ class Recording:
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
             self.calls[value.__class__, dtype] = number
-        elif isinstance(value, (np.ndarray, list, tuple)):  # the function may change it
-            return number, np.array(value)
         elif isinstance(value, jax.core.Tracer):
             raise TypeError(
                 'expected a number or an array, got one that JAX is tracing; make the '
                 'schedule outside of `jax.jit`, and give the function that, or give '
                 'the array as a parameter'
             )
+        elif not is_fixed:  # the function may change it
+            return number, np.array(value)
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
