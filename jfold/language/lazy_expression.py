@@ -202,11 +202,16 @@ class Recorded:
     def expression(self) -> b.Block:
         """Return the expression with blocks in place of its lazy functions.
 
-        Raise TypeError if no example reaches a function.
+        Raise TypeError if no example reaches a function, as if it runs on values.
         """
         registry = self.registry
         for lazy in lazy_functions(self.root):
             if lazy not in registry.results:
+                if before := _before(lazy, self.root):
+                    raise TypeError(
+                        f'{lazy!r}: expected to run on data, got values, behind '
+                        f'{before!r} in a pipe; call one in the other'
+                    )
                 raise TypeError(
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
                     'none; give one'
@@ -382,14 +387,8 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     elif isinstance(block, b.Pipe):
         # Blocks before the lazy function run on the data; what it gives are values,
         # which no other one takes.
-        for k, part in enumerate(block.blocks):
+        for part in block.blocks:
             if lazy_functions(part):
-                behind = [y for z in block.blocks[k + 1 :] for y in lazy_functions(z)]
-                if behind:
-                    raise TypeError(
-                        f'{behind[0]!r}: expected to run on data, got values, behind '
-                        f'{part!r} in a pipe; call one in the other'
-                    )
                 yield from reach(part, x)
                 return
             x = part.eval(x)
@@ -420,6 +419,16 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
             'Optional or a declaration, got it in another block; call that block in a '
             'lazy function instead'
         )
+
+
+def _before(lazy: Lazy, root: b.Block) -> b.Block | None:
+    """Return what has lazy functions before `lazy` in a pipe of `root`, if any."""
+    for pipe in users(root):
+        if isinstance(pipe, b.Pipe):
+            parts = [x for x in pipe.blocks if lazy_functions(x)]
+            if any(lazy in lazy_functions(x) for x in parts[1:]):
+                return parts[0]
+    return None
 
 
 # ---- substitution --------------------------------------------------------------------

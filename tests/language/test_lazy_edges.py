@@ -157,6 +157,13 @@ def test_blocks_without_inputs_are_called_on_nothing() -> None:
     assert results(sums, [1.0, 2.0]) == [[1, 2], [2, 3]]
 
 
+def test_a_function_behind_another_is_learned_where_it_stands_alone() -> None:
+    ends = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> inner)
+    block = jf.AllOf(jf.AllOf(power_of_two, jf.Identity()) >> ends, inner)
+    model = jf.compile(block, like=[3.0])
+    assert model.eval(3.0) == ((9.0, 3.0), 3.0)
+
+
 def test_modules_of_flax_are_wrapped_before_they_are_called() -> None:
     dense = nn.Dense(2)
     with pytest.raises(Exception, match='unbound') as error:
@@ -173,6 +180,11 @@ def inner(x: float) -> Any:
 @jf.lazy(share=True)
 def power(x: float, n: int) -> Any:
     return jf.float32(x**n)
+
+
+@jf.lazy
+def power_of_two(x: float) -> Any:
+    return power(x, 2)
 
 
 every, again, collect = jf.Map(inner), tanh >> tanh, jf.Map(jf.Metric('q'))
