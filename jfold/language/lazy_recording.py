@@ -325,7 +325,7 @@ def _advice_on_error(text: str) -> str:
             'expected blocks and operators on values, got a function of JAX; write '
             '`jf.Function(fn)(x)` for `fn(x)`'
         )
-    if "'generator'" in text:
+    if text.startswith('unsupported operand') and "'generator'" in text:
         return (
             f'expected values, got {text}: write `yield` before a call of a generator '
             'function, as in `(yield f(x)) * 2`'

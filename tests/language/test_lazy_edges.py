@@ -221,6 +221,20 @@ def test_calls_that_are_refused(match: str) -> None:
         jf.compile(jf.lazy(function), like=[example])
 
 
+@pytest.mark.parametrize(
+    ('function', 'message'),
+    [
+        (lambda x: len(y for y in x), "object of type 'generator' has no len()"),
+        (lambda x: (y for y in x).first, "'generator' object has no attribute 'first'"),
+    ],
+)
+def test_errors_about_generators_of_the_user_stay(function: Any, message: str) -> None:
+    fails = jf.lazy(lambda x: jf.float32(function(x)))
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        jf.compile(fails, like=[[1.0]])
+    assert str(caught.value) == message
+
+
 def test_blocks_of_wrong_types_on_data_tell_both_reasons() -> None:
     wrong = jf.InputTransform({'a': 1}) >> jf.Scalar('int32') >> jf.Vector(3)
     with pytest.raises(TypeError, match='look up its number first') as caught:
