@@ -17,8 +17,14 @@ from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, GivesObjects, NewCall, Registry
-from jfold.types import Product, TensorType
+from jfold.language.lazy_registry import (
+    Entry,
+    GivesObjects,
+    NewCall,
+    Registry,
+    result_type,
+)
+from jfold.types import ObjectType, Product, TensorType
 
 SCALARS = bool, int, float, complex
 FIXED = *SCALARS, np.generic, jax.Array
@@ -104,25 +110,41 @@ class Recording:
         """Record what `call` cannot: a call of a new kind, or one on plain data."""
         of_values = self.registry.of_values
         on_data: Exception | None = None
-        if not isinstance(block, b.Function) and block not in of_values:
-            try:
-                return self._called(block, arguments, takes_data=True)
-            except (TypeError, NewCall) as error:
-                gives_objects = isinstance(error, GivesObjects)
-                if gives_objects or all(map(_holds_values, arguments)):
-                    raise
-                on_data = error
-        # Numbers and empty lists are data to some blocks, and constants to others.
         try:
-            result = self._called(block, arguments, takes_data=False)
-        except TypeError as error:
-            if isinstance(on_data, NewCall):
-                raise on_data from None
-            if on_data is not None:
-                error.add_note(f'or, if it is to run on data: {on_data}')
-            raise
+            if not isinstance(block, b.Function) and block not in of_values:
+                try:
+                    self._check_data(block, arguments)
+                    return self._called(block, arguments, takes_data=True)
+                except (TypeError, NewCall) as error:
+                    gives_objects = isinstance(error, GivesObjects)
+                    if gives_objects or all(map(_holds_values, arguments)):
+                        raise
+                    on_data = error
+            # Numbers and empty lists are data to some blocks, and constants to others.
+            try:
+                result = self._called(block, arguments, takes_data=False)
+            except TypeError as error:
+                if isinstance(on_data, NewCall):
+                    raise on_data from None
+                if on_data is not None:
+                    error.add_note(f'or, if it is to run on data: {on_data}')
+                raise
+        finally:
+            on_data = None  # which refers to this frame
         of_values.add(block)
         return result
+
+    def _check_data(self, block: b.Block, arguments: tuple[Any, ...]) -> None:
+        """Raise TypeError if `block` does not take data, which are a new kind here."""
+        holding = [*map(_holds_values, arguments)]
+        if ('data',) in self.registry.known or all(holding):
+            return
+        entries = self.registry.entries
+        types = [
+            entries[self.node(x)[0]].type if holds else ObjectType()
+            for x, holds in zip(arguments, holding, strict=True)
+        ]
+        result_type(block, tuple(types))
 
     def _called(
         self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool

@@ -222,33 +222,7 @@ class Registry:
         types = tuple(self.entries[n].type for n in numbers)
         entry = self.known.get((block, types)) or self._alike(block, types)
         if entry is None:
-            if not all(map(is_known, types)):
-                raise EmptyList(
-                    f'{block!r}: expected a list with items, which tell its type, got '
-                    'an empty one before any other; give an example that comes to one '
-                    'with items first, or leave the call out: `f(items) if items else '
-                    'zeros`'
-                )
-            for lazy in users(block):
-                if isinstance(lazy, Lazy):
-                    raise TypeError(
-                        f'{block!r}: expected a block without lazy functions inside, '
-                        f'got {lazy!r}; call that itself, for a Map as '
-                        '`[f(x) for x in xs]`'
-                    )
-            result = call_type(block, types)
-            if isinstance(result, ObjectType) or result is None:
-                raise GivesObjects(
-                    f'{block!r}: expected a block that gives tensors, got one that '
-                    f'gives {result or "what these arguments do not tell"}; compute '
-                    'with data in plain Python'
-                )
-            if result in (VoidType(), EMPTY):
-                raise GivesObjects(
-                    f'{block!r}: expected a block that gives tensors, got one that '
-                    'gives nothing; write `jf.observe(name, value)` for a Metric, and '
-                    'leave out what else gives nothing'
-                )
+            result = result_type(block, types)
             name = callable_name(getattr(block, 'fn', block))
             name = getattr(block, 'name', None) or name
             entry = self.entry((block, types), result, name)
@@ -384,6 +358,39 @@ class Registry:
             if both not in (type_, before):
                 self._note(makers, self._joined(both), where)
         self._note(makers, number, where)
+
+
+def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
+    """Return the type of what a block gives on arguments of these types.
+
+    Raise TypeError if it does not take them, or gives no tensors.
+    """
+    if not all(map(is_known, types)):
+        raise EmptyList(
+            f'{block!r}: expected a list with items, which tell its type, got an empty '
+            'one before any other; give an example that comes to one with items first, '
+            'or leave the call out: `f(items) if items else zeros`'
+        )
+    for lazy in users(block):
+        if isinstance(lazy, Lazy):
+            raise TypeError(
+                f'{block!r}: expected a block without lazy functions inside, got '
+                f'{lazy!r}; call that itself, for a Map as `[f(x) for x in xs]`'
+            )
+    result = call_type(block, types)
+    if isinstance(result, ObjectType) or result is None:
+        raise GivesObjects(
+            f'{block!r}: expected a block that gives tensors, got one that gives '
+            f'{result or "what these arguments do not tell"}; compute with data in '
+            'plain Python'
+        )
+    if result in (VoidType(), EMPTY):
+        raise GivesObjects(
+            f'{block!r}: expected a block that gives tensors, got one that gives '
+            'nothing; write `jf.observe(name, value)` for a Metric, and leave out what '
+            'else gives nothing'
+        )
+    return result
 
 
 def _merge_alike(entries: list[Entry]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import re
 from typing import Any
 
@@ -241,6 +242,18 @@ def test_blocks_of_wrong_types_on_data_tell_both_reasons() -> None:
         jf.compile(jf.lazy(lambda x: (wrong(x), x)), like=['a'])
     note = r'or, if it is to run on data: Pipe\[2\].Vector.* got int32\[\]; put'
     assert re.match(note, caught.value.__notes__[0])
+
+
+def test_a_first_try_on_data_leaves_no_frame_behind() -> None:
+    block = tanh >> tanh
+    gc.collect()
+    gc.disable()
+    try:
+        jf.compile(jf.lazy(lambda x: block(x)), like=[1.0])
+        errors = [x for x in gc.get_objects() if isinstance(x, TypeError)]
+        assert not [x for x in errors if 'got object' in str(x)]
+    finally:
+        gc.enable()
 
 
 def test_eval_of_one_example_takes_the_parameters_of_all() -> None:

@@ -204,6 +204,19 @@ def test_blocks_that_run_on_data_later_let_a_program_grow(data: str) -> None:
     assert model.apply({}, model.schedule([example, 5])).shape == (2,)
 
 
+def test_blocks_that_take_no_data_are_no_new_kind() -> None:
+    cell = tanh >> tanh
+    read = jf.lazy(lambda x: cell(x['v'] if 'raw' in x else jf.float32(x['v'])))
+    model = jf.compile(read, 1, like=[{'v': 1.0}])
+    wrong, program = {'v': 'a', 'raw': 1}, model.program
+    model.schedule([{'v': 1.0}])
+    for use in (model.schedule, lambda x: model.predict({}, x, progress=False)):
+        with pytest.raises(jf.InputError, match="got 'a': look up its number first"):
+            use([wrong])
+    assert [x for x, _ in model.trace([wrong], skip_errors=True).skipped] == [0]
+    assert model.program is program
+
+
 def test_programs_before_and_after_growth_count_together() -> None:
     model = jf.compile(signed, 2, like=[1.0])
     model.schedule([1.0])
