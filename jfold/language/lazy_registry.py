@@ -296,30 +296,20 @@ class Registry:
             sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, True, *more, *sets)
 
-    def note_shared(self, nodes: Iterable[Node]) -> list[str]:
-        """Add to `shared` the entries of nodes that several others have as argument.
-
-        The names of all calls of blocks, and the types of constants, are returned.
-        """
+    def note_shared(self, nodes: Iterable[Node]) -> None:
+        """Add to `shared` the entries of nodes that several others have as argument."""
         waiting, seen, read = [*nodes], set[int](), set[int]()
-        names = []
         while waiting:
             node = waiting.pop()
-            entry = self.entries[node[0]]
-            kind = entry.key[0]
-            if id(node) in seen or kind == 'data':
+            kind = self.entries[node[0]].key[0]
+            if id(node) in seen or kind in ('tensor', 'data'):
                 continue
             seen.add(id(node))
-            if entry.is_row or kind == 'tensor':
-                names.append(entry.name)
-            if kind == 'tensor':
-                continue
             for part in node[1] if kind == 'sequence' else node[1:]:
                 if id(part) in read:
                     self.shared.add(part[0])
                 read.add(id(part))
                 waiting.append(part)
-        return names
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note a maker of results of `lazy`; raise TypeError if result types differ."""

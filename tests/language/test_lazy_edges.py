@@ -249,7 +249,7 @@ def test_a_first_try_on_data_leaves_no_frame_behind() -> None:
     gc.collect()
     gc.disable()
     try:
-        jf.compile(jf.lazy(lambda x: block(x)), like=[1.0])
+        jf.compile(jf.lazy(lambda x: +block(x)), like=[1.0])
         errors = [x for x in gc.get_objects() if isinstance(x, TypeError)]
         assert not [x for x in errors if 'got object' in str(x)]
     finally:
