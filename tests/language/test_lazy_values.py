@@ -140,12 +140,18 @@ def test_numbers_that_are_equal_and_not_the_same() -> None:
         return value.clip(0, 1), value.clip(0.0, 1.0), value.clip(min=0), value.clip(0)
 
     @jf.lazy
+    def bounded(x: float) -> Any:
+        value, nan = jf.float32(x), float('nan')
+        return value.clip(nan, 1.0), value.clip(max=float('nan'))
+
+    @jf.lazy
     def divided(x: float) -> Any:
         value = jf.float32(x)
         return value / 0.0, value / -0.0, value + float('nan')
 
     kinds = [x.dtype.name for x in clipped.eval(3)]
     assert kinds == ['int32', 'float32', 'int32', 'int32']
+    assert np.isnan(bounded.eval(1.0)).all()
     plus, minus, nan = (x.item() for x in divided.eval(1.0))
     assert (plus, minus) == (np.inf, -np.inf) and np.isnan(nan)
 
