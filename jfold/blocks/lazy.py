@@ -259,8 +259,8 @@ class Value(Operand):
 
         Arguments are plain Python values; raise TypeError if one is a `Value`.
         """
-        static = tuple(tuple(x) if isinstance(x, list) else x for x in arguments)
-        call = static, tuple(sorted(options.items())) if options else ()
+        static = tuple(map(_as_key, arguments))
+        call = static, tuple((k, _as_key(options[k])) for k in sorted(options))
         try:  # as text, 1 and 1.0 differ, and zeros of two signs
             block = _attribute(name, *call, repr(call) if static or options else '')
         except TypeError:  # which cannot be hashed
@@ -288,6 +288,13 @@ class Value(Operand):
 
     def __repr__(self) -> str:
         return f'<value of {self.recording.describe(self)}>'
+
+
+def _as_key(x: Any) -> Any:
+    """Return an argument to find a block by: a tuple for a list, one NaN for all."""
+    if isinstance(x, list):
+        return tuple(x)
+    return math.nan if type(x) is float and math.isnan(x) else x
 
 
 @functools.cache

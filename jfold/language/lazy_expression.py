@@ -46,10 +46,6 @@ from jfold.language.lazy_registry import (
 from jfold.types import ObjectType, SequenceType, StructType, TensorType
 
 number_of = operator.itemgetter(0)
-CHANGES = (
-    'it changes its data, or depends on something else; copy what it changes, as in '
-    '`items = [*x]`, and let it depend on nothing but the data'
-)
 
 
 @memoized
@@ -141,18 +137,16 @@ class Recorded:
         With `skip_errors`, examples on which they raise an error are left out.
 
         Raises:
-          TypeError: a function makes new blocks in each run, makes other calls when it
-            runs again, or is where it cannot be reached without running the expression;
-            or what calls raise.
+          TypeError: a function makes new blocks in each run, or is where it cannot be
+            reached without running the expression; or what calls raise.
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
         # Lists that are empty here may have items in later examples.
         postponed: list[tuple[int, Any]] = []
-        calls: dict[int, list[str]] = {}  # per example
         for number, example in waiting:
             try:
-                calls[number] = self._learn(number, example)
+                self._learn(number, example)
             except EmptyList:
                 postponed.append((number, example))
             except Exception:
@@ -161,28 +155,21 @@ class Recorded:
         skipping = contextlib.suppress(*[Exception] * skip_errors)
         for number, example in postponed:
             with skipping:
-                calls[number] = self._learn(number, example)
+                self._learn(number, example)
         version = self.registry.version
         for number, example in waiting:
-            again = calls.get(number)
             with skipping:
-                again = self._learn(number, example)
-            if again != calls.get(number):
-                raise TypeError(
-                    f'{self.root!r}: expected a lazy function that makes the same '
-                    'calls each time, got others when it ran on '
-                    f'example {number} of `like=` again: {CHANGES}'
-                )
+                self._learn(number, example)
             if self.registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
-                    f'example {number} of `like=` again; make blocks outside of it, '
-                    'once, and let it depend on nothing but the data'
+                    f'example {number} again; make blocks outside of it, once; copy '
+                    'what it changes of its data, as in `items = [*x]`; if it draws at '
+                    'random, give `like=` more examples'
                 )
 
-    def _learn(self, number: int, example: object) -> list[str]:
-        names = []
+    def _learn(self, number: int, example: object) -> None:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
@@ -190,23 +177,27 @@ class Recorded:
                     recording = Recording(self.registry)
                     node = recording.run(lazy, data)
                 observed = [values for _, values, *_ in recording.observed]
-                names += self.registry.note_shared([node, *observed])
+                self.registry.note_shared([node, *observed])
             except Exception as error:
                 error.add_note(f'in {lazy!r}, on example {number} of `like=`')
                 raise
             finally:
                 if self.registry.version != version:
                     self.history.append((lazy, data))
-        return names
 
     def expression(self) -> b.Block:
         """Return the expression with blocks in place of its lazy functions.
 
-        Raise TypeError if no example reaches a function.
+        Raise TypeError if no example reaches a function, as if it runs on values.
         """
         registry = self.registry
         for lazy in lazy_functions(self.root):
             if lazy not in registry.results:
+                if before := _before(lazy, self.root):
+                    raise TypeError(
+                        f'{lazy!r}: expected to run on data, got values, behind '
+                        f'{before!r} in a pipe; call one in the other'
+                    )
                 raise TypeError(
                     f'{lazy!r}: expected an example in `like=` that it runs on, got '
                     'none; give one'
@@ -382,14 +373,8 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     elif isinstance(block, b.Pipe):
         # Blocks before the lazy function run on the data; what it gives are values,
         # which no other one takes.
-        for k, part in enumerate(block.blocks):
+        for part in block.blocks:
             if lazy_functions(part):
-                behind = [y for z in block.blocks[k + 1 :] for y in lazy_functions(z)]
-                if behind:
-                    raise TypeError(
-                        f'{behind[0]!r}: expected to run on data, got values, behind '
-                        f'{part!r} in a pipe; call one in the other'
-                    )
                 yield from reach(part, x)
                 return
             x = part.eval(x)
@@ -420,6 +405,16 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
             'Optional or a declaration, got it in another block; call that block in a '
             'lazy function instead'
         )
+
+
+def _before(lazy: Lazy, root: b.Block) -> b.Block | None:
+    """Return what has lazy functions before `lazy` in a pipe of `root`, if any."""
+    for pipe in users(root):
+        if isinstance(pipe, b.Pipe):
+            parts = [x for x in pipe.blocks if lazy_functions(x)]
+            if any(lazy in lazy_functions(x) for x in parts[1:]):
+                return parts[0]
+    return None
 
 
 # ---- substitution --------------------------------------------------------------------

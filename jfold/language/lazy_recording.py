@@ -12,16 +12,23 @@ import jax
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import short_repr
+from jfold.base.errors import MASKED, has_masked, short_repr
 from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
 from jfold.base.trampoline import Steps, run
 from jfold.blocks.lazy import Lazy, Node, Value
-from jfold.language.lazy_registry import Entry, GivesObjects, NewCall, Registry
-from jfold.types import Product, TensorType
+from jfold.language.lazy_registry import (
+    Entry,
+    GivesObjects,
+    NewCall,
+    Registry,
+    result_type,
+)
+from jfold.types import ObjectType, Product, TensorType
 
 SCALARS = bool, int, float, complex
-NUMBERS = *SCALARS, np.generic, np.ndarray, jax.Array
+FIXED = *SCALARS, np.generic, jax.Array
+NUMBERS = *FIXED, np.ndarray
 
 
 class Recording:
@@ -103,25 +110,41 @@ class Recording:
         """Record what `call` cannot: a call of a new kind, or one on plain data."""
         of_values = self.registry.of_values
         on_data: Exception | None = None
-        if not isinstance(block, b.Function) and block not in of_values:
-            try:
-                return self._called(block, arguments, takes_data=True)
-            except (TypeError, NewCall) as error:
-                gives_objects = isinstance(error, GivesObjects)
-                if gives_objects or all(map(_holds_values, arguments)):
-                    raise
-                on_data = error
-        # Numbers and empty lists are data to some blocks, and constants to others.
         try:
-            result = self._called(block, arguments, takes_data=False)
-        except TypeError as error:
-            if isinstance(on_data, NewCall):
-                raise on_data from None
-            if on_data is not None:
-                error.add_note(f'or, if it is to run on data: {on_data}')
-            raise
+            if not isinstance(block, b.Function) and block not in of_values:
+                try:
+                    self._check_data(block, arguments)
+                    return self._called(block, arguments, takes_data=True)
+                except (TypeError, NewCall) as error:
+                    gives_objects = isinstance(error, GivesObjects)
+                    if gives_objects or all(map(_holds_values, arguments)):
+                        raise
+                    on_data = error
+            # Numbers and empty lists are data to some blocks, and constants to others.
+            try:
+                result = self._called(block, arguments, takes_data=False)
+            except TypeError as error:
+                if isinstance(on_data, NewCall):
+                    raise on_data from None
+                if on_data is not None:
+                    error.add_note(f'or, if it is to run on data: {on_data}')
+                raise
+        finally:
+            on_data = None  # which refers to this frame
         of_values.add(block)
         return result
+
+    def _check_data(self, block: b.Block, arguments: tuple[Any, ...]) -> None:
+        """Raise TypeError if `block` does not take data, which are a new kind here."""
+        holding = [*map(_holds_values, arguments)]
+        if ('data',) in self.registry.known or all(holding):
+            return
+        entries = self.registry.entries
+        types = [
+            entries[self.node(x)[0]].type if holds else ObjectType()
+            for x, holds in zip(arguments, holding, strict=True)
+        ]
+        result_type(block, tuple(types))
 
     def _called(
         self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool
@@ -182,6 +205,10 @@ class Recording:
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
+        is_fixed = isinstance(value, FIXED)
+        if not is_fixed and has_masked([value], depth=32):  # NumPy's most dimensions
+            got = type(value).__name__
+            raise TypeError(f'expected a number or an array, got {got}, {MASKED}')
         own = getattr(value, 'dtype', None)
         if own is None:
             own = np.dtype(object if _holds_values(value) else np.asarray(value).dtype)
@@ -203,14 +230,14 @@ class Recording:
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
             self.calls[value.__class__, dtype] = number
-        elif isinstance(value, (np.ndarray, list, tuple)):  # the function may change it
-            return number, np.array(value)
         elif isinstance(value, jax.core.Tracer):
             raise TypeError(
                 'expected a number or an array, got one that JAX is tracing; make the '
                 'schedule outside of `jax.jit`, and give the function that, or give '
                 'the array as a parameter'
             )
+        elif not is_fixed:  # the function may change it
+            return number, np.array(value)
         return number, value
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
@@ -320,7 +347,7 @@ def _advice_on_error(text: str) -> str:
             'expected blocks and operators on values, got a function of JAX; write '
             '`jf.Function(fn)(x)` for `fn(x)`'
         )
-    if "'generator'" in text:
+    if text.startswith('unsupported operand') and "'generator'" in text:
         return (
             f'expected values, got {text}: write `yield` before a call of a generator '
             'function, as in `(yield f(x)) * 2`'

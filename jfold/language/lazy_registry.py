@@ -222,33 +222,7 @@ class Registry:
         types = tuple(self.entries[n].type for n in numbers)
         entry = self.known.get((block, types)) or self._alike(block, types)
         if entry is None:
-            if not all(map(is_known, types)):
-                raise EmptyList(
-                    f'{block!r}: expected a list with items, which tell its type, got '
-                    'an empty one before any other; give an example that comes to one '
-                    'with items first, or leave the call out: `f(items) if items else '
-                    'zeros`'
-                )
-            for lazy in users(block):
-                if isinstance(lazy, Lazy):
-                    raise TypeError(
-                        f'{block!r}: expected a block without lazy functions inside, '
-                        f'got {lazy!r}; call that itself, for a Map as '
-                        '`[f(x) for x in xs]`'
-                    )
-            result = call_type(block, types)
-            if isinstance(result, ObjectType) or result is None:
-                raise GivesObjects(
-                    f'{block!r}: expected a block that gives tensors, got one that '
-                    f'gives {result or "what these arguments do not tell"}; compute '
-                    'with data in plain Python'
-                )
-            if result in (VoidType(), EMPTY):
-                raise GivesObjects(
-                    f'{block!r}: expected a block that gives tensors, got one that '
-                    'gives nothing; write `jf.observe(name, value)` for a Metric, and '
-                    'leave out what else gives nothing'
-                )
+            result = result_type(block, types)
             name = callable_name(getattr(block, 'fn', block))
             name = getattr(block, 'name', None) or name
             entry = self.entry((block, types), result, name)
@@ -322,30 +296,20 @@ class Registry:
             sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, True, *more, *sets)
 
-    def note_shared(self, nodes: Iterable[Node]) -> list[str]:
-        """Add to `shared` the entries of nodes that several others have as argument.
-
-        The names of all calls of blocks, and the types of constants, are returned.
-        """
+    def note_shared(self, nodes: Iterable[Node]) -> None:
+        """Add to `shared` the entries of nodes that several others have as argument."""
         waiting, seen, read = [*nodes], set[int](), set[int]()
-        names = []
         while waiting:
             node = waiting.pop()
-            entry = self.entries[node[0]]
-            kind = entry.key[0]
-            if id(node) in seen or kind == 'data':
+            kind = self.entries[node[0]].key[0]
+            if id(node) in seen or kind in ('tensor', 'data'):
                 continue
             seen.add(id(node))
-            if entry.is_row or kind == 'tensor':
-                names.append(entry.name)
-            if kind == 'tensor':
-                continue
             for part in node[1] if kind == 'sequence' else node[1:]:
                 if id(part) in read:
                     self.shared.add(part[0])
                 read.add(id(part))
                 waiting.append(part)
-        return names
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note a maker of results of `lazy`; raise TypeError if result types differ."""
@@ -384,6 +348,39 @@ class Registry:
             if both not in (type_, before):
                 self._note(makers, self._joined(both), where)
         self._note(makers, number, where)
+
+
+def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
+    """Return the type of what a block gives on arguments of these types.
+
+    Raise TypeError if it does not take them, or gives no tensors.
+    """
+    if not all(map(is_known, types)):
+        raise EmptyList(
+            f'{block!r}: expected a list with items, which tell its type, got an empty '
+            'one before any other; give an example that comes to one with items first, '
+            'or leave the call out: `f(items) if items else zeros`'
+        )
+    for lazy in users(block):
+        if isinstance(lazy, Lazy):
+            raise TypeError(
+                f'{block!r}: expected a block without lazy functions inside, got '
+                f'{lazy!r}; call that itself, for a Map as `[f(x) for x in xs]`'
+            )
+    result = call_type(block, types)
+    if isinstance(result, ObjectType) or result is None:
+        raise GivesObjects(
+            f'{block!r}: expected a block that gives tensors, got one that gives '
+            f'{result or "what these arguments do not tell"}; compute with data in '
+            'plain Python'
+        )
+    if result in (VoidType(), EMPTY):
+        raise GivesObjects(
+            f'{block!r}: expected a block that gives tensors, got one that gives '
+            'nothing; write `jf.observe(name, value)` for a Metric, and leave out what '
+            'else gives nothing'
+        )
+    return result
 
 
 def _merge_alike(entries: list[Entry]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.combinators import Block
 from jfold.data.adoption import adopt_schedule
-from jfold.language.lazy_expression import CHANGES, Recorded
+from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
 from jfold.program.operations import Layer, Program
@@ -42,17 +42,17 @@ def growing(
         return record()
     lists = [x for x in batches if isinstance(x, list)]
     new: BaseException | None = None
-    MET_NEW.set(False)
+    token = MET_NEW.set(False)  # a function may schedule with another model
     try:
         result = record()
+        if not (lists and MET_NEW.get()):  # an example with new calls was left out
+            return result
     except InputError as error:
         new = error.__cause__
         if not (lists and isinstance(new, NewCall)):
             raise
-    else:
-        is_new = lists and MET_NEW.get()  # of an example that was left out
-        if not is_new:
-            return result
+    finally:
+        MET_NEW.reset(token)
     examples = itertools.chain.from_iterable(lists)
     with recorded.registry.lock:  # other threads may find new calls as well
         recorded.learn(examples, skip_errors=True)  # of which `record` tells
@@ -65,8 +65,9 @@ def growing(
         elif isinstance(new, NewCall) and new.version == recorded.registry.version:
             raise TypeError(
                 f'{recorded.root!r}: expected a lazy function that makes the same '
-                f'calls each time, got new ones that were gone when it ran again: '
-                f'{CHANGES}'
+                'calls each time, got new ones that were gone when it ran again; copy '
+                'what it changes of its data, as in `items = [*x]`; if it draws at '
+                'random, give `like=` more examples'
             ) from new
     return record()
 

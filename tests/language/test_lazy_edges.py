@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import re
 from typing import Any
 
@@ -157,6 +158,13 @@ def test_blocks_without_inputs_are_called_on_nothing() -> None:
     assert results(sums, [1.0, 2.0]) == [[1, 2], [2, 3]]
 
 
+def test_a_function_behind_another_is_learned_where_it_stands_alone() -> None:
+    ends = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> inner)
+    block = jf.AllOf(jf.AllOf(power_of_two, jf.Identity()) >> ends, inner)
+    model = jf.compile(block, like=[3.0])
+    assert model.eval(3.0) == ((9.0, 3.0), 3.0)
+
+
 def test_modules_of_flax_are_wrapped_before_they_are_called() -> None:
     dense = nn.Dense(2)
     with pytest.raises(Exception, match='unbound') as error:
@@ -173,6 +181,11 @@ def inner(x: float) -> Any:
 @jf.lazy(share=True)
 def power(x: float, n: int) -> Any:
     return jf.float32(x**n)
+
+
+@jf.lazy
+def power_of_two(x: float) -> Any:
+    return power(x, 2)
 
 
 every, again, collect = jf.Map(inner), tanh >> tanh, jf.Map(jf.Metric('q'))
@@ -209,12 +222,38 @@ def test_calls_that_are_refused(match: str) -> None:
         jf.compile(jf.lazy(function), like=[example])
 
 
+@pytest.mark.parametrize(
+    ('function', 'message'),
+    [
+        (lambda x: len(y for y in x), "object of type 'generator' has no len()"),
+        (lambda x: (y for y in x).first, "'generator' object has no attribute 'first'"),
+    ],
+)
+def test_errors_about_generators_of_the_user_stay(function: Any, message: str) -> None:
+    fails = jf.lazy(lambda x: jf.float32(function(x)))
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        jf.compile(fails, like=[[1.0]])
+    assert str(caught.value) == message
+
+
 def test_blocks_of_wrong_types_on_data_tell_both_reasons() -> None:
     wrong = jf.InputTransform({'a': 1}) >> jf.Scalar('int32') >> jf.Vector(3)
     with pytest.raises(TypeError, match='look up its number first') as caught:
         jf.compile(jf.lazy(lambda x: (wrong(x), x)), like=['a'])
     note = r'or, if it is to run on data: Pipe\[2\].Vector.* got int32\[\]; put'
     assert re.match(note, caught.value.__notes__[0])
+
+
+def test_a_first_try_on_data_leaves_no_frame_behind() -> None:
+    block = tanh >> tanh
+    gc.collect()
+    gc.disable()
+    try:
+        jf.compile(jf.lazy(lambda x: +block(x)), like=[1.0])
+        errors = [x for x in gc.get_objects() if isinstance(x, TypeError)]
+        assert not [x for x in errors if 'got object' in str(x)]
+    finally:
+        gc.enable()
 
 
 def test_eval_of_one_example_takes_the_parameters_of_all() -> None:

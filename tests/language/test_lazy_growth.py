@@ -6,6 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import pickle
+import random
 import threading
 from typing import Any
 
@@ -156,8 +157,41 @@ def test_functions_that_use_up_new_data_are_refused() -> None:
         return value
 
     model = jf.compile(used_up, like=[[]])
-    with pytest.raises(TypeError, match=r'new ones that were gone .* changes its data'):
+    with pytest.raises(TypeError, match=r'new ones that were gone .* copy what'):
         model.schedule([[1.0, 2.0]])
+
+
+def test_functions_may_draw_at_random_among_known_calls() -> None:
+    """As for dropout of words: in each run others are left out."""
+    draws = random.Random(0)
+
+    @jf.lazy
+    def dropped(x: list[float]) -> Any:
+        total = jf.float32(0.0)
+        for number in x:
+            if number < 0:
+                total = tanh(total)
+            elif draws.random() > 0.5:
+                total = add(total, number)
+        return total
+
+    model = jf.compile(dropped, like=[[1.0] * 30] * 3)
+    assert model.schedule([[1.0] * 30, []]).examples == 2
+    assert model.schedule([[1.0] * 30, [-1.0, 1.0, -1.0]] * 9).examples == 18
+
+
+def test_a_function_may_schedule_with_another_model() -> None:
+    other = jf.compile(signed, like=[1.0, -1.0])
+
+    @jf.lazy
+    def asking(x: float) -> Any:
+        other.schedule([x])
+        value = jf.float32(x)
+        return tanh(value) if x == 2.0 else value
+
+    model = jf.compile(asking, like=[1.0])
+    corpus = model.trace([2.0, 1.0], skip_errors=True)
+    assert len(corpus) == 2
 
 
 def test_tracers_of_before_are_told_that_the_program_has_grown() -> None:
@@ -202,6 +236,19 @@ def test_blocks_that_run_on_data_later_let_a_program_grow(data: str) -> None:
     with pytest.raises(jf.InputError, match=r'got .*, a new kind'):
         model.predict({}, [example], progress=False)
     assert model.apply({}, model.schedule([example, 5])).shape == (2,)
+
+
+def test_blocks_that_take_no_data_are_no_new_kind() -> None:
+    cell = tanh >> tanh
+    read = jf.lazy(lambda x: cell(x['v'] if 'raw' in x else jf.float32(x['v'])))
+    model = jf.compile(read, 1, like=[{'v': 1.0}])
+    wrong, program = {'v': 'a', 'raw': 1}, model.program
+    model.schedule([{'v': 1.0}])
+    for use in (model.schedule, lambda x: model.predict({}, x, progress=False)):
+        with pytest.raises(jf.InputError, match="got 'a': look up its number first"):
+            use([wrong])
+    assert [x for x, _ in model.trace([wrong], skip_errors=True).skipped] == [0]
+    assert model.program is program
 
 
 def test_programs_before_and_after_growth_count_together() -> None:

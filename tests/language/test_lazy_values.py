@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array as Array
 from typing import Any
 
 import jax
@@ -84,17 +85,33 @@ def test_constants_are_what_they_were_in_the_call() -> None:
     @jf.lazy
     def changing(x: list[float]) -> Any:
         array, numbers, calls = np.zeros(2, np.float32), [0.0, 0.0], []
+        buffer = Array('f', [0.0, 0.0])
         value = jf.tensor(array)
         for number in x:
-            array[0] = numbers[1] = kept[1] = number
+            array[0] = numbers[1] = kept[1] = buffer[0] = number
             value = value + array
-            calls += [jf.tensor(array), jf.tensor((array, array))[0]]
+            calls += [jf.tensor(buffer), jf.tensor((array, array))[0]]
             calls += [jf.tensor(numbers), jf.float32(kept), double(kept)]
         return value, total(calls)
 
     examples = [[1.0, 2.0, 3.0], [4.0]]
     want = [([6, 0], [12, 24]), ([4, 0], [8, 16])]
     assert results(changing, examples) == want
+
+
+@pytest.mark.parametrize('dtype', [None, 'float32'])
+def test_constants_are_not_masked(dtype: str | None) -> None:
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    constant = jf.lazy(lambda x: jf.tensor(x, dtype) if dtype else add(x, 0.0))
+    model = jf.compile(constant, like=[np.ones(2)])
+    filled = np.ma.array([1.0, 2.0])
+    assert model.eval(filled).tolist() == [1.0, 2.0]
+    for value in (masked, [1.0, np.ma.masked])[: 2 if dtype else 1]:
+        with pytest.raises(jf.InputError, match='some of it masked: fill it'):
+            model.eval(value)
+    number = jf.compile(jf.lazy(lambda x: jf.tensor(x, dtype)), like=[1.0])
+    with pytest.raises(jf.InputError, match='some of it masked'):
+        number.eval(np.ma.masked)
 
 
 def test_values_have_methods_of_arrays() -> None:
@@ -123,12 +140,18 @@ def test_numbers_that_are_equal_and_not_the_same() -> None:
         return value.clip(0, 1), value.clip(0.0, 1.0), value.clip(min=0), value.clip(0)
 
     @jf.lazy
+    def bounded(x: float) -> Any:
+        value, nan = jf.float32(x), float('nan')
+        return value.clip(nan, 1.0), value.clip(max=float('nan'))
+
+    @jf.lazy
     def divided(x: float) -> Any:
         value = jf.float32(x)
         return value / 0.0, value / -0.0, value + float('nan')
 
     kinds = [x.dtype.name for x in clipped.eval(3)]
     assert kinds == ['int32', 'float32', 'int32', 'int32']
+    assert np.isnan(bounded.eval(1.0)).all()
     plus, minus, nan = (x.item() for x in divided.eval(1.0))
     assert (plus, minus) == (np.inf, -np.inf) and np.isnan(nan)
 

@@ -104,10 +104,10 @@ NOTHING = (
     '`jf.observe(name, value)` for a Metric, and leave out what else gives nothing'
 )
 OTHERS = (
-    'expected a lazy function that makes the same calls each time, got others when it '
-    'ran on example 0 of `like=` again: it changes its data, or depends on something '
-    'else; copy what it changes, as in `items = [*x]`, and let it depend on nothing '
-    'but the data'
+    'expected a lazy function that calls the same blocks each time, got one that calls '
+    'new ones when it runs on example 0 again; make blocks outside of it, once; copy '
+    'what it changes of its data, as in `items = [*x]`; if it draws at random, give '
+    '`like=` more examples'
 )
 NO_VALUES = 'expected values, numbers or arrays, in tuples, lists or dicts, got'
 OUTSIDE = (
@@ -208,10 +208,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'a layer made in the function': Mistake(
         learned(lambda x: jf.Function(lambda i: i + 1)(jf.int32(x))),
-        'lazy(function): expected a lazy function that calls the same blocks each '
-        'time, got one that calls new ones when it runs on example 0 of `like=` '
-        'again; make blocks outside of it, once, and let it depend on nothing but the '
-        'data',
+        f'lazy(function): {OTHERS}',
     ),
     'data that the function uses up': Mistake(
         learned(used_up, [1, 2]),
