@@ -291,7 +291,7 @@ class Value(Operand):
 
 
 def _as_key(x: Any) -> Any:
-    """Return an argument to find a block by: a tuple for a list, one NaN for all."""
+    """Return an argument as a key: a list as a tuple, one NaN for all."""
     if isinstance(x, list):
         return tuple(x)
     return math.nan if type(x) is float and math.isnan(x) else x
