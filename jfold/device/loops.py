@@ -70,6 +70,7 @@ class Level:
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 SumStep: TypeAlias = Callable[[Number, Carry], Carry]
+Round: TypeAlias = tuple[Number, Number]  # a step, of all components; a round of its sums
 Summed: TypeAlias = tuple[Carry, Arrays]  # a carry; sums of gradients, each [*shape]
 ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
@@ -94,6 +95,10 @@ class _Pass:
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
         changing, new = step(Tile(o, first, rows, count), changing)
         return changing, list(map(jnp.add, total, new))
+
+    def _sum_width(self, t: int) -> int:
+        """Return how many sums of type `t` a tile computes."""
+        return self.batch.layout.sum_width[t]
 
 
 class CountedLoops(_Pass):
@@ -160,9 +165,14 @@ class CountedLoops(_Pass):
         row, carry = loop_after(lambda row: nodes - row > 0, run, start, state.carry)
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
-    def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on `count` [] tiles of sums of type `t`."""
-        done: Carry = lax.fori_loop(0, count, step, carry)
+    def sums(self, t: int, round_: Round, step: SumStep[Carry], carry: Carry) -> Carry:
+        """Run `step` on the first row of each tile of a round of sums of type `t`."""
+        (first, count), width = self.batch.sums(t, *round_), self._sum_width(t)
+
+        def body(i: Number, carry: Carry) -> Carry:
+            return step(first + i * width, carry)
+
+        done: Carry = lax.fori_loop(0, count, body, carry)
         return done
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
@@ -231,13 +241,17 @@ class FixedLoops(_Pass):
         trips = -(-self.spec.capacity.rows[o] // rows)
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
-    def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on all tiles of sums of type `t` that there is room for.
+    def sums(self, t: int, round_: Round, step: SumStep[Carry], carry: Carry) -> Carry:
+        """Run `step` on the first row of all tiles of sums of type `t`, of any round.
 
-        Sums of other rounds are computed, too, and keep their values or get them again.
+        Sums of rounds before keep their values; others are computed again in their turn.
         """
-        room, rows = self.spec.capacity.sums[t], self.batch.layout.sum_width[t]
-        return _repeated(-(-room // rows), step, carry)
+        room, width = self.spec.capacity.sums[t], self._sum_width(t)
+
+        def body(i: Number, carry: Carry) -> Carry:
+            return step(i * width, carry)
+
+        return _repeated(-(-room // width), body, carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""

@@ -75,20 +75,15 @@ def _sum_type(
     # A tile may run past the last sum of a round. It then writes sums of later rounds,
     # which are computed again in their turn; or sums of later levels, which are
     # complete and get the same numbers.
-    def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Write the sums of the `i`-th tile; return `carry` with the new buffer."""
-        first, buffer = carry
-        row = first + i * width
+    def tile(row: Number, buffer: Array) -> Array:
+        """Write the sums of a tile, the first of them sum `row`; return the buffer."""
         sums = batch.sections.sums[t].rows
         summands = [batch.read(section, row, width) for section in sums]
-        return first, write(
-            buffer, sum_arrays(loops.gather(buffer, summands)), base + row
-        )
+        return write(buffer, sum_arrays(loops.gather(buffer, summands)), base + row)
 
     def stage(s: Array, buffer: Array) -> Array:
         """Write the sums of the `s`-th round; return the buffer."""
-        first, count = batch.sums(t, step, s)
-        return loops.sums(t, count, tile, (first, buffer))[1]
+        return loops.sums(t, (step, s), tile, buffer)
 
     done: Array = lax.fori_loop(0, execution.spec.capacity.stages, stage, buffer)
     return done
