@@ -70,7 +70,9 @@ class Level:
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 SumStep: TypeAlias = Callable[[Number, Carry], Carry]
-Round: TypeAlias = tuple[Number, Number]  # a step, of all components; a round of its sums
+Round: TypeAlias = tuple[
+    Number, Number
+]  # a step, of all components; a round of its sums
 Summed: TypeAlias = tuple[Carry, Arrays]  # a carry; sums of gradients, each [*shape]
 ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 

@@ -8,7 +8,8 @@ import itertools
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 from agreement import is_float
 from expression_parts import tables
+from narrow_tiles import narrow_tiles
 from ways_in import TOGETHER, WAYS
 
 import jfold as jf
@@ -56,7 +58,7 @@ def check_case(case: Case, tally: Tally) -> None:
     """
     if sum(case.seeds) % LAZY == 0:
         check_lazy(case.seeds, tally)
-    with jax.enable_x64(case.dtype == 'float64'):
+    with in_its_way(case):
         session = open_session(case, tally)
         for number, step in enumerate(case.steps):
             session.take(step, np.random.default_rng(number))
@@ -70,11 +72,19 @@ def check_schedules(case: Case, tally: Tally) -> None:
     Raises:
       Mismatch: two ways give two schedules. Other errors are jfold's own.
     """
-    with jax.enable_x64(case.dtype == 'float64'):
+    with in_its_way(case):
         session = open_session(case, tally)
         for step in case.steps:
             session.schedule(step)
             tally['calls'] += 1
+
+
+@contextmanager
+def in_its_way(case: Case) -> Iterator[None]:
+    """The precision and the tiles of a case."""
+    with jax.enable_x64(case.dtype == 'float64'):
+        with narrow_tiles() if case.narrow else nullcontext():
+            yield
 
 
 def draw_params(model: jf.Model) -> dict[str, Any]:
