@@ -246,7 +246,7 @@ class FixedLoops(_Pass):
     def sums(self, t: int, round_: Round, step: SumStep[Carry], carry: Carry) -> Carry:
         """Run `step` on the first row of all tiles of sums of type `t`, of any round.
 
-        Sums of rounds before keep their values; others are computed again in their turn.
+        Sums of earlier rounds keep their values, others are computed again in turn.
         """
         room, width = self.spec.capacity.sums[t], self._sum_width(t)
 

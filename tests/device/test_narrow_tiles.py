@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Levels, chunks and sums that take several tiles, as those of large batches do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+from binary_trees import binary, dense_cell, embedding
+from checking import observed
+from expressions import Expression, expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from looped import in_loops
+from narrow_tiles import narrow_tiles
+
+import jfold as jf
+from jfold.scheduling.layout import layout
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+
+H = 3
+
+
+def weights(key: Any, *_: Any) -> Any:
+    """Of `cell`, such that states neither vanish nor grow."""
+    return jax.random.normal(key, (2, H, H)) / 2
+
+
+def cell(w: Any, x: Any, y: Any) -> Any:
+    """A state from two."""
+    return jnp.tanh(w[0] @ x + jnp.sin(w[1] @ y))
+
+
+def trees() -> jf.Block:
+    """Binary trees with a metric at every node."""
+    leaf = jf.Scalar('int32') >> embedding(H)
+    return binary(leaf, dense_cell(H) >> observed('seen'))
+
+
+def pairs() -> jf.Block:
+    """A recurrence of which all pairs of states meet: each state has many uses."""
+    read = jf.Function(lambda w, x, y: (cell(w, x, y),) * 2, weights, name='read')
+    meet = jf.Function(cell, weights, name='meet')
+
+    @jf.compose
+    def with_all(state: Any, states: Any) -> Any:
+        return jf.Sum()(jf.ZipWith(meet)(jf.Broadcast()(state), states))
+
+    @jf.compose
+    def with_each_other(items: Any) -> Any:
+        states, last = jf.RNN(read, jf.Zeros([H]))(items)
+        return jf.Sum()(jf.ZipWith(with_all)(states, jf.Broadcast()(states))), last
+
+    return jf.Map(jf.Scalar('int32') >> embedding(H)) >> with_each_other
+
+
+def tree(rng: Any, leaves: int) -> Any:
+    """A binary tree."""
+    if leaves == 1:
+        return int(rng.integers(16))
+    left = int(rng.integers(1, leaves))
+    return tree(rng, left), tree(rng, leaves - left)
+
+
+def words(rng: Any, length: int) -> Any:
+    """A list of words."""
+    return rng.integers(16, size=length).tolist()
+
+
+KINDS = {'trees': (trees, tree), 'pairs': (pairs, words)}
+
+
+@pytest.mark.parametrize('reproducible', [False, True])
+@pytest.mark.parametrize('residuals', RESIDUALS)
+@pytest.mark.parametrize('strategy', STRATEGIES)
+@pytest.mark.parametrize('kind', KINDS)
+def test_several_tiles_give_what_one_gives(
+    kind: str, strategy: Any, residuals: str, reproducible: bool
+) -> None:
+    """Values, metrics and gradients, of few and of many rows."""
+    make, draw = KINDS[kind]
+    rng = np.random.default_rng(0)
+    examples = [draw(rng, n) for n in (1, 9, 4, 13, 6)]
+    options: Any = {'residuals': residuals, 'strategy': strategy}
+    with narrow_tiles():
+        model = jf.compile(make(), reproducible=reproducible, **options)
+        schedule = model.schedule(examples)
+        places = layout(schedule.spec)
+        assert any(sum(trips) > 9 for trips in places.trips)
+        room = [n for n in schedule.spec.capacity.sums if n]
+        assert bool(room) == (kind == 'pairs')
+        params = model.init(jax.random.key(0))
+        agree(model, params, examples, forward=True)
+        agree(model, params, examples[:2])
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(
+    st.sampled_from(['tree', 'sequence', 'whole']).flatmap(expressions),
+    st.sampled_from(STRATEGIES),
+    st.sampled_from(RESIDUALS),
+)
+def test_drawn_expressions_in_loops(
+    expression: Expression, strategy: str, residuals: str
+) -> None:
+    """Also of what has no recurrence."""
+    examples = expression.batch(np.random.default_rng(0), 4)
+    with narrow_tiles():
+        model = in_loops(expression.block, residuals, strategy)
+        agree(model, model.init(jax.random.key(0)), examples)
