@@ -72,7 +72,8 @@ def program(name: str, residuals: str) -> Program:
     block, batch = PROGRAMS[name]()
     model = jf.compile(block, residuals=residuals, strategy='fixed')
     levels = trace(model.program, batch).depth
-    return Program(model, model.init(jax.random.key(0)), model.schedule(batch), levels)
+    schedule = jax.device_put(model.schedule(batch))
+    return Program(model, model.init(jax.random.key(0)), schedule, levels)
 
 
 # ---- models --------------------------------------------------------------------------

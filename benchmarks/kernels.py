@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 from kernel_costs import Costs, costs
 from kernel_models import ABOUT, PROGRAMS, Program, program
 from measuring import MODES, begin, jax_parser
@@ -84,6 +85,7 @@ def forms_of(
 def timed(forms: list[Form], options: argparse.Namespace) -> Iterator[Row]:
     """Rows of programs with the times that they take, in turns."""
     say(f'{forms[0].head["model"]}: timing')
+    forms = [replace(form, arguments=jax.device_put(form.arguments)) for form in forms]
     ways: Contenders = {str(form.head): form for form in forms}
     times = take_turns(ways, options.repeats, options.limit)
     for form in forms:

@@ -104,7 +104,7 @@ class Case:
       compiled: whether XLA runs it.
       forward: whether also without a gradient.
       linear: whether all rules of functions are linear in the cotangent.
-      narrow: whether tiles are so narrow that levels, chunks and sums take several.
+      limited: whether limits are so low that it meets those of large data.
       seeds: of the examples.
       steps: what is done, in order.
       nesting: transformations of the first step, the outermost first.
@@ -117,7 +117,7 @@ class Case:
     compiled: bool
     forward: bool
     linear: bool
-    narrow: bool
+    limited: bool
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
     nesting: tuple[str, ...]
@@ -132,7 +132,7 @@ class Case:
         how = 'compiled' if self.compiled else 'interpreted'
         return (
             f'{self.dtype}, {self.options}, {how}'
-            f'{", narrow tiles" * self.narrow}\n{self.block!r}\n'
+            f'{", small limits" * self.limited}\n{self.block!r}\n'
             f'within: {", ".join(self.nesting) or "nothing"}\n'
             f'examples:\n{examples}\nsteps:\n{steps}'
         )
@@ -232,7 +232,7 @@ def make_case(choices: Choices) -> Case:
     compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
     linear = choices.integer(2) < 2
     forward = choices.integer(3) == 3
-    narrow = choices.integer(1) == 1
+    limited = choices.integer(1) == 1
     seeds = (0, *choices.several(lambda: choices.integer(999), MOST_EXAMPLES - 1))
     size = choices.pick([MOST_EXAMPLES, MOST_EXAMPLES, MOST_EXAMPLES, None])
 
@@ -249,7 +249,7 @@ def make_case(choices: Choices) -> Case:
     # The interpreter, which runs what is nested, takes an hour for many rows.
     nests = linear and dtype in NESTED and not is_large
     nesting = _nesting(choices, wild) if nests else ()
-    how = options, compiled, forward, linear, narrow
+    how = options, compiled, forward, linear, limited
     return Case(dtype, block, made.sample, *how, seeds, steps, nesting)
 
 

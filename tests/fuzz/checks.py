@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from agreement import is_float
 from expression_parts import tables
-from narrow_tiles import narrow_tiles
+from small_limits import small_limits
 from ways_in import TOGETHER, WAYS
 
 import jfold as jf
@@ -81,9 +81,9 @@ def check_schedules(case: Case, tally: Tally) -> None:
 
 @contextmanager
 def in_its_way(case: Case) -> Iterator[None]:
-    """The precision and the tiles of a case."""
+    """The precision and the limits of a case."""
     with jax.enable_x64(case.dtype == 'float64'):
-        with narrow_tiles() if case.narrow else nullcontext():
+        with small_limits() if case.limited else nullcontext():
             yield
 
 

@@ -16,7 +16,7 @@ from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import in_loops
-from narrow_tiles import narrow_tiles
+from small_limits import small_limits
 
 import jfold as jf
 from jfold.scheduling.layout import layout
@@ -86,7 +86,7 @@ def test_several_tiles_give_what_one_gives(
     rng = np.random.default_rng(0)
     examples = [draw(rng, n) for n in (1, 9, 4, 13, 6)]
     options: Any = {'residuals': residuals, 'strategy': strategy}
-    with narrow_tiles():
+    with small_limits():
         model = jf.compile(make(), reproducible=reproducible, **options)
         schedule = model.schedule(examples)
         places = layout(schedule.spec)
@@ -110,6 +110,6 @@ def test_drawn_expressions_in_loops(
 ) -> None:
     """Also of what has no recurrence."""
     examples = expression.batch(np.random.default_rng(0), 4)
-    with narrow_tiles():
+    with small_limits():
         model = in_loops(expression.block, residuals, strategy)
         agree(model, model.init(jax.random.key(0)), examples)
