@@ -3,8 +3,9 @@
 
     python benchmarks/reproducible.py [--quick] [--strategy counted]
 
-Trees, each of random shape, and combs, whose levels are narrow, as of one recurrent
-network. Results of one example alone and in company are compared to the bit.
+Trees, each of random shape; combs, whose levels are narrow, as of one recurrent
+network; and rounds of messages, which run outside of loops. Results of one example
+alone and in company are compared to the bit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import molecules
 import numpy as np
 from measuring import agree, begin, jax_parser, loss
 from options import fill
@@ -31,7 +33,7 @@ COMBS = Workload(32, 32, 128)
 
 def measure(
     name: str,
-    work: Workload,
+    block: jf.Block,
     batches: list[list[Any]],
     options: argparse.Namespace,
     report: Report,
@@ -44,7 +46,7 @@ def measure(
     """
     models = {
         kind: jf.compile(
-            expression(work.hidden),
+            block,
             strategy=options.strategy,
             reproducible=kind == FIXED,
         )
@@ -75,7 +77,7 @@ def measure(
 def _schedules(model: jf.Model, batches: list[list[Any]]) -> list[jf.Schedule]:
     corpus = model.trace([tree for batch in batches for tree in batch])
     model.reserve(corpus.capacities(len(batches[0])))
-    return [model.schedule(batch) for batch in batches]
+    return [jax.device_put(model.schedule(batch)) for batch in batches]
 
 
 def _run(step: Any, params: Params, schedules: list[jf.Schedule], k: int) -> Any:
@@ -90,7 +92,8 @@ def main() -> None:
     report = begin('Sums in a fixed order', options)
     for size in [(8, 8, 8)] if options.quick else SIZES:
         work = Workload(*size)
-        measure(str(work), work, work.batches(options.repeats + 2), options, report)
+        block, batches = expression(work.hidden), work.batches(options.repeats + 2)
+        measure(str(work), block, batches, options, report)
     if not options.quick:
         rng = random.Random(0)
         batches = [
@@ -98,7 +101,11 @@ def main() -> None:
             for _ in range(options.repeats + 2)
         ]
         name = str(COMBS).replace('trees', 'combs')
-        measure(name, COMBS, batches, options, report)
+        measure(name, expression(COMBS.hidden), batches, options, report)
+        draw = partial(molecules.molecule, np.random.default_rng(0))
+        batches = [[draw() for _ in range(128)] for _ in range(options.repeats + 2)]
+        block = molecules.expression(64, 3)
+        measure('3 rounds, 128 molecules', block, batches, options, report)
     report.note('An example alone gave to the bit what it gave in company.')
     report.close()
 

@@ -39,6 +39,7 @@ PARTS = (
     'iclr2017',
     'models',
     'molecules',
+    'edge_sums',
     'unrolled',
     'seq2seq',
     'lazy',
