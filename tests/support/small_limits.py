@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits so low that small data and small layers meet them, as large ones do.
 
-What jfold does by size, of rows, bytes or summands, would else be drawn of one size.
+What jfold does by size, of rows, bytes or summands, few other tests would meet.
 """
 
 from __future__ import annotations
