@@ -85,6 +85,7 @@ def forms_of(
 def timed(forms: list[Form], options: argparse.Namespace) -> Iterator[Row]:
     """Rows of programs with the times that they take, in turns."""
     say(f'{forms[0].head["model"]}: timing')
+    # Else what the perfect batch takes comes from the host in each call.
     forms = [replace(form, arguments=jax.device_put(form.arguments)) for form in forms]
     ways: Contenders = {str(form.head): form for form in forms}
     times = take_turns(ways, options.repeats, options.limit)

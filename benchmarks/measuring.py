@@ -447,7 +447,9 @@ def report_cases(
     report = begin(title, options)
     sizes = {name: sizes for name, (_, sizes) in cases.items()}
     report.note(f'{note}: {sizes}')
-    rows = [row for name in options.only for row in compare(name, options)]
-    report.rows += sorted(rows, key=lambda row: 'ratio' in row)
-    report.write()
+    rows = list[Row]()
+    for name in options.only:
+        rows += compare(name, options)
+        report.rows = sorted(rows, key=lambda row: 'ratio' in row)
+        report.write()
     report.close()

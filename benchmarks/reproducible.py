@@ -72,6 +72,7 @@ def measure(
         ratios = times[FIXED] / times[FASTEST]
         ms = {kind: found.ms for kind, found in times.items()}
         report.add(ratio_row(name, mode, ratios) | ms)
+    report.write()
 
 
 def _schedules(model: jf.Model, batches: list[list[Any]]) -> list[jf.Schedule]:

@@ -70,9 +70,6 @@ class Level:
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 SumStep: TypeAlias = Callable[[Number, Carry], Carry]
-Round: TypeAlias = tuple[
-    Number, Number
-]  # a step, of all components; a round of its sums
 Summed: TypeAlias = tuple[Carry, Arrays]  # a carry; sums of gradients, each [*shape]
 ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
@@ -167,12 +164,14 @@ class CountedLoops(_Pass):
         row, carry = loop_after(lambda row: nodes - row > 0, run, start, state.carry)
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
-    def sums(self, t: int, round_: Round, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on the first row of each tile of a round of sums of type `t`."""
-        (first, count), width = self.batch.sums(t, *round_), self._sum_width(t)
+    def sums(
+        self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
+    ) -> Carry:
+        """Run `run` on the first row of each tile of a round of sums of type `t`."""
+        (first, count), width = self.batch.sums(t, step, stage), self._sum_width(t)
 
         def body(i: Number, carry: Carry) -> Carry:
-            return step(first + i * width, carry)
+            return run(first + i * width, carry)
 
         done: Carry = lax.fori_loop(0, count, body, carry)
         return done
@@ -243,15 +242,17 @@ class FixedLoops(_Pass):
         trips = -(-self.spec.capacity.rows[o] // rows)
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
-    def sums(self, t: int, round_: Round, step: SumStep[Carry], carry: Carry) -> Carry:
-        """Run `step` on the first row of all tiles of sums of type `t`, of any round.
+    def sums(
+        self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
+    ) -> Carry:
+        """Run `run` on the first row of all tiles of sums of type `t`, of any round.
 
-        Sums of earlier rounds keep their values, others are computed again in turn.
+        Sums that are complete keep their values, others are computed again in turn.
         """
         room, width = self.spec.capacity.sums[t], self._sum_width(t)
 
         def body(i: Number, carry: Carry) -> Carry:
-            return step(i * width, carry)
+            return run(i * width, carry)
 
         return _repeated(-(-room // width), body, carry)
 

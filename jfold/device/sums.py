@@ -74,7 +74,8 @@ def _sum_type(
 
     # A tile may run past the last sum of a round. It then writes sums of later rounds,
     # which are computed again in their turn; or sums of later levels, which are
-    # complete and get the same numbers.
+    # complete and get the same numbers. Fixed loops run all tiles in each round: sums
+    # of levels that are not complete yet are computed again, too, before they are read.
     def tile(row: Number, buffer: Array) -> Array:
         """Write the sums of a tile, the first of them sum `row`; return the buffer."""
         sums = batch.sections.sums[t].rows
@@ -83,7 +84,7 @@ def _sum_type(
 
     def stage(s: Array, buffer: Array) -> Array:
         """Write the sums of the `s`-th round; return the buffer."""
-        return loops.sums(t, (step, s), tile, buffer)
+        return loops.sums(t, step, s, tile, buffer)
 
     done: Array = lax.fori_loop(0, execution.spec.capacity.stages, stage, buffer)
     return done

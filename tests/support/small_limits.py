@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from jfold.data import tracer
-from jfold.device import execution, hoisting
+from jfold.device import execution, hoisting, xla
 from jfold.files import storage
 from jfold.language import fusion
 from jfold.scheduling import staircase, tiles
@@ -36,6 +36,7 @@ LIMITS = {
     },
     tiles.Counted: {'widths': lambda *_: (5, 2)},
     tracer: {'CHUNK_WORK': 8},
+    xla: {'NARROW': 4},
 }
 
 
