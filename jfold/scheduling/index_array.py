@@ -134,7 +134,8 @@ class Sections:
       result_sums: per result and tensor, as `input_sums`.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
       steps: per type [levels of all components, stages, 2], first sum and number of
-        tiles of the sums that each round of a level takes; [0, ...] without sums.
+        tiles of the sums that each round of a level takes, which counted loops read;
+        [0, ...] without sums.
       sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
         without sums.
     """
