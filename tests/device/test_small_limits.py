@@ -20,7 +20,14 @@ from small_limits import small_limits
 
 import jfold as jf
 from jfold.scheduling.layout import layout
-from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import (
+    COUNTED,
+    FIXED,
+    RECOMPUTE_ALL,
+    RESIDUALS,
+    SAVE_PRODUCTS,
+    STRATEGIES,
+)
 
 H = 3
 
@@ -74,20 +81,22 @@ def words(rng: Any, length: int) -> Any:
 KINDS = {'trees': (trees, tree), 'pairs': (pairs, words)}
 
 
-@pytest.mark.parametrize('reproducible', [False, True])
-@pytest.mark.parametrize('residuals', RESIDUALS)
-@pytest.mark.parametrize('strategy', STRATEGIES)
+OPTIONS: list[Any] = [
+    {'strategy': FIXED, 'residuals': SAVE_PRODUCTS},
+    {'strategy': FIXED, 'residuals': RECOMPUTE_ALL, 'reproducible': True},
+    {'strategy': COUNTED, 'residuals': SAVE_PRODUCTS},
+]
+
+
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
 @pytest.mark.parametrize('kind', KINDS)
-def test_several_tiles_give_what_one_gives(
-    kind: str, strategy: Any, residuals: str, reproducible: bool
-) -> None:
+def test_several_tiles_give_what_one_gives(kind: str, options: Any) -> None:
     """Values, metrics and gradients, of few and of many rows."""
     make, draw = KINDS[kind]
     rng = np.random.default_rng(0)
     examples = [draw(rng, n) for n in (1, 9, 4, 13, 6)]
-    options: Any = {'residuals': residuals, 'strategy': strategy}
     with small_limits():
-        model = jf.compile(make(), reproducible=reproducible, **options)
+        model = jf.compile(make(), **options)
         schedule = model.schedule(examples)
         places = layout(schedule.spec)
         assert any(sum(trips) > 9 for trips in places.trips)
