@@ -30,7 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     'kernels': ('--run',),
     'molecules': (),
     'seq2seq': ('--only', 'long'),
-    'iclr2017': ('--batches', '256,32,1'),
+    'iclr2017': (),
     'edge_sums': (),
     'reproducible': (),
     'models': (),
@@ -66,8 +66,8 @@ def main() -> None:
     for number, part in enumerate(options.only, start=1):
         left = ALL - (time.monotonic() - begin)
         say(f'==> {part}, part {number} of {len(options.only)}, on {name}')
-        given = ['--quick'] if options.quick else [*PARTS[part]]
-        parts.append(run(part, given, max(min(PART, left), 0.0)))
+        quick = ['--quick'] if options.quick else []
+        parts.append(run(part, [*quick, *PARTS[part]], max(min(PART, left), 0.0)))
         say(f'==> {part}: {parts[-1].state} after {parts[-1].seconds:.0f} s')
         write(report, parts, stem_of(name, options))
     print(report.markdown())

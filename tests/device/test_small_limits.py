@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from binary_trees import binary, dense_cell, embedding
+from binary_trees import binary, binary_tree, dense_cell, embedding
 from checking import observed
 from expressions import Expression, expressions
 from hypothesis import given, settings
@@ -65,22 +65,12 @@ def pairs() -> jf.Block:
     return jf.Map(jf.Scalar('int32') >> embedding(H)) >> with_each_other
 
 
-def tree(rng: Any, leaves: int) -> Any:
-    """A binary tree."""
-    if leaves == 1:
-        return int(rng.integers(16))
-    left = int(rng.integers(1, leaves))
-    return tree(rng, left), tree(rng, leaves - left)
-
-
 def words(rng: Any, length: int) -> Any:
     """A list of words."""
     return rng.integers(16, size=length).tolist()
 
 
-KINDS = {'trees': (trees, tree), 'pairs': (pairs, words)}
-
-
+KINDS = {'trees': (trees, binary_tree), 'pairs': (pairs, words)}
 OPTIONS: list[Any] = [
     {'strategy': FIXED, 'residuals': SAVE_PRODUCTS},
     {'strategy': FIXED, 'residuals': RECOMPUTE_ALL, 'reproducible': True},
