@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import sys
 import time
 import types
@@ -77,7 +78,8 @@ def test_a_line_while_a_step_compiles(
     wait(lambda text: text.endswith(' \r'))  # the line is erased
     jax.jit(lambda x: x * 3)(2.0)
     lines = {x.strip() for x in stream.getvalue().split('\r')} - {''}
-    assert lines == ({'compiling step (program 1): 0 s'} if seen else set())
+    told = {re.sub(r': \d+ s$', ': some s', x) for x in lines}
+    assert told == ({'compiling step (program 1): some s'} if seen else set())
 
 
 def compiled_in(text: str) -> tuple[str, str]:
