@@ -124,7 +124,8 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
     The function walks the data of one example as it likes: recursion, loops, classes,
     helper functions. Where it calls a block, as `cell(left, right)`, the call is
     recorded and its `Value` returned; nothing is computed. Batches of such calls run as
-    those of any other expression. Blocks are made outside of the function.
+    those of any other expression. Blocks are made outside of the function, but for a
+    `Function` of the same callable in each run, or with a name, of an equal module.
 
     Values are opaque, since they are not computed yet: choose by the data, or by
     `jf.select`. The function returns values, in tuples, dicts and lists (`Ragged`).
@@ -166,6 +167,19 @@ class Struct(Record):
     def __init__(self, form: StructForm, spec: Mapping[Any, Block]) -> None:
         super().__init__(spec)
         vars(self).update(form=form)
+
+
+class NumberedNode(tuple[Any, ...]):
+    """A node that knows its place among the calls of a recording, from 1."""
+
+    place: int
+
+    @classmethod
+    def at(cls, place: int, node: Node) -> NumberedNode:
+        """Return `node` as the one at `place`."""
+        numbered = cls(node)
+        numbered.place = place
+        return numbered
 
 
 class Value(Operand):

@@ -80,7 +80,8 @@ def evaluate(
     try:
         result = Walk(typing, arrays).run(example)
     except Misfit as error:
-        raise error.input_error().on(example) from error.__cause__
+        input_error = error.input_error().on(example)
+        raise input_error from input_error.__cause__
     value = with_structs(typing.root.output, plain(result))
     return (value, arrays.metrics) if arrays.metrics else value
 

@@ -59,9 +59,7 @@ class Expression:
             finally:
                 paths.check_leaves()  # of two errors the first is told
         except Misfit as error:
-            input_error = error.input_error()
-            input_error.__cause__ = error.__cause__
-            return input_error
+            return error.input_error()
         return None
 
 

@@ -25,7 +25,7 @@ from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, users, with_users
 from jfold.language.field_names import argument_order
 from jfold.language.forwarding import Forwarding
-from jfold.language.layer_names import Ranking, with_unique_names
+from jfold.language.layer_names import LazyCalls, with_unique_names
 from jfold.language.paths import fail, join_path
 from jfold.language.recursion import calls_of, endless_recursion
 from jfold.language.typed import TypedExpression, TypedUse
@@ -371,7 +371,7 @@ def infer(root: b.Block) -> TypedExpression:
     # The name of a layer depends on all layers, so nodes get named layers last.
     layers = dict.fromkeys(node.layer for node in state.nodes if node.layer)
     hosted = [getattr(node.block, 'fn', None) for node in state.nodes]
-    ranks = next((fn.ranks for fn in hosted if isinstance(fn, Ranking)), {})
+    ranks = next((fn.ranks for fn in hosted if isinstance(fn, LazyCalls)), {})
     functions = {layer: state.functions[layer] for layer in layers}
     named = with_unique_names(functions, ranks)
     for node in state.nodes:

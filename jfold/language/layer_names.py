@@ -231,10 +231,30 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 # ---- names and shared parameters -----------------------------------------------------
 
 
-class Ranking:
-    """A base class of callables that order layers of one name: `dense`, `dense_1`."""
+class LazyCalls:
+    """A base class of callables that give the calls of a lazy function on an example.
 
-    ranks: Mapping[Hashable, int]  # by `layer_key`, places among those of one name
+    Attributes:
+      ranks: by `layer_key`, the places of layers among those of one name, such as
+        `dense` and `dense_1`.
+    """
+
+    ranks: Mapping[Hashable, int]
+
+    def numbered(self, example: object) -> Any:
+        """Return the calls, each with its place among them."""
+        raise NotImplementedError
+
+    def raised(self, example: object, place: int, message: str) -> BaseException | None:
+        """Run the function; let the call at `place` raise an error, and return it.
+
+        Return `None` if it does not come so far.
+        """
+        raise NotImplementedError
+
+    def line_of(self, error: BaseException | None) -> str:
+        """Return the line of the function that raised an error, as a part of a text."""
+        raise NotImplementedError
 
 
 def with_unique_names(

@@ -33,8 +33,12 @@ from jfold.base.printing import callable_name
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import OPERATORS, Lazy, Struct
 from jfold.language.analysis import users
-from jfold.language.layer_names import Ranking, layer_key
-from jfold.language.lazy_recording import Recording
+from jfold.language.layer_names import LazyCalls, layer_key
+from jfold.language.lazy_recording import (
+    NumberedRecording,
+    Recording,
+    line_of,
+)
 from jfold.language.lazy_registry import (
     EMPTY,
     EmptyList,
@@ -55,7 +59,7 @@ def lazy_functions(root: b.Block) -> list[Lazy]:
 
 
 @dataclass(eq=False)
-class Reader(Ranking):
+class Reader(LazyCalls):
     """A callable that returns the block calls that a lazy function makes on an example.
 
     The calls are nested tuples, that of the result outermost; if the program has
@@ -73,9 +77,29 @@ class Reader(Ranking):
     ranks: Mapping[Hashable, int] = field(default_factory=dict)
 
     def __call__(self, example: object) -> Any:
-        recording = Recording(self.registry)
+        return self._calls(Recording(self.registry), example)
+
+    def _calls(self, recording: Recording, example: object) -> Any:
         node = recording.run(self.lazy, example)
         return (node, recording.observed) if self.registry.metrics else node
+
+    def numbered(self, example: object) -> Any:
+        """Return the calls, each with its place among them."""
+        return self._calls(NumberedRecording(self.registry), example)
+
+    def raised(self, example: object, place: int, message: str) -> BaseException | None:
+        """Run the function; let the call at `place` raise an error, and return it.
+
+        Return `None` if it does not come so far, as one that draws at random.
+        """
+        recording = NumberedRecording(self.registry, place, message)
+        with contextlib.suppress(Exception):
+            self._calls(recording, example)
+        return recording.fault if recording.fault.__traceback__ else None
+
+    def line_of(self, error: BaseException | None) -> str:
+        """Return the line of the function that raised an error, as a part of a text."""
+        return line_of(error)
 
     @property
     def __name__(self) -> str:
@@ -164,9 +188,10 @@ class Recorded:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
-                    f'example {number} again; make blocks outside of it, once; copy '
-                    'what it changes of its data, as in `items = [*x]`; if it draws at '
-                    'random, give `like=` more examples'
+                    f'example {number} again; make blocks outside of it, once, or '
+                    'give a `Function` of a module of Linen a name; copy what it '
+                    'changes of its data, as in `items = [*x]`; if it draws at random, '
+                    'give `like=` more examples'
                 )
 
     def _learn(self, number: int, example: object) -> None:
@@ -321,14 +346,18 @@ class _Readers:
         registry = self.registry
         value = self.choice(registry.results[lazy])
         if registry.metrics:
-            cases = {key: self._metric(*key) for key in registry.metrics}
+            cases = {key: self._metric(key) for key in registry.metrics}
             metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
             value = b.Record((value, metrics)) >> b.GetItem(0)
         reader = Reader(lazy, registry, self.history, self.ranks)
         return b.InputTransform(reader) >> value
 
-    def _metric(self, name: str, labelled: bool) -> b.Block:
-        value = self.choice(self.registry.metrics[name, labelled])
+    def _metric(self, key: Any) -> b.Block:
+        """Return the block that evaluates what is observed under a key of metrics."""
+        if isinstance(key, int):
+            return b.GetItem(1) >> self.entry(key)
+        name, labelled = key
+        value = self.choice(self.registry.metrics[key])
         if labelled:
             return b.Record({1: value, 2: b.Identity()}) >> b.Metric(name)
         return b.GetItem(1) >> value >> b.Metric(name)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 from collections.abc import Iterable
+from pathlib import Path
 from types import GeneratorType
 from typing import Any, NoReturn
 
@@ -12,11 +14,13 @@ import jax
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import MASKED, has_masked, short_repr
+from jfold.base.errors import MASKED, elide, has_masked, short_repr
 from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
+from jfold.base.tracebacks import PACKAGES
 from jfold.base.trampoline import Steps, run
-from jfold.blocks.lazy import Lazy, Node, Value
+from jfold.blocks.lazy import Lazy, Node, NumberedNode, Value
+from jfold.combinators import SERIALS
 from jfold.language.lazy_registry import (
     Entry,
     GivesObjects,
@@ -29,6 +33,7 @@ from jfold.types import ObjectType, Product, TensorType
 SCALARS = bool, int, float, complex
 FIXED = *SCALARS, np.generic, jax.Array
 NUMBERS = *FIXED, np.ndarray
+RUNS = 'run', 'shared', '_shared_steps'  # methods that run functions of the user
 
 
 class Recording:
@@ -36,16 +41,19 @@ class Recording:
 
     Attributes:
       registry: the entries of calls.
-      observed: per value of a metric, ((name, whether labelled), node, label if any).
+      observed: per value of a metric, ((name, whether labelled), node, label if any);
+        per call of a block that gives nothing but metrics, (its entry's number, node).
+      begun: the serial number of a block that would have been made at the beginning.
       memo: the results of shared functions, by function and ids of its instance and
         arguments, each behind these objects.
     """
 
-    __slots__ = ('calls', 'memo', 'observed', 'registry')
+    __slots__ = ('begun', 'calls', 'memo', 'observed', 'registry')
 
     def __init__(self, registry: Registry) -> None:
         self.registry, self.calls = registry, registry.calls
         self.observed: list[Node] = []
+        self.begun = next(SERIALS)
         self.memo: dict[Any, tuple[Any, ...]] = {}
 
     def run(self, lazy: Lazy, example: object) -> Node:
@@ -108,6 +116,9 @@ class Recording:
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record what `call` cannot: a call of a new kind, or one on plain data."""
+        # A function that was made before the recording began is known by its identity.
+        if not isinstance(block, b.Function) or block._serial > self.begun:
+            block = self.registry.same(block)
         of_values = self.registry.of_values
         on_data: Exception | None = None
         try:
@@ -153,7 +164,11 @@ class Recording:
         numbers = tuple(node[0] for node in nodes)
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
-        return self._opened((entry.number, *nodes), entry)
+        value = self._opened((entry.number, *nodes), entry)
+        if entry.is_metric:
+            self.observed.append((entry.number, value.node))
+            return None
+        return value
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a lazy function's result, memoized by identity of the arguments."""
@@ -303,6 +318,70 @@ class Recording:
         entry = self.registry.entries[x.node[0]]
         is_type = entry.name == repr(entry.type)
         return entry.name if is_type else f'{entry.name}: {entry.type}'
+
+
+class NumberedRecording(Recording):
+    """A recording whose nodes know their place, to find the line of a call again.
+
+    Attributes:
+      count: the number of calls so far.
+      place: the place of a call that raises an error; 0 for none.
+      fault: this error.
+    """
+
+    __slots__ = ('count', 'fault', 'place')
+
+    def __init__(self, registry: Registry, place: int = 0, message: str = '') -> None:
+        super().__init__(registry)
+        self.count, self.place, self.fault = 0, place, TypeError(message)
+
+    def _begin(self) -> None:
+        self.count += 1
+        if self.count == self.place:
+            raise self.fault
+
+    def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
+        """Record a block's call, as `Recording.call` does."""
+        self._begin()
+        return self._call(block, arguments)
+
+    def constant(self, value: object, dtype: object) -> Any:
+        """Return the `Value` that stands for a number or an array of the data."""
+        self._begin()
+        node = self._constant(value, dtype)
+        return Value(NumberedNode.at(self.count, node), self)
+
+    def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
+        """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
+        self._begin()
+        super().observe(name, value, label)
+        self.observed[-1] = NumberedNode.at(self.count, self.observed[-1])
+
+    def _opened(self, node: Node, entry: Entry) -> Any:
+        return super()._opened(NumberedNode.at(self.count, node), entry)
+
+
+def line_of(error: BaseException | None) -> str:
+    """Return ', in line 3 of f.py, `...`', the line of a function that calls blocks.
+
+    It is the last one of the user's before what raised the error; '' if there is none.
+    """
+    line = ''
+    while error is not None and not line:
+        traceback = error.__traceback__
+        while traceback is not None:
+            frame, number = traceback.tb_frame, traceback.tb_lineno
+            file, room = frame.f_code.co_filename, frame.f_globals.get('__name__', '')
+            if room == __name__ and frame.f_code.co_name not in RUNS:
+                break  # from here on it is in a call
+            if room.partition('.')[0] not in PACKAGES:
+                text = linecache.getline(file, number, frame.f_globals).strip()
+                line = f', in line {number} of {Path(file).name}' + (
+                    f', `{elide(text, 80)}`' if text else ''
+                )
+            traceback = traceback.tb_next
+        error = error.__cause__
+    return line
 
 
 def _holds_values(x: object) -> bool:

@@ -12,6 +12,7 @@ are nodes, but for entries of data (an object) and of lists (a list of nodes).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -23,6 +24,7 @@ from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
 from jfold.blocks.lazy import Lazy, Node
 from jfold.language.analysis import users
+from jfold.language.layer_names import layer_key
 from jfold.language.partial import call_type
 from jfold.types import (
     Nested,
@@ -85,7 +87,12 @@ class Entry:
         Numbers have a row for each reader, which takes less time than to share one.
         """
         is_array = self.key[0] == 'tensor' and self.key[1].shape != ()
-        return is_array or isinstance(self.key[0], b.Block)
+        return is_array or (isinstance(self.key[0], b.Block) and not self.is_metric)
+
+    @property
+    def is_metric(self) -> bool:
+        """Return whether a block gives nothing, but observes metrics."""
+        return isinstance(self.key[0], b.Block) and isinstance(self.type, VoidType)
 
 
 @dataclass(eq=False)
@@ -101,7 +108,9 @@ class Registry:
         and makers of its arguments, if the result is one tensor; and by class and dtype
         of a constant that is a number of Python.
       results: per lazy function, the makers of its result.
-      metrics: by name and whether labelled, the makers of its values.
+      metrics: by name and whether labelled, the makers of its values; and by the number
+        of an entry whose block gives nothing but metrics, that entry.
+      made: blocks that lazy functions make in each run, by what tells them apart.
       of_values: blocks whose arguments are constants where they might be data.
       shared: entries of which an example gave one result to several calls.
     """
@@ -112,7 +121,8 @@ class Registry:
     calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known: dict[Hashable, Entry] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
-    metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
+    metrics: dict[Hashable, dict[int, None]] = field(default_factory=dict)
+    made: dict[Hashable, b.Block] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     shared: set[int] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock, repr=False)
@@ -231,7 +241,30 @@ class Registry:
             self._read_by(entry, key, numbers)
             if isinstance(entry.type, TensorType):
                 self.calls[key] = entry.number
+            if entry.is_metric:
+                self.metrics[entry.number] = {entry.number: None}
         return entry
+
+    def same(self, made: b.Block) -> b.Block:
+        """Return the first block like `made`, by a lazy function: it stands for all.
+
+        Functions are alike if their options are the same, and their callables too, or
+        equal if they have a name, as modules of Linen are. Metrics are alike by name.
+        """
+        key: Hashable
+        if isinstance(made, b.Metric):
+            key = b.Metric, made.name
+        elif not isinstance(made, b.Function):
+            return made
+        else:
+            key = layer_key(made)
+            with contextlib.suppress(TypeError):  # as some callables have no hash
+                if made.name is not None and hash(made.fn) is not None:
+                    key = made.fn, made.init, made.name, made.batched, made.rngs
+        if self.closed:
+            return self.made.get(key, made)
+        with self.lock:
+            return self.made.setdefault(key, made)
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
         """Return the `Entry` of `block` at types that fit `types`; `None` if none does.
@@ -292,7 +325,7 @@ class Registry:
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
-            more = {**self.calls}, known, results, metrics
+            more = {**self.calls}, known, results, metrics, {**self.made}
             sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, True, *more, *sets)
 
@@ -353,7 +386,8 @@ class Registry:
 def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
     """Return the type of what a block gives on arguments of these types.
 
-    Raise TypeError if it does not take them, or gives no tensors.
+    It is `VoidType` if the block gives nothing but metrics. Raise TypeError if it does
+    not take the arguments, or gives no tensors.
     """
     if not all(map(is_known, types)):
         raise EmptyList(
@@ -374,11 +408,12 @@ def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
             f'{result or "what these arguments do not tell"}; compute with data in '
             'plain Python'
         )
-    if result in (VoidType(), EMPTY):
+    observes = any(isinstance(x, b.Metric) for x in users(block))
+    if result == EMPTY or (isinstance(result, VoidType) and not observes):
+        hint = 'write `block >> jf.Void()`' if observes else 'leave it out'
         raise GivesObjects(
             f'{block!r}: expected a block that gives tensors, got one that gives '
-            'nothing; write `jf.observe(name, value)` for a Metric, and leave out what '
-            'else gives nothing'
+            f'nothing; {hint}'
         )
     return result
 

@@ -14,12 +14,12 @@ from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
-from jfold.language.layer_names import Ranking
+from jfold.language.layer_names import LazyCalls
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.unification import Mismatch
-from jfold.language.walk import End, Located, Walk, walk, zero_of
+from jfold.language.walk import End, Located, Misfit, Walk, walk, zero_of
 from jfold.language.writing import (
     argument_text,
     as_object,
@@ -68,16 +68,26 @@ def _(block: b.InputTransform, node: TypedUse, state: Inference) -> Type:
 @walk.register
 def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Located:
     argument = state.as_object(x)
+    if isinstance(block.fn, LazyCalls):
+        return _calls(block.fn, node, argument, state)
     if isinstance(block.fn, Mapping):
         result = state.lookup(
             node, block.fn, argument, _expected_key, block.default, NO_ENTRY
         )
     else:
         result = state.apply(node, block.fn, argument, 'what its function takes')
-    path = argument.path
-    if isinstance(block.fn, Ranking):  # the calls of a lazy function
-        path = End(path, '', path.length + 1)
-    return Located(result, path)
+    return Located(result, argument.path)
+
+
+def _calls(calls: LazyCalls, node: TypedUse, x: Located, state: Walk) -> Located:
+    """Return the calls of a lazy function on `x`; errors about them name its lines."""
+    try:
+        result = state.apply(node, calls.numbered, x, 'what its function takes')
+    except Misfit as error:
+        error.message += calls.line_of(error.__cause__)
+        raise
+    end = End(x.path, '', x.path.length + 1, calls, x.value)
+    return Located(None, end).step(result, '')
 
 
 @write.register(b.InputTransform)

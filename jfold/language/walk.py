@@ -24,6 +24,8 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.trampoline import Steps
+from jfold.blocks.lazy import NumberedNode
+from jfold.language.layer_names import LazyCalls
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.tracing.helpers import (
     ABSENT,
@@ -67,14 +69,26 @@ class Path:
         return ''.join(reversed(texts))
 
 
+@dataclass(eq=False, slots=True)
 class End(Path):
-    """A path that gets no longer, to what a function makes that no user sees."""
+    """A path to the calls that a lazy function makes, which gets no longer.
 
-    __slots__ = ()
+    Attributes:
+      example: what the function runs on.
+      place: of the call among all; 0 before there is one.
+    """
+
+    calls: LazyCalls | None = None
+    example: object = None
+    place: int = 0
 
     def step(self, text: str) -> Path:
         """Return this path."""
         return self
+
+    def at(self, place: int) -> End:
+        """Return this path, to the call at `place`."""
+        return End(self.before, '', self.length, self.calls, self.example, place)
 
 
 EXAMPLE = Path()
@@ -96,9 +110,19 @@ class Misfit(Exception):
         self.message, self.where, self.path, self.hint = message, where, path, hint
 
     def input_error(self) -> InputError:
-        """Return the error for users, with 0 as the number of the example."""
-        path = str(self.path or '')
-        return InputError(self.message, 0, path, self.where, self.hint)
+        """Return the error for users, with 0 as the number of the example.
+
+        If a lazy function made the faulty call, its line is named, and a cause of the
+        error has its frames.
+        """
+        message, path, cause = self.message, self.path, self.__cause__
+        if isinstance(path, End) and path.calls is not None and path.place:
+            if raised := path.calls.raised(path.example, path.place, message):
+                raised.__cause__, cause = cause, raised
+                message += path.calls.line_of(raised)
+        error = InputError(message, 0, str(path or ''), self.where, self.hint)
+        error.__cause__ = cause
+        return error
 
 
 @dataclass(eq=False, slots=True)
@@ -110,7 +134,10 @@ class Located:
 
     def step(self, value: object, text: str) -> Located:
         """Return `value`, found inside this object, with a path longer by `text`."""
-        return Located(value, self.path.step(text))
+        path = self.path.step(text)
+        if isinstance(value, NumberedNode) and isinstance(path, End):
+            path = path.at(value.place)
+        return Located(value, path)
 
 
 class Tensors(Protocol):
@@ -396,10 +423,17 @@ def _common(one: Path | None, other: Path) -> Path | None:
             prefix = one = one.before
         else:
             # Two paths of one length: distinct objects may be equal steps.
-            prefix = prefix if one.text == other.text else one.before
+            prefix = prefix if _same_step(one, other) else one.before
             assert other.before is not None
             one, other = one.before, other.before
     return prefix
+
+
+def _same_step(one: Path, other: Path) -> bool:
+    """Return whether the last steps of two paths are equal."""
+    if isinstance(one, End) and isinstance(other, End):
+        return one.example is other.example and one.place == other.place
+    return one.text == other.text
 
 
 def _step(value: object, key: object) -> str:

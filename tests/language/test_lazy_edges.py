@@ -188,15 +188,11 @@ def power_of_two(x: float) -> Any:
     return power(x, 2)
 
 
-every, again, collect = jf.Map(inner), tanh >> tanh, jf.Map(jf.Metric('q'))
+every, again = jf.Map(inner), tanh >> tanh
 REFUSED: dict[str, tuple[Any, Any]] = {
     r'got lazy\(inner\); call that itself, for a Map as `\[f\(x\) for x in xs\]`': (
         lambda x: every(x)[0],
         [1.0],
-    ),
-    'got one that gives nothing; write `jf.observe': (
-        lambda x: (collect([jf.float32(x)]), jf.float32(x)),
-        1.0,
     ),
     "got 'a': look up its number first": (lambda x: add(again(x), 1.0), 'a'),
     'compose blocks outside the lazy function': (

@@ -54,6 +54,8 @@ class Eager:
 
     def call(self, block: Any, arguments: tuple[Any, ...]) -> Any:
         """What a function gives on these arguments; other blocks as functions."""
+        if isinstance(block, jf.Metric):
+            return self.observe(block.name, arguments[0], arguments[1:])
         inputs = opened(arguments)
         if not isinstance(block, jf.Function):
             return closed(BLOCKS[type(block)](*inputs))

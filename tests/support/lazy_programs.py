@@ -22,6 +22,11 @@ def _table(key: Any) -> Any:
     return jax.random.normal(key, (8, SIZE))
 
 
+def mixed(p: Any, x: Any) -> Any:
+    """What a layer computes that functions make by name."""
+    return jnp.sin(p @ x)
+
+
 embed = jf.Function(lambda p, i: p[i], _table, name='embed')
 cell = jf.Function(lambda p, a, b: jnp.tanh(p @ a + b), _matrix, name='cell')
 split = jf.Function(lambda p, x: (p @ x, {'half': x / 2}), _matrix, name='split')
@@ -57,6 +62,10 @@ def run_tree(t: Any, call: Any) -> Any:
             x = call(parts[0])
             jf.observe('norm', x @ x)
             return x / (1 + x @ x)
+        case 'made':
+            x = jf.Function(mixed, _matrix, name='made')(call(parts[0]))
+            jf.Metric('sum')(jf.Function(jnp.sum)(x))
+            return x
         case 'gate':
             x = call(parts[0])
             return gate(x, x[0]) if parts[1] else jf.select(x > 0, x, -x)
@@ -89,7 +98,8 @@ def draw_program(rng: np.random.Generator, room: int, known: list[Any]) -> Any:
     if room < 2:
         kind = rng.choice(['leaf', 'plain'])
         return str(kind), int(rng.integers(8))
-    kind = str(rng.choice(['cell', 'loop', 'sum', 'split', 'joined', 'norm', 'gate']))
+    kinds = ['cell', 'loop', 'sum', 'split', 'joined', 'norm', 'made', 'gate']
+    kind = str(rng.choice(kinds))
     counts = {'cell': 2, 'joined': 2, 'loop': 3, 'sum': 3}
     count = int(rng.integers(1, 4)) if kind in ('loop', 'sum') else counts.get(kind, 1)
     parts = [draw_program(rng, (room - 1) // count, known) for _ in range(count)]

@@ -19,8 +19,7 @@ from mistakes.common import InputMistake, Mistake, ValueMistake
 add = jf.Function(jnp.add)
 embed = jf.Function(lambda p, i: p[i], lambda key: jnp.ones((9, 4)), name='embed')
 text = jf.InputTransform(str)
-metric = jf.Metric('q')
-collecting = jf.Function(lambda x: 2 * x, name='twice') >> metric
+void, collecting = jf.Void(), jf.Map(jf.Metric('q'))
 
 
 @jf.lazy
@@ -44,12 +43,6 @@ def learned(fn: Callable[[Any], Any], *like: Any) -> Callable[[], Any]:
 def keeping(x: int) -> Any:
     kept.append(embed(x))
     return kept[0]
-
-
-def collected(x: int) -> Any:
-    value = embed(x)
-    metric(value)
-    return value
 
 
 def used_up(x: list[int]) -> Any:
@@ -99,15 +92,12 @@ FIRST = '\nin lazy(function), on example 0 of `like=`'
 OPAQUE = 'question for its number or its truth, ' + UNKNOWN
 CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
 WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
-NOTHING = (
-    'expected a block that gives tensors, got one that gives nothing; write '
-    '`jf.observe(name, value)` for a Metric, and leave out what else gives nothing'
-)
+NOTHING = 'expected a block that gives tensors, got one that gives nothing; '
 OTHERS = (
     'expected a lazy function that calls the same blocks each time, got one that calls '
-    'new ones when it runs on example 0 again; make blocks outside of it, once; copy '
-    'what it changes of its data, as in `items = [*x]`; if it draws at random, give '
-    '`like=` more examples'
+    'new ones when it runs on example 0 again; make blocks outside of it, once, or '
+    'give a `Function` of a module of Linen a name; copy what it changes of its data, '
+    'as in `items = [*x]`; if it draws at random, give `like=` more examples'
 )
 NO_VALUES = 'expected values, numbers or arrays, in tuples, lists or dicts, got'
 OUTSIDE = (
@@ -250,14 +240,14 @@ MISTAKES: dict[str, Mistake] = {
         f'object; compute with data in plain Python{FIRST}',
         error=GivesObjects,
     ),
-    'a Metric in a lazy function': Mistake(
-        learned(collected),
-        f"Metric('q'): {NOTHING}\nin lazy(collected), on example 0 of `like=`",
+    'a block that gives nothing': Mistake(
+        learned(lambda x: void(embed(x))),
+        f'Void(): {NOTHING}leave it out{FIRST}',
         error=GivesObjects,
     ),
-    'a block that ends with a Metric': Mistake(
-        learned(lambda x: collecting(embed(x))),
-        f"Function(twice) >> Metric('q'): {NOTHING}{FIRST}",
+    'a block that gives a list of nothing': Mistake(
+        learned(lambda x: collecting([embed(x)])),
+        f"Map(Metric('q')): {NOTHING}write `block >> jf.Void()`{FIRST}",
         error=GivesObjects,
     ),
     'data with a circle': Mistake(
@@ -320,8 +310,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'an error of the function on an example': InputMistake(
         lambda: jf.compile(jf.lazy(lambda x: embed({1: 2}[x])), like=[1]).schedule([3]),
-        'example 0: expected what its function takes, got 3: KeyError: 3; in '
-        'Pipe[0].InputTransform(function)',
+        'example 0: expected what its function takes, got 3: KeyError: 3, in '
+        'line … of lazy.py, `…`; in Pipe[0].InputTransform(function)',
     ),
     'a new kind of call in a prediction': InputMistake(
         lambda: jf.compile(tree, like=[1]).predict(
@@ -329,7 +319,8 @@ MISTAKES: dict[str, Mistake] = {
         ),
         'example 0 of the source: expected what its function takes, got (1, 2) '
         '(tuple): NewCall: expected calls like those on the examples of `like=`, got '
-        'add, a new kind: give `like=` an example with such a call; in '
+        'add, a new kind: give `like=` an example with such a call, in line … of '
+        'lazy.py, `return add(tree(t[0]), tree(t[1]))`; in '
         'Pipe[0].InputTransform(tree)',
     ),
 }
