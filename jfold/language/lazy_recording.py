@@ -91,49 +91,50 @@ class Recording:
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record a block's call, not computing it; return a `Value` for its result."""
-        try:
-            # Most calls have one or two arguments, which take no list here.
-            if len(arguments) == 1:
-                (x,) = arguments
+        # Most calls have one or two values, which take no list here.
+        if len(arguments) == 1:
+            (x,) = arguments
+            if x.__class__ is Value and x.recording is self:
                 node = x.node
-                number = self.calls[block, node[0]]
-                if x.recording is self:
+                number = self.calls.get((block, node[0]))
+                if number is not None:
                     return Value((number, node), self)
-            elif len(arguments) == 2:
-                x, y = arguments
+        elif len(arguments) == 2:
+            x, y = arguments
+            if x.__class__ is Value and y.__class__ is Value:
                 node, other = x.node, y.node
-                number = self.calls[block, node[0], other[0]]
-                if x.recording is self and y.recording is self:
+                number = self.calls.get((block, node[0], other[0]))
+                if number is not None and x.recording is self and y.recording is self:
                     return Value((number, node, other), self)
-            else:
-                nodes = [x.node for x in arguments]
-                number = self.calls[(block, *[node[0] for node in nodes])]
-                if all([x.recording is self for x in arguments]):
-                    return Value((number, *nodes), self)
-        except (AttributeError, LookupError, TypeError):  # data, whatever their `node`
-            return self._call(block, arguments)
-        return self._foreign(arguments)
+        elif all([x.__class__ is Value and x.recording is self for x in arguments]):
+            nodes = [x.node for x in arguments]
+            number = self.calls.get((block, *[node[0] for node in nodes]))
+            if number is not None:
+                return Value((number, *nodes), self)
+        return self._call(block, arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record what `call` cannot: a call of a new kind, or one on plain data."""
-        # A function that was made before the recording began is known by its identity.
-        if not isinstance(block, b.Function) or block._serial > self.begun:
-            block = self.registry.same(block)
+        """Record what `call` does not: calls of new kinds, or on lists and plain data."""
+        if isinstance(block, b.Function):
+            # One that was made before the recording began is known by its identity.
+            made = block._serial > self.begun
+            return self._called(self.registry.same(block) if made else block, arguments)
         of_values = self.registry.of_values
-        on_data: Exception | None = None
+        if block in of_values:
+            return self._called(block, arguments)
+        block, on_data = self.registry.same(block), None
         try:
-            if not isinstance(block, b.Function) and block not in of_values:
-                try:
-                    self._check_data(block, arguments)
-                    return self._called(block, arguments, takes_data=True)
-                except (TypeError, NewCall) as error:
-                    gives_objects = isinstance(error, GivesObjects)
-                    if gives_objects or all(map(_holds_values, arguments)):
-                        raise
-                    on_data = error
+            try:
+                self._check_data(block, arguments)
+                return self._called(block, arguments, takes_data=True)
+            except (TypeError, NewCall) as error:
+                gives_objects = isinstance(error, GivesObjects)
+                if gives_objects or all(map(_holds_values, arguments)):
+                    raise
+                on_data = error
             # Numbers and empty lists are data to some blocks, and constants to others.
             try:
-                result = self._called(block, arguments, takes_data=False)
+                result = self._called(block, arguments)
             except TypeError as error:
                 if isinstance(on_data, NewCall):
                     raise on_data from None
@@ -158,10 +159,13 @@ class Recording:
         result_type(block, tuple(types))
 
     def _called(
-        self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool
+        self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool = False
     ) -> Any:
         nodes = [self.node(x, takes_data) for x in arguments]
-        numbers = tuple(node[0] for node in nodes)
+        numbers = tuple([node[0] for node in nodes])
+        number = self.calls.get((block, *numbers))
+        if number is not None:
+            return self._made((number, *nodes))
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
         value = self._opened((entry.number, *nodes), entry)
@@ -218,6 +222,10 @@ class Recording:
         return Value(node, self)
 
     def _constant(self, value: Any, dtype: object = None) -> Node:
+        if value.__class__ is np.ndarray:
+            number = self.calls.get((value.dtype, value.shape, dtype))
+            if number is not None:
+                return number, value.copy()  # the function may change it
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
         is_fixed = isinstance(value, FIXED)
@@ -251,7 +259,9 @@ class Recording:
                 'schedule outside of `jax.jit`, and give the function that, or give '
                 'the array as a parameter'
             )
-        elif not is_fixed:  # the function may change it
+        elif not is_fixed:
+            if value.__class__ is np.ndarray:
+                self.calls[value.dtype, value.shape, dtype] = number
             return number, np.array(value)
         return number, value
 
@@ -270,18 +280,20 @@ class Recording:
         or for a value of another example. With `takes_data` an `x` without values is an
         object of the data. For this, and for a constant, the operand is `x` itself.
         """
-        if type(x) is Value:
+        if x.__class__ is Value:
             if x.recording is not self:
                 self._foreign((x,))
             return x.node
         if takes_data and not _holds_values(x):
             return self.registry.data().number, x
+        number = self.calls.get((x.__class__, None))  # of numbers of Python
+        if number is not None:
+            return number, x
         if isinstance(x, list):
             items = [self.node(item) for item in x]
-            return self.registry.sequence(item[0] for item in items).number, items
+            return self.registry.sequence([item[0] for item in items]).number, items
         if isinstance(x, NUMBERS):
-            number = self.calls.get((x.__class__, None))
-            return self._constant(x) if number is None else (number, x)
+            return self._constant(x)
         if isinstance(x, tuple) or (is_struct(x) and not isinstance(x, b.Block)):
             form = Form() if isinstance(x, tuple) else StructForm.of(x)
             parts = [self.node(part) for part in form.opened(x)]
@@ -292,10 +304,14 @@ class Recording:
             f'{short_repr(x)}{_advice(x)}'
         )
 
+    def _made(self, node: Node) -> Value:
+        """Return the `Value` that stands for a call's result, one tensor."""
+        return Value(node, self)
+
     def _opened(self, node: Node, entry: Entry) -> Any:
         """Return a call's result: a `Value`, or tuples and structs of these."""
         if not isinstance(entry.type, Product):
-            return Value(node, self)
+            return self._made(node)
         items = [self.registry.entries[n] for n in entry.items]
         return entry.type.form.closed(self._opened((x.number, node), x) for x in items)
 
@@ -348,8 +364,7 @@ class NumberedRecording(Recording):
     def constant(self, value: object, dtype: object) -> Any:
         """Return the `Value` that stands for a number or an array of the data."""
         self._begin()
-        node = self._constant(value, dtype)
-        return Value(NumberedNode.at(self.count, node), self)
+        return self._made(self._constant(value, dtype))
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
         """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
@@ -357,8 +372,8 @@ class NumberedRecording(Recording):
         super().observe(name, value, label)
         self.observed[-1] = NumberedNode.at(self.count, self.observed[-1])
 
-    def _opened(self, node: Node, entry: Entry) -> Any:
-        return super()._opened(NumberedNode.at(self.count, node), entry)
+    def _made(self, node: Node) -> Value:
+        return Value(NumberedNode.at(self.count, node), self)
 
 
 def line_of(error: BaseException | None) -> str:

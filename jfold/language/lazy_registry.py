@@ -105,8 +105,8 @@ class Registry:
       closed: whether something new raises `NewCall`, as the program is written.
       known: by kind, and by kind and makers of the arguments, the entry.
       calls: what recordings look up for each call, the number of the entry: by block
-        and makers of its arguments, if the result is one tensor; and by class and dtype
-        of a constant that is a number of Python.
+        and makers of its arguments, if the result is one tensor; by class and dtype of
+        a constant that is a number of Python; by the dtype, shape and dtype of arrays.
       results: per lazy function, the makers of its result.
       metrics: by name and whether labelled, the makers of its values; and by the number
         of an entry whose block gives nothing but metrics, that entry.
