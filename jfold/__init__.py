@@ -49,7 +49,16 @@ from jfold.blocks import (
 )
 from jfold.blocks.compose import Composition, compose, recursive
 from jfold.blocks.inputs import External
-from jfold.blocks.lazy import Lazy, float32, int32, lazy, observe, select, tensor
+from jfold.blocks.lazy import (
+    Lazy,
+    float32,
+    int32,
+    lazy,
+    named,
+    observe,
+    select,
+    tensor,
+)
 from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.schedule import Schedule
@@ -158,6 +167,7 @@ __all__ = [
     'int32',
     'lazy',
     'load',
+    'named',
     'observe',
     'recursive',
     'save',

@@ -155,7 +155,7 @@ class Block(Memoized, Displayed):
 # ---- short-hands ---------------------------------------------------------------------
 
 T = TypeVar('T')
-SERIALS = iter(range(1 << 62))  # numbers of blocks in the order of their making
+_SERIALS = iter(range(1 << 62))
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
 Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 # The short-hands that `convert_to_block` takes.
@@ -347,7 +347,7 @@ class Function(Block):
                 'Function: expected `rngs` as names of arguments, such as "dropout", '
                 f'got {self.rngs!r}'
             )
-        vars(self).update(rngs=tuple(names), _serial=next(SERIALS))
+        vars(self).update(rngs=tuple(names), _serial=next(_SERIALS))
 
     def __repr__(self) -> str:
         return f'Function({self.name or callable_name(self.fn)})'

@@ -9,13 +9,17 @@ not enough: IPython shows the last frame even if it is marked.
 from __future__ import annotations
 
 import functools
+import linecache
 import sys
+import sysconfig
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+
+from jfold.base.errors import elide
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -111,3 +115,42 @@ def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
         return FOLDER in Path(frame.f_code.co_filename).parents
     package = name.partition('.')[0]
     return package in PACKAGES or (after_hidden and package in CALLED)
+
+
+# ---- lines of the user's -------------------------------------------------------------
+
+STDLIB = sysconfig.get_path('stdlib')
+SHOWN = 10, 20  # the first and the last frames of a long traceback
+
+
+def is_of_user(frame: types.FrameType) -> bool:
+    """Return whether a frame is not of jfold, JAX, Flax, NumPy or Python itself."""
+    package = str(frame.f_globals.get('__name__')).partition('.')[0]
+    file = frame.f_code.co_filename
+    if package in (*PACKAGES, 'numpy') or file.startswith('<frozen'):
+        return False
+    return not file.startswith(STDLIB) or 'site-packages' in file
+
+
+def line_text(code: types.CodeType, line: int) -> str:
+    """Return ', in line 3 of f.py, `...`', with the text of the line if it is known."""
+    text = linecache.getline(code.co_filename, line).strip()
+    shown = f', `{elide(text, 80)}`' if text else ''
+    return f', in line {line} of {Path(code.co_filename).name}{shown}'
+
+
+def without_middle(traceback: Frame) -> Frame:
+    """Return a traceback with few frames of the user, the first and the last."""
+    frames: list[Frame] = []
+    shown: Frame | None = traceback
+    while shown is not None:
+        frames += [shown] if is_of_user(shown.tb_frame) else []
+        shown = shown.tb_next
+    first, last = SHOWN
+    if len(frames) > first + last:
+        frames = frames[:first] + frames[-last:]
+    result = None
+    for entry in reversed(frames):
+        frame, lasti, line = entry.tb_frame, entry.tb_lasti, entry.tb_lineno
+        result = types.TracebackType(result, frame, lasti, line)
+    return result or traceback

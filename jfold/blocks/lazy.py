@@ -17,7 +17,8 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar, overload
+from types import CodeType
+from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -124,8 +125,8 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
     The function walks the data of one example as it likes: recursion, loops, classes,
     helper functions. Where it calls a block, as `cell(left, right)`, the call is
     recorded and its `Value` returned; nothing is computed. Batches of such calls run as
-    those of any other expression. Blocks are made outside of the function, but for a
-    `Function` of the same callable in each run, or with a name, of an equal module.
+    those of any other expression. Blocks are made outside of the function, or inside by
+    `jf.named`.
 
     Values are opaque, since they are not computed yet: choose by the data, or by
     `jf.select`. The function returns values, in tuples, dicts and lists (`Ragged`).
@@ -169,17 +170,25 @@ class Struct(Record):
         vars(self).update(form=form)
 
 
-class NumberedNode(tuple[Any, ...]):
-    """A node that knows its place among the calls of a recording, from 1."""
+class CallPlace(NamedTuple):
+    """Where a lazy function calls a block: which call it is, and from which line."""
 
-    place: int
+    number: int  # from 1, of all calls of a recording
+    code: CodeType
+    line: int
+
+
+class PlacedNode(tuple[Any, ...]):
+    """A node that knows where it was recorded; `None` if no line is known."""
+
+    place: CallPlace | None
 
     @classmethod
-    def at(cls, place: int, node: Node) -> NumberedNode:
+    def at(cls, place: CallPlace | None, node: Node) -> PlacedNode:
         """Return `node` as the one at `place`."""
-        numbered = cls(node)
-        numbered.place = place
-        return numbered
+        placed = cls(node)
+        placed.place = place
+        return placed
 
 
 class Value(Operand):
@@ -389,3 +398,29 @@ def observe(name: str, value: Any, *label: Any) -> None:
     hint = 'give one object, in a tuple if there are several'
     expect('label', label, len(label) < 2, 'at most one object', hint)
     _recorder('observe').observe(name, value, label)
+
+
+def named(name: str, make: Callable[[], Any]) -> Any:
+    """Return the block of a name, made once for a model, inside of a lazy function.
+
+    Args:
+      name: that of the layer, by which parameters are known.
+      make: makes the layer, a module of Flax or another callable, or a block; it is
+        called when the first example comes here.
+
+    >>> import jax, flax.linen as nn, jfold as jf
+    >>> @jf.lazy
+    ... def scores(x):
+    ...     return jf.named('head', lambda: nn.Dense(3))(jf.tensor(x, 'float32'))
+    >>> model = jf.compile(scores, like=[[1, 2]])
+    >>> list(model.init(jax.random.key(0)))
+    ['head']
+
+    Raises:
+      TypeError: `make` is no function, or two functions make one name.
+    """
+    expect('name', name, isinstance(name, str), 'str', "write `jf.named('head', make)`")
+    hint = "write `jf.named('head', lambda: nn.Dense(8))`"
+    is_function = callable(make) and not isinstance(make, Block)
+    expect('make', make, is_function, 'a function that makes the layer', hint)
+    return _recorder('named').registry.block_named(name, make)

@@ -19,6 +19,7 @@ from jfold.base.keys import as_key
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm, flatten_once, is_struct
 from jfold.blocks.inputs import Rows, shown_rows
+from jfold.blocks.lazy import CallPlace
 from jfold.combinators import Function
 from jfold.language.flax_modules import (
     Called,
@@ -241,14 +242,16 @@ class LazyCalls:
 
     ranks: Mapping[Hashable, int]
 
-    def numbered(self, example: object) -> Any:
+    def placed(self, example: object) -> Any:
         """Return the calls, each with its place among them."""
         raise NotImplementedError
 
-    def raised(self, example: object, place: int, message: str) -> BaseException | None:
+    def raised(
+        self, example: object, place: CallPlace, message: str
+    ) -> BaseException | None:
         """Run the function; let the call at `place` raise an error, and return it.
 
-        Return `None` if it does not come so far.
+        Return `None` if it does not come there.
         """
         raise NotImplementedError
 

@@ -30,12 +30,13 @@ from jfold.base.errors import check_examples, expect
 from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
+from jfold.base.tracebacks import without_middle
 from jfold.blocks.compose import Wiring
-from jfold.blocks.lazy import OPERATORS, Lazy, Struct
+from jfold.blocks.lazy import OPERATORS, CallPlace, Lazy, Struct
 from jfold.language.analysis import users
 from jfold.language.layer_names import LazyCalls, layer_key
 from jfold.language.lazy_recording import (
-    NumberedRecording,
+    PlacedRecording,
     Recording,
     line_of,
 )
@@ -83,19 +84,28 @@ class Reader(LazyCalls):
         node = recording.run(self.lazy, example)
         return (node, recording.observed) if self.registry.metrics else node
 
-    def numbered(self, example: object) -> Any:
+    def placed(self, example: object) -> Any:
         """Return the calls, each with its place among them."""
-        return self._calls(NumberedRecording(self.registry), example)
+        return self._calls(PlacedRecording(self.registry), example)
 
-    def raised(self, example: object, place: int, message: str) -> BaseException | None:
+    def raised(
+        self, example: object, place: CallPlace, message: str
+    ) -> BaseException | None:
         """Run the function; let the call at `place` raise an error, and return it.
 
-        Return `None` if it does not come so far, as one that draws at random.
+        Return `None` if it does not come there, as a function that draws at random.
         """
-        recording = NumberedRecording(self.registry, place, message)
-        with contextlib.suppress(Exception):
+        recording = PlacedRecording(self.registry, place, message)
+        try:
             self._calls(recording, example)
-        return recording.fault if recording.fault.__traceback__ else None
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # the function may catch the error, and raise anything
+            pass
+        traceback = recording.fault.__traceback__
+        if traceback is None:
+            return None
+        return recording.fault.with_traceback(without_middle(traceback))
 
     def line_of(self, error: BaseException | None) -> str:
         """Return the line of the function that raised an error, as a part of a text."""
@@ -189,9 +199,8 @@ class Recorded:
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
                     f'example {number} again; make blocks outside of it, once, or '
-                    'give a `Function` of a module of Linen a name; copy what it '
-                    'changes of its data, as in `items = [*x]`; if it draws at random, '
-                    'give `like=` more examples'
+                    'by `jf.named`; copy what it changes of its data, as in '
+                    '`items = [*x]`; if it draws at random, give `like=` more examples'
                 )
 
     def _learn(self, number: int, example: object) -> None:
@@ -346,18 +355,14 @@ class _Readers:
         registry = self.registry
         value = self.choice(registry.results[lazy])
         if registry.metrics:
-            cases = {key: self._metric(key) for key in registry.metrics}
+            cases = {key: self._metric(*key) for key in registry.metrics}
             metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
             value = b.Record((value, metrics)) >> b.GetItem(0)
         reader = Reader(lazy, registry, self.history, self.ranks)
         return b.InputTransform(reader) >> value
 
-    def _metric(self, key: Any) -> b.Block:
-        """Return the block that evaluates what is observed under a key of metrics."""
-        if isinstance(key, int):
-            return b.GetItem(1) >> self.entry(key)
-        name, labelled = key
-        value = self.choice(self.registry.metrics[key])
+    def _metric(self, name: str, labelled: bool) -> b.Block:
+        value = self.choice(self.registry.metrics[name, labelled])
         if labelled:
             return b.Record({1: value, 2: b.Identity()}) >> b.Metric(name)
         return b.GetItem(1) >> value >> b.Metric(name)

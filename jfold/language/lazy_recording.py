@@ -4,23 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
-import linecache
+import sys
 from collections.abc import Iterable
-from pathlib import Path
-from types import GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import MASKED, elide, has_masked, short_repr
+from jfold.base.errors import MASKED, has_masked, short_repr
+from jfold.base.memo import memoized
 from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
-from jfold.base.tracebacks import PACKAGES
+from jfold.base.tracebacks import is_of_user, line_text
 from jfold.base.trampoline import Steps, run
-from jfold.blocks.lazy import Lazy, Node, NumberedNode, Value
-from jfold.combinators import SERIALS
+from jfold.blocks.lazy import CallPlace, Lazy, Node, PlacedNode, Value
 from jfold.language.lazy_registry import (
     Entry,
     GivesObjects,
@@ -41,19 +40,16 @@ class Recording:
 
     Attributes:
       registry: the entries of calls.
-      observed: per value of a metric, ((name, whether labelled), node, label if any);
-        per call of a block that gives nothing but metrics, (its entry's number, node).
-      begun: the serial number of a block that would have been made at the beginning.
+      observed: per value of a metric, ((name, whether labelled), node, label if any).
       memo: the results of shared functions, by function and ids of its instance and
         arguments, each behind these objects.
     """
 
-    __slots__ = ('begun', 'calls', 'memo', 'observed', 'registry')
+    __slots__ = ('calls', 'memo', 'observed', 'registry')
 
     def __init__(self, registry: Registry) -> None:
         self.registry, self.calls = registry, registry.calls
         self.observed: list[Node] = []
-        self.begun = next(SERIALS)
         self.memo: dict[Any, tuple[Any, ...]] = {}
 
     def run(self, lazy: Lazy, example: object) -> Node:
@@ -114,15 +110,16 @@ class Recording:
         return self._call(block, arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record what `call` does not: calls of new kinds, or on lists and plain data."""
-        if isinstance(block, b.Function):
-            # One that was made before the recording began is known by its identity.
-            made = block._serial > self.begun
-            return self._called(self.registry.same(block) if made else block, arguments)
+        """Record what `call` does not: new kinds of calls, and those on plain data."""
         of_values = self.registry.of_values
-        if block in of_values:
+        if isinstance(block, b.Function) or block in of_values:
             return self._called(block, arguments)
-        block, on_data = self.registry.same(block), None
+        if isinstance(block, b.Metric):
+            return self._collect(block, arguments)
+        if isinstance(block, b.Pipe) and isinstance(block.blocks[-1], b.Metric):
+            value = self.call(without_last(block), arguments)
+            return self.observe(block.blocks[-1].name, value, ())
+        on_data: Exception | None = None
         try:
             try:
                 self._check_data(block, arguments)
@@ -168,11 +165,20 @@ class Recording:
             return self._made((number, *nodes))
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
-        value = self._opened((entry.number, *nodes), entry)
-        if entry.is_metric:
-            self.observed.append((entry.number, value.node))
-            return None
-        return value
+        return self._opened((entry.number, *nodes), entry)
+
+    def _collect(self, metric: b.Metric, arguments: tuple[Any, ...]) -> None:
+        """Observe the value that a `Metric` is called on, with its label if any."""
+        if not 1 <= len(arguments) <= 2:
+            got = f'{len(arguments)} arguments'
+            raise TypeError(
+                f'{metric!r}: expected a value, or a value and a label, got {got}; '
+                'write several values as a tuple'
+            )
+        value, *label = arguments
+        if label and _holds_values(label):
+            value, label = arguments, []
+        self.observe(metric.name, value, tuple(label))
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a lazy function's result, memoized by identity of the arguments."""
@@ -336,24 +342,37 @@ class Recording:
         return entry.name if is_type else f'{entry.name}: {entry.type}'
 
 
-class NumberedRecording(Recording):
-    """A recording whose nodes know their place, to find the line of a call again.
+@memoized
+def without_last(pipe: b.Pipe) -> b.Block:
+    """Return a pipe without its last block, the same at every call."""
+    return b.Pipe(*pipe.blocks[:-1])
+
+
+class PlacedRecording(Recording):
+    """A recording whose nodes know their places, to name the line of a call.
 
     Attributes:
       count: the number of calls so far.
-      place: the place of a call that raises an error; 0 for none.
-      fault: this error.
+      place: that of the last call.
+      faulty: the place of a call that raises the error `fault`, if any does.
     """
 
-    __slots__ = ('count', 'fault', 'place')
+    __slots__ = ('count', 'fault', 'faulty', 'place')
 
-    def __init__(self, registry: Registry, place: int = 0, message: str = '') -> None:
+    def __init__(
+        self, registry: Registry, faulty: CallPlace | None = None, message: str = ''
+    ) -> None:
         super().__init__(registry)
-        self.count, self.place, self.fault = 0, place, TypeError(message)
+        self.count, self.faulty, self.fault = 0, faulty, TypeError(message)
+        self.place: CallPlace | None = None
 
     def _begin(self) -> None:
         self.count += 1
-        if self.count == self.place:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not is_of_user(frame):
+            frame = frame.f_back
+        self.place = frame and CallPlace(self.count, frame.f_code, frame.f_lineno)
+        if self.place is not None and self.place == self.faulty:
             raise self.fault
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
@@ -370,10 +389,10 @@ class NumberedRecording(Recording):
         """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
         self._begin()
         super().observe(name, value, label)
-        self.observed[-1] = NumberedNode.at(self.count, self.observed[-1])
+        self.observed[-1] = PlacedNode.at(self.place, self.observed[-1])
 
     def _made(self, node: Node) -> Value:
-        return Value(NumberedNode.at(self.count, node), self)
+        return Value(PlacedNode.at(self.place, node), self)
 
 
 def line_of(error: BaseException | None) -> str:
@@ -385,15 +404,12 @@ def line_of(error: BaseException | None) -> str:
     while error is not None and not line:
         traceback = error.__traceback__
         while traceback is not None:
-            frame, number = traceback.tb_frame, traceback.tb_lineno
-            file, room = frame.f_code.co_filename, frame.f_globals.get('__name__', '')
-            if room == __name__ and frame.f_code.co_name not in RUNS:
-                break  # from here on it is in a call
-            if room.partition('.')[0] not in PACKAGES:
-                text = linecache.getline(file, number, frame.f_globals).strip()
-                line = f', in line {number} of {Path(file).name}' + (
-                    f', `{elide(text, 80)}`' if text else ''
-                )
+            frame, code = traceback.tb_frame, traceback.tb_frame.f_code
+            is_call = code.co_filename == __file__ and code.co_name not in RUNS
+            if is_call:  # whose frames are those of layers
+                break
+            if is_of_user(frame):
+                line = line_text(code, traceback.tb_lineno)
             traceback = traceback.tb_next
         error = error.__cause__
     return line

@@ -12,9 +12,8 @@ are nodes, but for entries of data (an object) and of lists (a list of nodes).
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +23,6 @@ from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
 from jfold.blocks.lazy import Lazy, Node
 from jfold.language.analysis import users
-from jfold.language.layer_names import layer_key
 from jfold.language.partial import call_type
 from jfold.types import (
     Nested,
@@ -87,12 +85,7 @@ class Entry:
         Numbers have a row for each reader, which takes less time than to share one.
         """
         is_array = self.key[0] == 'tensor' and self.key[1].shape != ()
-        return is_array or (isinstance(self.key[0], b.Block) and not self.is_metric)
-
-    @property
-    def is_metric(self) -> bool:
-        """Return whether a block gives nothing, but observes metrics."""
-        return isinstance(self.key[0], b.Block) and isinstance(self.type, VoidType)
+        return is_array or isinstance(self.key[0], b.Block)
 
 
 @dataclass(eq=False)
@@ -108,9 +101,8 @@ class Registry:
         and makers of its arguments, if the result is one tensor; by class and dtype of
         a constant that is a number of Python; by the dtype, shape and dtype of arrays.
       results: per lazy function, the makers of its result.
-      metrics: by name and whether labelled, the makers of its values; and by the number
-        of an entry whose block gives nothing but metrics, that entry.
-      made: blocks that lazy functions make in each run, by what tells them apart.
+      metrics: by name and whether labelled, the makers of its values.
+      named: by name, the block of `jf.named`, and the code of what made it.
       of_values: blocks whose arguments are constants where they might be data.
       shared: entries of which an example gave one result to several calls.
     """
@@ -121,8 +113,8 @@ class Registry:
     calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known: dict[Hashable, Entry] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
-    metrics: dict[Hashable, dict[int, None]] = field(default_factory=dict)
-    made: dict[Hashable, b.Block] = field(default_factory=dict)
+    metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
+    named: dict[str, tuple[b.Block, Any]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     shared: set[int] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock, repr=False)
@@ -241,30 +233,28 @@ class Registry:
             self._read_by(entry, key, numbers)
             if isinstance(entry.type, TensorType):
                 self.calls[key] = entry.number
-            if entry.is_metric:
-                self.metrics[entry.number] = {entry.number: None}
         return entry
 
-    def same(self, made: b.Block) -> b.Block:
-        """Return the first block like `made`, by a lazy function: it stands for all.
+    def block_named(self, name: str, make: Callable[[], Any]) -> b.Block:
+        """Return the block of a name, which `make` makes at first.
 
-        Functions are alike if their options are the same, and their callables too, or
-        equal if they have a name, as modules of Linen are. Metrics are alike by name.
+        Raise TypeError if another function has made it, or `make` makes no layer.
         """
-        key: Hashable
-        if isinstance(made, b.Metric):
-            key = b.Metric, made.name
-        elif not isinstance(made, b.Function):
-            return made
-        else:
-            key = layer_key(made)
-            with contextlib.suppress(TypeError):  # as some callables have no hash
-                if made.name is not None and hash(made.fn) is not None:
-                    key = made.fn, made.init, made.name, made.batched, made.rngs
-        if self.closed:
-            return self.made.get(key, made)
-        with self.lock:
-            return self.made.setdefault(key, made)
+        code = getattr(make, '__code__', make)
+        known = self.named.get(name)
+        if known is None:
+            self._check_open(f'the layer {name!r}')
+            made = make()
+            if not isinstance(made, b.Block):
+                made = b.Function(made, name=name)
+            with self.lock:
+                known = self.named.setdefault(name, (made, code))
+        if known[1] != code:
+            raise TypeError(
+                f'jf.named: expected one function that makes {name!r}, got two; call '
+                'it in one place, such as a function of your own, or give two names'
+            )
+        return known[0]
 
     def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
         """Return the `Entry` of `block` at types that fit `types`; `None` if none does.
@@ -325,7 +315,7 @@ class Registry:
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
-            more = {**self.calls}, known, results, metrics, {**self.made}
+            more = {**self.calls}, known, results, metrics, {**self.named}
             sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, True, *more, *sets)
 
@@ -386,8 +376,7 @@ class Registry:
 def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
     """Return the type of what a block gives on arguments of these types.
 
-    It is `VoidType` if the block gives nothing but metrics. Raise TypeError if it does
-    not take the arguments, or gives no tensors.
+    Raise TypeError if it does not take them, or gives no tensors.
     """
     if not all(map(is_known, types)):
         raise EmptyList(
@@ -408,12 +397,11 @@ def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
             f'{result or "what these arguments do not tell"}; compute with data in '
             'plain Python'
         )
-    observes = any(isinstance(x, b.Metric) for x in users(block))
-    if result == EMPTY or (isinstance(result, VoidType) and not observes):
-        hint = 'write `block >> jf.Void()`' if observes else 'leave it out'
+    if result in (VoidType(), EMPTY):
         raise GivesObjects(
             f'{block!r}: expected a block that gives tensors, got one that gives '
-            f'nothing; {hint}'
+            'nothing; write `jf.observe(name, value)` for a Metric, and leave out what '
+            'else gives nothing'
         )
     return result
 

@@ -82,7 +82,7 @@ def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Locate
 def _calls(calls: LazyCalls, node: TypedUse, x: Located, state: Walk) -> Located:
     """Return the calls of a lazy function on `x`; errors about them name its lines."""
     try:
-        result = state.apply(node, calls.numbered, x, 'what its function takes')
+        result = state.apply(node, calls.placed, x, 'what its function takes')
     except Misfit as error:
         error.message += calls.line_of(error.__cause__)
         raise

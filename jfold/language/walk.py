@@ -23,8 +23,9 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
+from jfold.base.tracebacks import line_text
 from jfold.base.trampoline import Steps
-from jfold.blocks.lazy import NumberedNode
+from jfold.blocks.lazy import CallPlace, PlacedNode
 from jfold.language.layer_names import LazyCalls
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.tracing.helpers import (
@@ -75,18 +76,18 @@ class End(Path):
 
     Attributes:
       example: what the function runs on.
-      place: of the call among all; 0 before there is one.
+      place: of the call; `None` if no line is known.
     """
 
     calls: LazyCalls | None = None
     example: object = None
-    place: int = 0
+    place: CallPlace | None = None
 
     def step(self, text: str) -> Path:
         """Return this path."""
         return self
 
-    def at(self, place: int) -> End:
+    def at(self, place: CallPlace | None) -> End:
         """Return this path, to the call at `place`."""
         return End(self.before, '', self.length, self.calls, self.example, place)
 
@@ -116,10 +117,10 @@ class Misfit(Exception):
         error has its frames.
         """
         message, path, cause = self.message, self.path, self.__cause__
-        if isinstance(path, End) and path.calls is not None and path.place:
+        if isinstance(path, End) and path.calls is not None and path.place is not None:
             if raised := path.calls.raised(path.example, path.place, message):
                 raised.__cause__, cause = cause, raised
-                message += path.calls.line_of(raised)
+            message += line_text(path.place.code, path.place.line)
         error = InputError(message, 0, str(path or ''), self.where, self.hint)
         error.__cause__ = cause
         return error
@@ -135,7 +136,7 @@ class Located:
     def step(self, value: object, text: str) -> Located:
         """Return `value`, found inside this object, with a path longer by `text`."""
         path = self.path.step(text)
-        if isinstance(value, NumberedNode) and isinstance(path, End):
+        if isinstance(value, PlacedNode) and isinstance(path, End):
             path = path.at(value.place)
         return Located(value, path)
 
@@ -432,7 +433,8 @@ def _common(one: Path | None, other: Path) -> Path | None:
 def _same_step(one: Path, other: Path) -> bool:
     """Return whether the last steps of two paths are equal."""
     if isinstance(one, End) and isinstance(other, End):
-        return one.example is other.example and one.place == other.place
+        is_one = one.calls is other.calls and one.example is other.example
+        return is_one and one.place == other.place
     return one.text == other.text
 
 

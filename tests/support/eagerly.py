@@ -51,11 +51,20 @@ class Eager:
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params, self.observed, self.memo = params, [], {}
+        self.registry, self.named = self, {}
+
+    def block_named(self, name: str, make: Callable[[], Any]) -> Any:
+        """What was made first under a name."""
+        return self.named.setdefault(name, make())
 
     def call(self, block: Any, arguments: tuple[Any, ...]) -> Any:
         """What a function gives on these arguments; other blocks as functions."""
         if isinstance(block, jf.Metric):
             return self.observe(block.name, arguments[0], arguments[1:])
+        if isinstance(block, jf.Pipe):
+            for part in block.blocks:
+                arguments = (self.call(part, arguments),)
+            return arguments[0]
         inputs = opened(arguments)
         if not isinstance(block, jf.Function):
             return closed(BLOCKS[type(block)](*inputs))

@@ -22,9 +22,9 @@ def _table(key: Any) -> Any:
     return jax.random.normal(key, (8, SIZE))
 
 
-def mixed(p: Any, x: Any) -> Any:
-    """What a layer computes that functions make by name."""
-    return jnp.sin(p @ x)
+def made() -> jf.Block:
+    """Makes a layer that functions know by its name."""
+    return jf.Function(lambda p, x: jnp.sin(p @ x), _matrix, name='made')
 
 
 embed = jf.Function(lambda p, i: p[i], _table, name='embed')
@@ -32,7 +32,7 @@ cell = jf.Function(lambda p, a, b: jnp.tanh(p @ a + b), _matrix, name='cell')
 split = jf.Function(lambda p, x: (p @ x, {'half': x / 2}), _matrix, name='split')
 joined = jf.Function(lambda pair, x: pair[0] * x + pair[1], name='joined')
 gate = jf.Function(lambda x, s: jax.nn.sigmoid(s) * x, name='gate')
-total = jf.Sum()
+total, watched = jf.Sum(), jf.Function(jnp.max) >> jf.Metric('largest')
 
 
 def run_tree(t: Any, call: Any) -> Any:
@@ -63,8 +63,9 @@ def run_tree(t: Any, call: Any) -> Any:
             jf.observe('norm', x @ x)
             return x / (1 + x @ x)
         case 'made':
-            x = jf.Function(mixed, _matrix, name='made')(call(parts[0]))
-            jf.Metric('sum')(jf.Function(jnp.sum)(x))
+            x = jf.named('made', made)(call(parts[0]))
+            jf.Metric('sum')(x @ x)
+            watched(x)
             return x
         case 'gate':
             x = call(parts[0])

@@ -57,6 +57,11 @@ def added_to(x: list[float]) -> Any:
     return jf.tensor(x)[0]
 
 
+def named_twice(x: int) -> Any:
+    one = jf.named('layer', lambda: jnp.tanh)(embed(x))
+    return jf.named('layer', lambda: jnp.sin)(one)
+
+
 def forgotten(x: int) -> None:
     embed(x)
 
@@ -92,12 +97,15 @@ FIRST = '\nin lazy(function), on example 0 of `like=`'
 OPAQUE = 'question for its number or its truth, ' + UNKNOWN
 CHOOSE = 'choose by the data, or by `jf.select(condition, a, b)`'
 WRAPPED = UNKNOWN + 'write `jf.Function(fn)(x)` for `fn(x)`' + FIRST
-NOTHING = 'expected a block that gives tensors, got one that gives nothing; '
+NOTHING = (
+    'expected a block that gives tensors, got one that gives nothing; write '
+    '`jf.observe(name, value)` for a Metric, and leave out what else gives nothing'
+)
 OTHERS = (
     'expected a lazy function that calls the same blocks each time, got one that calls '
     'new ones when it runs on example 0 again; make blocks outside of it, once, or '
-    'give a `Function` of a module of Linen a name; copy what it changes of its data, '
-    'as in `items = [*x]`; if it draws at random, give `like=` more examples'
+    'by `jf.named`; copy what it changes of its data, as in `items = [*x]`; if it '
+    'draws at random, give `like=` more examples'
 )
 NO_VALUES = 'expected values, numbers or arrays, in tuples, lists or dicts, got'
 OUTSIDE = (
@@ -242,13 +250,29 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'a block that gives nothing': Mistake(
         learned(lambda x: void(embed(x))),
-        f'Void(): {NOTHING}leave it out{FIRST}',
+        f'Void(): {NOTHING}{FIRST}',
         error=GivesObjects,
     ),
     'a block that gives a list of nothing': Mistake(
         learned(lambda x: collecting([embed(x)])),
-        f"Map(Metric('q')): {NOTHING}write `block >> jf.Void()`{FIRST}",
+        f"Map(Metric('q')): {NOTHING}{FIRST}",
         error=GivesObjects,
+    ),
+    'a Metric of three values': Mistake(
+        learned(lambda x: jf.Metric('q')(embed(x), 'a', 'b')),
+        "Metric('q'): expected a value, or a value and a label, got 3 arguments; write "
+        f'several values as a tuple{FIRST}',
+    ),
+    'a layer by name of two functions': Mistake(
+        learned(named_twice),
+        "jf.named: expected one function that makes 'layer', got two; call it in one "
+        'place, such as a function of your own, or give two names\nin '
+        'lazy(named_twice), on example 0 of `like=`',
+    ),
+    'a layer by name that is none': Mistake(
+        learned(lambda x: jf.named('layer', embed)(x + 1)),
+        'expected `make` as a function that makes the layer, got Function(embed) '
+        f"(Function): write `jf.named('head', lambda: nn.Dense(8))`{FIRST}",
     ),
     'data with a circle': Mistake(
         lambda: jf.compile(graph, like=[circle]),
