@@ -174,7 +174,7 @@ RUNS = {
     *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
     *('LoadedModel', 'draw', 'find_nan', 'load', 'save'),
 }
-LAZY = {'Lazy', 'float32', 'int32', 'lazy', 'observe', 'select', 'tensor'}
+LAZY = {*'Lazy float32 int32 lazy named observe select tensor'.split()}
 
 
 def test_the_public_names() -> None:
