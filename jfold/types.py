@@ -451,9 +451,10 @@ def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
 
 def _repeated(type_: BroadcastType, value: Any) -> object:
     """Return the item that `itertools.repeat(item)` repeats, or raise ValueError."""
-    if hasattr(type(value), '__len__') or not hasattr(type(value), '__iter__'):
-        raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
-    return next(iter(value))
+    if hasattr(type(value), '__iter__') and not hasattr(type(value), '__len__'):
+        for item in value:
+            return item
+    raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
 
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:

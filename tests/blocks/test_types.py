@@ -280,6 +280,11 @@ def test_values_are_flattened_and_put_together() -> None:
         jf.BroadcastType([]).flatten(3)
     with refuses('expected a value of type [float32[] ...], got [3]', ValueError):
         jf.BroadcastType([]).flatten([3])
+    nothing = itertools.repeat(3, 0)
+    with refuses(
+        'expected a value of type [float32[] ...], got repeat(3, 0)', ValueError
+    ):
+        jf.BroadcastType([]).flatten(nothing)
 
 
 def test_a_broadcast_is_flattened() -> None:
