@@ -87,26 +87,26 @@ class Recording:
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record a block's call, not computing it; return a `Value` for its result."""
-        # Most calls have one or two values, which take no list here.
-        if len(arguments) == 1:
-            (x,) = arguments
-            if x.__class__ is Value and x.recording is self:
-                node = x.node
-                number = self.calls.get((block, node[0]))
-                if number is not None:
-                    return Value((number, node), self)
-        elif len(arguments) == 2:
-            x, y = arguments
-            if x.__class__ is Value and y.__class__ is Value:
-                node, other = x.node, y.node
-                number = self.calls.get((block, node[0], other[0]))
-                if number is not None and x.recording is self and y.recording is self:
-                    return Value((number, node, other), self)
-        elif all([x.__class__ is Value and x.recording is self for x in arguments]):
-            nodes = [x.node for x in arguments]
-            number = self.calls.get((block, *[node[0] for node in nodes]))
-            if number is not None:
+        try:
+            # Most calls have one or two values, which take no list here.
+            if len(arguments) == 1:
+                (x,) = arguments
+                if x.__class__ is Value and x.recording is self:
+                    node = x.node
+                    return Value((self.calls[block, node[0]], node), self)
+            elif len(arguments) == 2:
+                x, y = arguments
+                if x.__class__ is Value and y.__class__ is Value:
+                    node, other = x.node, y.node
+                    number = self.calls[block, node[0], other[0]]
+                    if x.recording is self and y.recording is self:
+                        return Value((number, node, other), self)
+            elif all([x.__class__ is Value and x.recording is self for x in arguments]):
+                nodes = [x.node for x in arguments]
+                number = self.calls[(block, *[node[0] for node in nodes])]
                 return Value((number, *nodes), self)
+        except KeyError:  # a new kind of call
+            pass
         return self._call(block, arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
