@@ -96,16 +96,15 @@ class Recording:
                     return Value((self.calls[block, node[0]], node), self)
             elif len(arguments) == 2:
                 x, y = arguments
-                if x.__class__ is Value and y.__class__ is Value:
-                    node, other = x.node, y.node
-                    number = self.calls[block, node[0], other[0]]
-                    if x.recording is self and y.recording is self:
-                        return Value((number, node, other), self)
+                node, other = x.node, y.node
+                number = self.calls[block, node[0], other[0]]
+                if x.recording is self and y.recording is self:
+                    return Value((number, node, other), self)
             elif all([x.__class__ is Value and x.recording is self for x in arguments]):
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
                 return Value((number, *nodes), self)
-        except KeyError:  # a new kind of call
+        except (AttributeError, LookupError, TypeError):  # data, whatever their `node`
             pass
         return self._call(block, arguments)
 
