@@ -100,8 +100,13 @@ def _filtered(traceback: Frame | None) -> Frame | None:
         hidden = _is_hidden(traceback.tb_frame, hidden)
         shown += [] if hidden else [traceback]
         traceback = traceback.tb_next
+    return _joined(shown)
+
+
+def _joined(entries: list[Frame]) -> Frame | None:
+    """Return a new traceback of some entries alone, or `None` if there are none."""
     result = None
-    for entry in reversed(shown):
+    for entry in reversed(entries):
         frame, lasti, line = entry.tb_frame, entry.tb_lasti, entry.tb_lineno
         result = types.TracebackType(result, frame, lasti, line)
     return result
@@ -141,16 +146,12 @@ def line_text(code: types.CodeType, line: int) -> str:
 
 def without_middle(traceback: Frame) -> Frame:
     """Return a traceback with few frames of the user, the first and the last."""
-    frames: list[Frame] = []
-    shown: Frame | None = traceback
-    while shown is not None:
-        frames += [shown] if is_of_user(shown.tb_frame) else []
-        shown = shown.tb_next
+    entries: list[Frame] = []
+    entry: Frame | None = traceback
+    while entry is not None:
+        entries += [entry] if is_of_user(entry.tb_frame) else []
+        entry = entry.tb_next
     first, last = SHOWN
-    if len(frames) > first + last:
-        frames = frames[:first] + frames[-last:]
-    result = None
-    for entry in reversed(frames):
-        frame, lasti, line = entry.tb_frame, entry.tb_lasti, entry.tb_lineno
-        result = types.TracebackType(result, frame, lasti, line)
-    return result or traceback
+    if len(entries) > first + last:
+        entries = entries[:first] + entries[-last:]
+    return _joined(entries) or traceback

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,6 @@ LAZY = 4  # one in as many cases also has programs in plain Python
 WRONG_EXAMPLES = 3  # that are compared in a case
 EXACT = 1e-8  # of results in double precision, relative to the largest
 ROUNDED = {'float64': 1e-8, 'float32': 1e-2, 'float16': 0.5, 'bfloat16': 0.5}
-# With low limits each tile has a few rows; the interpreter takes an hour for so many.
-MANY_NODES = 5_000
 UNOPTIMISED = {'xla_backend_optimization_level': 0}
 
 
@@ -114,8 +112,6 @@ def open_session(case: Case, tally: Tally) -> Session:
     tally['expressions'] += 1
     tally['functions'] += len(model.program.layers)
     examples = case.examples()
-    if case.limited and model.trace(examples, progress=False).nodes.sum() > MANY_NODES:
-        case = replace(case, compiled=True, nesting=())
     compare_rows(model, examples)
     tally['rows'] += 1
     seed = zlib.crc32(repr(case.block).encode())  # the same for a case made again

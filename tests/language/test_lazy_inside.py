@@ -315,6 +315,9 @@ def test_the_function_may_catch_the_error() -> None:
     with pytest.raises(jf.InputError) as caught:
         model.schedule([400])
     assert line_of(catching) in str(caught.value)
+
+
+def test_a_function_without_source_has_lines() -> None:
     exec_globals: Any = {'__name__': None, 'jf': jf}
     exec("fn = lambda t: jf.tensor(t, 'int8')", exec_globals)
     model = jf.compile(jf.lazy(exec_globals['fn']), like=[1])
