@@ -405,8 +405,8 @@ def named(name: str, make: Callable[[], Any]) -> Any:
 
     Args:
       name: that of the layer, by which parameters are known.
-      make: makes the layer, a module of Flax or another callable, or a block; it is
-        called when the first example comes here.
+      make: makes the layer, a module of Flax or another callable, or a block, whose
+        layers have their own names; it is called when the first example comes here.
 
     >>> import jax, flax.linen as nn, jfold as jf
     >>> @jf.lazy

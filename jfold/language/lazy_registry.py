@@ -12,6 +12,7 @@ are nodes, but for entries of data (an object) and of lists (a list of nodes).
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -240,8 +241,10 @@ class Registry:
 
         Raise TypeError if another function has made it, or `make` makes no layer.
         """
-        code = getattr(make, '__code__', make)
-        known = self.named.get(name)
+        maker: Any = make
+        while isinstance(maker, functools.partial):
+            maker = maker.func
+        code, known = getattr(maker, '__code__', maker), self.named.get(name)
         if known is None:
             self._check_open(f'the layer {name!r}')
             made = make()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import pickle
@@ -107,7 +108,7 @@ def making(t: Any) -> Any:
         return jf.named('embed', lambda: nn.Embed(10, 4))(t)
     x = making(t[0]) + making(t[1])
     if isinstance(t[0], tuple):
-        x = jf.named('small', lambda: nn.Dense(4, use_bias=False))(x)
+        x = jf.named('small', functools.partial(nn.Dense, 4, use_bias=False))(x)
     pipe = jf.named('pipe', lambda: dense >> jf.Function(jnp.tanh))
     return jf.named('head', head)(pipe(x))
 
