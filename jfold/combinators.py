@@ -82,7 +82,7 @@ class Block(Memoized, Displayed):
     def output_type(self) -> Type | None:
         """The type of the result; `None` if this block alone does not tell it.
 
-        If it depends on the type of the input, it is that for Python objects.
+        If it depends on the input's type, the input is taken to be a Python object.
 
         Raises:
           TypeError: types clash inside this block.
@@ -329,7 +329,7 @@ class Function(Block):
     name: str | None = None
     batched: bool = False
     rngs: str | tuple[str, ...] = ()
-    _serial: ClassVar[int]  # how many were made before, so that names have an order
+    _serial: ClassVar[int]  # its number in the order of creation
 
     def __post_init__(self) -> None:
         if not callable(self.fn) or isinstance(self.fn, Block):
@@ -377,9 +377,9 @@ class Record(Block):
 
     The results are in the order of the blocks: a dict, a list of pairs, or a tuple or
     list of blocks (keys 0, 1, ...). The next function takes them by name, in any order,
-    if its parameters have the names of all fields; one with the name of a field that
-    would be given another, or is a keyword alone, is an error at `compile`. A block
-    without input (`Zeros`, `FromTensor`, a block behind a `Void`) reads no field.
+    if its parameters have the names of all fields. A parameter that has the name of a
+    field but would get another one, or is keyword-only, is an error at `compile`. A
+    block without input (`Zeros`, `FromTensor`, a block behind a `Void`) reads no field.
 
     A dict or an object may have further fields, which are not read. With a tuple or
     list of blocks the value may have no further items; `{0: a, 2: b}` picks some items.

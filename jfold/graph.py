@@ -10,7 +10,7 @@ constants of the program, then the example's own constants, then the outputs of 
 operation in the program's order, node by node. The graph of an example does not depend
 on the examples traced with it: nodes of an operation, constants and rows of a result
 are in the order in which `Block.eval` meets them, depth first, the parts of a block
-from left to right, and what is shared where it is met first.
+from left to right; what several parts share is where it is met first.
 
 In shapes, `rows` and `nodes` count those of all examples in one table.
 """

@@ -67,7 +67,7 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
 def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     """Lower a typed expression to a `Program`; see `lower`.
 
-    It need not have the code of its layers; see `portable`.
+    Its layers may lack their code, as in a process that only records examples.
 
     Raises:
       TypeError: a recursion never ends, or blocks are nested too deep.

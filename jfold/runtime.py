@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     Results: TypeAlias = list[Arrays]  # by result: tensors, each [rows, ...]
     Params: TypeAlias = Mapping[str, ArrayTree]
     Execute: TypeAlias = Callable[[Params, Schedule], Results]
-    # Weights by operation, each [*shape]; by number of an output, its rows computed
-    # before; index array [size]; constants by type.
+    # Weights by operation, each [*shape]; outputs computed before the loops, by number,
+    # each [rows, *shape]; index array [size]; constants by type.
     Arguments: TypeAlias = tuple[
         ByOperation, Mapping[int, Array], Array, tuple[Array, ...]
     ]
@@ -200,7 +200,8 @@ def _pull(
     """Run the reverse pass; return cotangents of the flat arguments, `None` for zeros.
 
     Args:
-      arguments: as of `_forward`; index array and constants have no cotangents.
+      arguments: weights, outputs computed before the loops, index array and constants;
+        the last two have no cotangents.
       cotangents: of the tensors of all results, each [rows, *shape], or `None`.
     """
     weights, _, indices, constants = arguments

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The helpers that all packages use: errors, printing, memos, jaxprs."""
+"""The package that all others import: errors, printing, memos, jaxprs."""

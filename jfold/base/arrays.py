@@ -50,9 +50,10 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
 
 
 def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """Return `x` [*shape], cast to a type that varies over the axes `varying`, too.
+    """Return `x` [*shape], cast to vary also over the mesh axes `varying`.
 
-    Loop carries need one type. `x` stays if it is float0, or if `varying` is `None`.
+    A loop carry keeps one type, which includes these axes. `x` is returned unchanged if
+    it is float0, or if `varying` is `None`.
     """
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
@@ -80,7 +81,8 @@ def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
 def strong(x: Any) -> Any:
     """Return an array or spec [*shape] with a weak type replaced by a strong one.
 
-    A training step makes weak parameters strong, and would be compiled again for these.
+    An optimizer's step turns weakly typed parameters into strong ones, so that a jitted
+    step would be compiled again.
     """
     if not getattr(x, 'weak_type', False):
         return x
@@ -90,7 +92,7 @@ def strong(x: Any) -> Any:
 def masked(x: jax.Array, real: jax.Array) -> jax.Array:
     """Return `x` [rows, ...] with zeros in spare rows, where `real` [rows] is false.
 
-    If `real` is one bool, it is for all of `x`, which may have any shape.
+    A `real` of shape [] applies to all of `x`, which may have any shape.
     """
     real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
     return jnp.where(real, x, jnp.zeros((), x.dtype))
@@ -103,7 +105,10 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def row_axis(two: Spec, three: Spec) -> int | None:
-    """Return the axis of rows, the only one to differ in size, or `None`."""
+    """Return the axis that has length 2 in `two` and 3 in `three`, or `None`.
+
+    [2, 5], [3, 5] -> 0. It is `None` if no axis differs, or several, or other lengths.
+    """
     pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
     axes = [axis for axis, (a, b) in pairs if a != b]
     clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)

@@ -23,8 +23,7 @@ class InputError(ValueError, Displayed):
         `['left'][0]`; the message leaves out the middle of a long path.
       block: the path of the block in the expression.
       hint: what to do, printed below the message; '' if there is no advice.
-      data: a tuple of the example itself, which notebooks show; empty in a copy from
-        another process.
+      data: `(example,)`, which notebooks show; `()` in a copy from another process.
       was_shown: whether a traceback has shown the example.
     """
 
@@ -249,6 +248,6 @@ def describe_error(error: BaseException) -> str:
     """Return the type of an exception and the first line of its message."""
     try:
         text = str(error).partition('\n')[0]
-    except Exception:  # that of a `KeyError` is the `repr` of its key, which may fail
+    except Exception:  # a `KeyError` prints the `repr` of its key, which may fail
         text = reprlib.repr(error.args)
     return f'{type(error).__name__}: {text}'

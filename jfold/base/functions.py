@@ -40,10 +40,10 @@ def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
-    """Return `rows` [n, ...] summed and divided by `count` []; 0 if that is 0.
+    """Return `rows` [n, ...] summed and divided by `count` []; 0 if `count` is 0.
 
     As in `jnp.mean`, it is computed in float32 or wider; ints and bools give floats.
-    Only `count` rows count, at any places; the others are zero.
+    All but `count` of the rows, anywhere in the array, have to be zero.
     """
     is_inexact = jnp.issubdtype(rows.dtype, jnp.inexact)
     wide = jnp.result_type(rows.dtype if is_inexact else float)

@@ -46,7 +46,8 @@ def evaluate(
     """Run a jaxpr equation by equation, and return the values of its outputs.
 
     The equations in nested `jit`s are run one by one as well, those in control flow are
-    not, and no rules apply to them. What is `known` is not computed again.
+    not, and no rules apply to them. Variables in `known` have their values there, and
+    are not computed.
     """
     jaxpr, _ = open_jaxpr(closed)
     env = environment(closed, arguments) | dict(known or {})
@@ -157,8 +158,8 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
 
 # ---- repeated equations --------------------------------------------------------------
 
-# Primitives without a length of an axis among their parameters. Lengths could be equal
-# by chance, at the one number of rows at which a jaxpr is traced.
+# Primitives whose parameters hold no length of an axis: at the one number of rows at
+# which a jaxpr is traced, two lengths may be equal by chance.
 _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
@@ -240,7 +241,8 @@ def passed(closed: core.ClosedJaxpr) -> list[int | None]:
 def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
     """Return the value [*shape] of output number `output` if it is constant, or `None`.
 
-    It is not if it depends on an argument, or a tracer of an enclosing transformation.
+    An output is not constant if it depends on an argument, or on a tracer of an
+    enclosing transformation.
     """
     jaxpr, constants = open_jaxpr(inlined(closed))
     pairs = zip(jaxpr.constvars, constants, strict=True)

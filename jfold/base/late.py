@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that are imported at their first call, and the display that one makes.
+"""Functions that are imported at their first call, and a base class of displays.
 
-Methods of blocks run passes, which import blocks; displays read all that a class holds.
-The package says in `HOMES` where these functions are.
+Methods of blocks run compiler passes, which import the blocks: late imports avoid the
+cycle. `jfold/__init__.py` fills `HOMES` with the module of each function.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, Self, TypeVar, c
 
 P = ParamSpec('P')
 T = TypeVar('T')
-MANY = 8  # the number of results that `Recent` keeps always, those used last
-LONG = 64  # the number of look-ups without use after which it drops others
+MANY = 8  # the number of results, used last, that `Recent` always keeps
+LONG = 64  # `Recent` drops other results after this many look-ups without use
 
 
 class Memoized:
@@ -35,7 +35,7 @@ class Stays:
     They hold what was compiled for this process.
     """
 
-    _instead: ClassVar[tuple[str, str]]  # for the error: its kind; what to pass instead
+    _instead: ClassVar[tuple[str, str]]  # for the error: the kind; what to pass
 
     def __copy__(self) -> Self:
         return self._copied(lambda state: state)

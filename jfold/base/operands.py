@@ -49,7 +49,7 @@ class Operand:
     """
 
     __slots__ = ()
-    # What to write instead of questions for its length, its items and its attributes.
+    # Hints of errors: what to write instead of `len(x)`, `for item in x` and `x.name`.
     of_length: ClassVar[str] = 'compute it by `jf.Length()(x)`'
     of_items: ClassVar[str] = (
         'take those of a tuple by `x[0]`, `x[1]`, those of a sequence by Map'
@@ -161,7 +161,7 @@ class Operand:
         )
 
 
-WITH_NUMBERS: dict[tuple[Any, ...], Operator] = {}  # what `with_number` has returned
+WITH_NUMBERS: dict[tuple[Any, ...], Operator] = {}  # the cache of `with_number`
 
 
 def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operator:
@@ -170,7 +170,7 @@ def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operat
     The function is cached, so that its uses are one layer; `type_`, the class of the
     number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
     """
-    # Equality does not tell the sign of a zero, and finds no NaN.
+    # The text tells 0.0 from -0.0, and finds NaN again; equality does neither.
     is_ordered = type_ is not complex and (number > 0 or number < 0)
     key = fn, number if is_ordered else repr(number), type_, is_left
     known = WITH_NUMBERS.get(key)
@@ -178,7 +178,7 @@ def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operat
 
 
 def _bound(fn: Operator, number: object, is_left: bool) -> Operator:
-    """Return what `with_number` does, made anew."""
+    """Return a new function `x -> fn(x, number)`, or `fn(number, x)` if `is_left`."""
 
     def bound(x: object) -> Any:
         return fn(number, x) if is_left else fn(x, number)

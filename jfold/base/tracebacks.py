@@ -145,7 +145,10 @@ def line_text(code: types.CodeType, line: int) -> str:
 
 
 def without_middle(traceback: Frame) -> Frame:
-    """Return a traceback with few frames of the user, the first and the last."""
+    """Return the user's frames of a traceback: at most 10 first and 20 last ones.
+
+    Without any such frame the traceback is returned unchanged.
+    """
     entries: list[Frame] = []
     entry: Frame | None = traceback
     while entry is not None:

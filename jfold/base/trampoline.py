@@ -2,8 +2,8 @@
 """Recursion without Python's stack, for values that may be nested without limit.
 
 A recursive function is written as a generator. Where it would call itself, it yields
-the generator of that call; `run` sends back its result, or throws in its error. What is
-no generator is sent back as it is.
+the generator of that call; `run` sends back its result, or throws in its error. Any
+other value that it yields is sent back unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(steps: Steps[T]) -> T:
     try:
         raise error
     finally:
-        error = None  # else it, its traceback and this frame were a reference cycle
+        error = None  # or error, traceback and this frame form a reference cycle
 
 
 def in_turn(calls: Iterable[Steps[T]]) -> Steps[list[T]]:

@@ -67,7 +67,7 @@ class Wire(Operand):
 
     @api_boundary
     def __getitem__(self, key: object) -> Wire:
-        if isinstance(self.block, Record):  # the key of a field, or a place
+        if isinstance(self.block, Record):  # a field's key, or an index
             keys = [name for name, _ in self.block.fields]
             key = keys.index(key) if key in keys else key
         return self.scope.add(GetItem(key), self)
@@ -147,7 +147,7 @@ class Scope:
     def check(self, source: Source) -> None:
         """Raise TypeError unless a wire, block or item can be read in this scope.
 
-        For the output it is ValueError.
+        Raise ValueError for the output of the composition, which no block can read.
         """
         if isinstance(source, Wire) and source.scope is not self:
             raise TypeError(

@@ -141,7 +141,7 @@ class OneOf(Block):
         pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
-        blocks: dict[int, Block] = {}  # one for each short-hand, also in several cases
+        blocks: dict[int, Block] = {}  # by id of a short-hand, even in several cases
 
         def as_block(case: Convertible) -> Block:
             return blocks.setdefault(id(case), convert_to_block(case))
@@ -156,7 +156,7 @@ class OneOf(Block):
 
     @property
     def targets(self) -> dict[Any, Block]:
-        """The blocks by key; those of a tuple by negative keys as well, as -1.
+        """The blocks by key; blocks of a tuple also by negative keys, such as -1.
 
         The default block, which has no key, is left out.
         """
@@ -207,8 +207,8 @@ class Metric(Block):
     """A sink: collects, under a name, each value that it takes; gives no result.
 
     Its input is a tensor or a (nested) tuple of tensors; `apply` then returns
-    `(values, metrics)` with a `MetricValues` for each name. The rows of that are in the
-    order of a plain evaluation of the expression, example by example.
+    `(values, metrics)` with a `MetricValues` for each name. Its rows are in the order
+    of a plain evaluation of the expression, example by example.
 
     Or its input is a pair of such a value and a Python object, the label of the row,
     which stays on the host: `Schedule.labels` has the labels of all rows. Either all

@@ -33,7 +33,7 @@ from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
-OPERATORS: set[Function] = set()  # what operators and methods of values record
+OPERATORS: set[Function] = set()  # the blocks of operators and methods of values
 # Methods and properties of arrays that values have, with arguments that are no values.
 METHODS = frozenset(
     'all any argmax argmin argsort astype clip cumprod cumsum diagonal flatten max '
@@ -122,11 +122,11 @@ def lazy(fn: None = None, *, share: bool = False) -> Callable[[Fn], Lazy]: ...
 def lazy(fn: Any = None, *, share: bool = False) -> Any:
     """Make a block of a function in plain Python, which runs once for each example.
 
-    The function walks the data of one example as it likes: recursion, loops, classes,
-    helper functions. Where it calls a block, as `cell(left, right)`, the call is
-    recorded and its `Value` returned; nothing is computed. Batches of such calls run as
-    those of any other expression. Blocks are made outside of the function, or inside by
-    `jf.named`.
+    The function may read the data of one example by any Python: recursion, loops,
+    classes, calls of other functions. Where it calls a block, as `cell(left, right)`,
+    the call is recorded and its `Value` returned; nothing is computed. The recorded
+    calls of many examples run in batches, as in any other expression. Blocks are made
+    outside of the function, or inside by `jf.named`.
 
     Values are opaque, since they are not computed yet: choose by the data, or by
     `jf.select`. The function returns values, in tuples, dicts and lists (`Ragged`).
@@ -136,7 +136,7 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
     `left = yield encode(tree.left)`.
 
     Args:
-      fn: the function, of one argument: an example, or the part that it is given.
+      fn: the function, of one argument: an example, or a part that it is called on.
       share: whether the function runs once for the same objects of an example, so that
         the work grows with the objects of a graph and not with the paths to them.
 
@@ -171,7 +171,7 @@ class Struct(Record):
 
 
 class CallPlace(NamedTuple):
-    """Where a lazy function calls a block: which call it is, and from which line."""
+    """The place of a call in a lazy function: number of the call, and line."""
 
     number: int  # from 1, of all calls of a recording
     code: CodeType
@@ -179,13 +179,13 @@ class CallPlace(NamedTuple):
 
 
 class PlacedNode(tuple[Any, ...]):
-    """A node that knows where it was recorded; `None` if no line is known."""
+    """A node with the place of its call; `None` if no line is known."""
 
     place: CallPlace | None
 
     @classmethod
     def at(cls, place: CallPlace | None, node: Node) -> PlacedNode:
-        """Return `node` as the one at `place`."""
+        """Return a copy of `node` that has this place."""
         placed = cls(node)
         placed.place = place
         return placed
@@ -364,8 +364,8 @@ def tensor(value: Any, dtype: Any = None) -> Any:
     """Return a number or an array of the data as a `Value`.
 
     Args:
-      dtype: by default that of the array, and of numbers what JAX makes of them:
-        int32, float32 or bool.
+      dtype: by default the dtype of the array; for a Python number the one that JAX
+        gives it: int32, float32 or bool.
     """
     return _recorder('tensor').constant(value, dtype)
 
@@ -391,7 +391,8 @@ def observe(name: str, value: Any, *label: Any) -> None:
     Args:
       name: the name of the metric in the results.
       value: a value, or several in a tuple.
-      label: an object that the result has beside the value, in `Schedule.labels`.
+      label: if passed, a Python object to store beside the value, for
+        `Schedule.labels`.
     """
     is_name = isinstance(name, str)
     expect('name', name, is_name, 'str', "write `jf.observe('loss', value)`")
@@ -401,12 +402,13 @@ def observe(name: str, value: Any, *label: Any) -> None:
 
 
 def named(name: str, make: Callable[[], Any]) -> Any:
-    """Return the block of a name, made once for a model, inside of a lazy function.
+    """Return, in a lazy function, the block that `make` creates once for a model.
 
     Args:
-      name: that of the layer, by which parameters are known.
-      make: makes the layer, a module of Flax or another callable, or a block, whose
-        layers have their own names; it is called when the first example comes here.
+      name: the name of the layer, the key of its parameters.
+      make: a function that returns the layer: a Flax module, another callable, or a
+        block, whose layers keep their own names. It is called for the first example
+        that gets here.
 
     >>> import jax, flax.linen as nn, jfold as jf
     >>> @jf.lazy

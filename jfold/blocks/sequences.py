@@ -36,7 +36,7 @@ def check_positive(block: str, option: str, value: object) -> None:
         raise ValueError(f'{block}: expected `{option}` of at least 1, got {value}')
 
 
-# The names of the functions that make a `Reduce`, by the function it combines with.
+# By the function with which a `Reduce` combines, the short name that it prints as.
 NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
 
 

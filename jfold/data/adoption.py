@@ -30,8 +30,8 @@ from jfold.tracing.check_graph import checked
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
-# An operation and its output; `SHARED` and a use of a constant of the program; or `OWN`
-# and a list of constants of examples. Uses and lists are in the order of the source.
+# (operation, output), (`SHARED`, use of a constant of the program), or (`OWN`, list of
+# constants of examples), as numbers. Uses and lists are in the order of the source.
 Part: TypeAlias = tuple[int, int]
 SHARED, OWN = -2, -1
 # The numbers of the values in a part of one type: in each example the first number, and
@@ -68,7 +68,7 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
       numbers: what `numbers_of` returns for the program that it was traced for.
 
     Raises:
-      ValueError: a number is of no value of its example; or one constant of the old
+      ValueError: a number refers to no value of its example; or one constant of the old
         program, shared by uses of equal width, is several constants now.
     """
     target = numbers_of(program)
@@ -136,7 +136,7 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
       before, after: what `_parts` returns for the type, of the old and the new program.
 
     Raises:
-      ValueError: a number is of no value of its example.
+      ValueError: a number refers to no value of its example.
     """
     result = np.full(len(values), -1, values.dtype)
     # Values keep their order within a part; only its first number has changed.

@@ -61,7 +61,7 @@ class Channel:
     def fail(self, error: Exception) -> None:
         """Tell the other processes that this one failed, and why; do not wait."""
         self._send({'failure': describe_error(error)})
-        self.rounds += 1  # as for those who read it
+        self.rounds += 1  # as in the processes that read the message
 
     def finish(self) -> None:
         """Tell the other processes that this one has no more batches; wait for all.

@@ -77,7 +77,7 @@ class Batch:
 
 
 class _Chunk(NamedTuple):
-    """The examples of a batch to be made."""
+    """The examples of one batch that is still to be built."""
 
     epoch: int
     position: int  # how many of the epoch's examples are done after these
@@ -164,8 +164,8 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     batches = list(itertools.chain.from_iterable(samplers))
     if len(batches) <= PLANNED:
         return batches, first_epochs == epochs
-    # Those with most operations, and those with an example of the largest demand for
-    # anything.
+    # Chosen are the batches with most operations, and those that hold an example with
+    # the largest demand in some column.
     demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in batches]
     extreme = np.append(demands.added.argmax(0), demands.highest.argmax(0))
     # Each epoch has all examples, so any extreme one is in some batch of the first.
@@ -221,8 +221,7 @@ def _build_batch(
 ) -> tuple[Batch | None, _Skipped]:
     """Return a chunk's batch, `None` if no example fits, and the examples left out.
 
-    The batch is `None` if all are left out. Raises InputError if one does not fit, and
-    `skip_errors` is false.
+    Raises InputError if an example does not fit, and `skip_errors` is false.
     """
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):
@@ -322,7 +321,7 @@ class Batches:
     def skipped(self) -> list[tuple[int, str]]:
         """The place in the source and the error message of each example left out.
 
-        All are listed since the beginning or `restore`, up to the last batch delivered.
+        It covers batches since the beginning or `restore`, up to the last delivered.
         """
         return list(self._skipped)
 

@@ -269,10 +269,10 @@ class Corpus(Displayed):
           path: the file; or a folder, whose `.jfold` files are parts of a corpus in the
             order of their names, each written by one worker.
           model: a model of the same expression, tables and Python functions included;
-            layers may have other widths. What functions read while they run, as files,
-            is not compared; data of modules that they change count as changed.
+            layers may have other widths. Files that functions read while they run are
+            not compared; data of modules that functions change count as changed.
           verify: whether to read the file once to compare checksums, and all operands
-            once more, each of which has to be a value of its example.
+            once more to check that they refer to values of their examples.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -399,10 +399,10 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 
 
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
-    """Return a corpus whose `demands` fit its program, computed anew if they did not.
+    """Return a corpus whose `demands` fit its program, computed anew if they do not.
 
     Args:
-      numbers: what `numbers_of` returned for the program of the present demands.
+      numbers: the result of `numbers_of` for the program of `corpus.demands`.
     """
     program, graph = corpus.program, corpus.graph
     # The present program may have other numbers of values, or no loops.

@@ -28,7 +28,7 @@ def arrays_of(program: Program, graph: Graph, demanded: Demands) -> dict[str, Ar
     for name, table in zip(
         _names(program, len(program.types)), graph.tables, strict=True
     ):
-        # With one row per example, where rows begin need not be written.
+        # With one row per example, `first` is 0, 1, 2, ... and need not be written.
         if name != OUTPUTS:
             arrays[f'{name}/first'] = table.first
         for k, column in enumerate(table.columns):
@@ -131,7 +131,7 @@ def _encoded(labels: list[Any]) -> bytes | None:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Several graphs used as one, each of the next examples; they may stay in files."""
+    """Several graphs used as one, for consecutive examples; they may stay in files."""
 
     graphs: tuple[Graph, ...]  # one or more, of one program
 

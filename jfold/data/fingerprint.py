@@ -134,9 +134,9 @@ def numbers_of(program: Program) -> dict[str, Any]:
     """Return a description, as JSON data, of how a program's values are numbered.
 
     Values are numbered by type, so it matters which widths are equal. The entries,
-    types as indices in `Program.types`: the number of types; those with gradients; the
-    type of each constant of the program; the types of inputs and of outputs of each
-    operation; those in a row of each result; the type of each list of examples'
+    types as indices in `Program.types`: the number of types; the types with gradients;
+    the type of each constant of the program; the types of inputs and of outputs of each
+    operation; the types in a row of each result; the type of each list of examples'
     constants in the source (`own`); and the indices of the program's constants, in the
     order in which the source names them (`shared`).
     """
@@ -232,15 +232,15 @@ def _short(value: object) -> str:
 def contents(*values: object, code: bool = True) -> str:
     """Return one hash, 16 hexadecimal digits, of values and all values inside them.
 
-    The contents of a function or object count where it first occurs; those of a list or
-    other plain container everywhere but inside itself.
+    The contents of a function or object are hashed where it first occurs; those of a
+    list or other plain container wherever it occurs, except inside itself.
 
     Args:
       code: whether the hash covers the code of functions.
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}
-    # Values, and containers of which all items before them on the stack were hashed.
+    # Pairs (value, False) to hash; (container, True) comes after all items were hashed.
     waiting = [(value, False) for value in reversed(values)]
     while waiting:
         value, is_done = waiting.pop()

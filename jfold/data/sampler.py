@@ -124,7 +124,7 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     """Return the index where each batch begins, and the end [batches + 1] int64.
 
     A batch takes the next examples, up to `batch_size`, whose `nodes` [examples] add up
-    to `max_nodes` at most.
+    to `max_nodes` at most: with 2 and 8, nodes `[3, 4, 5] -> [0, 2, 3]`.
     """
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
@@ -316,7 +316,8 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
     """Return the `Source` for the argument `source` of `Model.batches`.
 
     Raises:
-      TypeError: `source` holds no examples or may be one; or `model` is no model.
+      TypeError: `source` holds no examples, or may itself be an example; or `model` is
+        no model.
       ValueError: `source` is a corpus of another expression.
     """
     if not callable(getattr(model, 'schedule', None)):
@@ -349,7 +350,7 @@ class Progress:
     """The progress of a run of batches, up to the last batch that was delivered."""
 
     epoch: int = 0  # of the last batch
-    # How many examples of the epoch are done, left out ones included, of all processes.
+    # How many examples of the epoch are done in all processes, skipped ones included.
     position: int = 0
     batches: int = 0  # how many were delivered
     skipped: int = 0  # how many examples were left out

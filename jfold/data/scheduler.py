@@ -64,7 +64,7 @@ class Scheduler:
       program: the program that the examples were traced for.
       budget: the capacities in use, each a program to compile, and their limit; without
         a model a `FixedBudget` that has none.
-      channels: those to other processes, by the processes that take part.
+      channels: the channels to other processes, by the processes that take part.
     """
 
     program: Program
@@ -133,7 +133,7 @@ class Scheduler:
 
         Raises:
           ProgramBudgetError: the budget has no room; then nothing has changed.
-          RuntimeError: another process has no part; see `Channel.need`.
+          RuntimeError: another process has failed, has no more batches or is silent.
         """
         begin = time.perf_counter() if begin is None else begin
         parts = deal.parts(selection)

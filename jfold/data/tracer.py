@@ -42,7 +42,7 @@ def trace_corpus(
         while chunk := list(itertools.islice(iterator, tracing.chunk)):
             tracing.add(chunk)
             update(len(chunk))
-            del chunk  # so that no two are in memory
+            del chunk  # so that no two chunks are in memory
     return tracing.corpus(scheduler)
 
 
@@ -50,7 +50,7 @@ def trace_corpus(
 class Tracing:
     """A corpus in the making, to which examples are added chunk by chunk.
 
-    One that does not fit is an InputError, unless `skip_errors` is true.
+    An example that does not fit raises InputError, unless `skip_errors` is true.
     """
 
     program: Program

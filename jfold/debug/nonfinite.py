@@ -67,8 +67,8 @@ class NonFinite:
       message: what is wrong.
       example: the number of the example; `None` if parameters, the loss, or a gradient
         summed over nodes are at fault.
-      path: the path in the example, as `['left'][0]`, to the innermost data that hold
-        all that the inputs of the operation come from.
+      path: the path in the example, as `['left'][0]`, to the innermost part of the data
+        from which all inputs of the operation are computed.
       block: the path of the block in the expression, as in an `InputError`.
       layer: the name of the layer of the operation or of the parameters; else ''.
       inputs: the inputs of the operation, each [*shape].
@@ -169,7 +169,7 @@ class Search:
       values: per type, its values [values of the type, *shape].
       cotangents: per type, the gradients of its values so far, like `values`.
       read: which values a result depends on [values] bool.
-      trained: which values are floats that parameters decide [values] bool.
+      trained: which values are floats that depend on parameters [values] bool.
       totals: by layer, the gradients of its float parameters so far, each [*shape].
       bad_gradient, outside: the first fault of a gradient and of an index, if any yet.
     """
@@ -255,7 +255,7 @@ class Search:
         if (bad := bad_kind(np.asarray(value))) is not None:
             return NonFinite(f'expected a finite loss, got {bad}')
         self._begin_reverse(grads)
-        # The execution of a training step says what has a reverse.
+        # The execution of a training step says which operations run in reverse.
         spec = schedule.spec.replaced(program=without_draws(self.program))
         is_read = [x is not None for y in grads for x in y]
         flows = make_execution(spec, self.params).flows(is_read)
@@ -263,8 +263,8 @@ class Search:
             if o in flows:
                 for rows in chunks(nodes[self._is_trained(o, nodes)]):
                     self._backward(o, rows, flows[o].live)
-        # Only a gradient of parameters counts: a function may stop one that is infinite
-        # on its way there.
+        # Only parameter gradients count: an infinite gradient of a value may be stopped
+        # by a function before it reaches any parameter.
         in_sum = self._bad_total()
         return in_sum and (self.bad_gradient or in_sum)
 
@@ -300,11 +300,11 @@ class Search:
         if row is not None:
             bad = bad_kind(*(x[row] for x in outputs))
             what = f'finite values of {runner.operation!r}, got {bad}'
-            if text is not None:  # some row of these: to see if this one, run it
+            if text is not None:  # about any of `rows`: run the bad row alone to see
                 _, text = runner.forward(1, [x[row : row + 1] for x in inputs])
             return self._at_node(o, int(rows[row]), what, text)
-        # An index outside of an array is kept back until no value is at fault: where it
-        # gives NaN, that value is the fault, with the index as its cause.
+        # An index outside an array is reported only if no value is at fault: where it
+        # gives NaN, this NaN is the fault, with the index as its cause.
         if text is not None and self.outside is None:
             self.outside = self._outside(o, rows)
         return None
@@ -461,7 +461,7 @@ class Search:
 
 
 def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
-    """Return text on the first bad gradient of a layer; `None` if all are finite."""
+    """Return text about a layer's first bad gradient; `None` if all are finite."""
     pairs = jax.tree_util.tree_leaves_with_path(layer.params)
     paths = [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
     for path, grad in zip(paths, grads, strict=True):

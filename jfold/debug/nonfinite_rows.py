@@ -99,8 +99,8 @@ class Runner:
             outputs = self._on_rows(params, *inputs)
             return [outputs[k] for k in live]
 
-        # Inputs have a gradient for each row; that of parameters is a sum, in which a
-        # row at fault is looked for only if it is not finite.
+        # Inputs have a gradient for each row. The gradient by parameters is a sum over
+        # rows; only if it is not finite, the row at fault is searched.
         _, pull = jax.vjp(live_outputs, params, inputs)
         of_params, of_inputs = pull(cotangents)
         floats = jax.tree.map(maybe_zero, (of_inputs, of_params))  # `None` for ints
@@ -213,7 +213,7 @@ def loss_of(
 
     watched.defvjp(forward, backward, symbolic_zeros=True)
 
-    # Tensors of ints stay known, as lengths, of which a loss may ask the numbers.
+    # Tensors of ints, such as lengths, stay concrete: a loss may read their numbers.
     def of_floats(floats: list[Any]) -> object:
         leaves = iter(watched(floats))
         return loss(

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reverse pass: gradients of the weights, given cotangents of the results.
+"""The reverse pass: from cotangents of the results to gradients of the weights.
 
-The loops of the forward pass, backwards; `README.md` draws what a tile reads and
-writes. Each use of a value leaves its cotangent in an *edge row* of its own, so nothing
+It runs the loops of the forward pass backwards; `README.md` draws what a tile reads and
+writes. Each use of a value writes its cotangent to an *edge row* of its own, so nothing
 is scattered, and sums have a fixed order.
 
-Gradients of weights are taken over all rows of an operation, in large chunks. Those of
-recurrent operations are deferred until after all loops, and computed from *stashes*:
-values that the loops stored, many in the place of products. They come right after the
-loop of their component where cotangents of inputs from outside of the recurrence are
-taken with them. Other operations get theirs at once, with the cotangents of their
-inputs.
+Gradients of weights are computed over all rows of an operation, in large chunks. The
+kind of the operation decides when:
+
+    not recurrent       together with the cotangents of its inputs
+    recurrent           after all loops, from *stashes*: values that the loops stored,
+                        many of them in the buffers of products already read
+    recurrent, with     right after the loop of its component, with the cotangents of
+      late inputs       these inputs, which come from outside of the recurrence
 
 In shapes, `rows` counts the rows of a tile or chunk, and `*shape` is that of one value
 or weight.
@@ -69,8 +71,9 @@ class Reads:
     """The data that the reverse pass reads and never writes.
 
     Attributes:
-      pullbacks: by operation, the reverse of those through which cotangents flow.
-      weights: of the same operations.
+      pullbacks: by operation number, its reverse; only operations that cotangents reach
+        are in the dict.
+      weights: by number of the same operations, their weights.
       values: the buffers of all values of the forward pass.
     """
 
@@ -92,11 +95,11 @@ def backward(
 ) -> tuple[dict[int, list[Array | None]], dict[int, Array | None]]:
     """Return gradients of weights, and cotangents of outputs computed before loops.
 
-    The first dict has a list by operation, the second an array by number of the output;
-    `None` stands for zeros.
+    The first dict maps an operation to the gradient [*shape] of each of its weights,
+    the second an output to its cotangents [rows, *shape]; `None` stands for zeros.
 
     Args:
-      pullbacks: by operation, the reverse of those through which cotangents flow.
+      pullbacks: by operation, its reverse; only of operations that cotangents reach.
       arrays: by operation, its weights, each [*shape].
       values, saved: all values and residuals of the forward pass.
       cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
@@ -138,7 +141,10 @@ def backward(
 
 
 def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
-    """Map outputs from before loops to cotangents [rows, *shape], `None` for zeros."""
+    """Return the cotangents of outputs that are computed before loops and read in them.
+
+    By number of the output, each [rows, *shape]; `None` stands for zeros.
+    """
     program, layout = reads.execution.program, reads.execution.layout
     numbers = list(results_in(phases(program).entering))
     places = [output_places(program)[n] for n in numbers]
@@ -172,7 +178,7 @@ def _pull_level(
 
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
-    """Count writes, by one tile per operation, to edge buffers these tiles read."""
+    """Count writes of one tile per operation to edge buffers that these tiles read."""
     execution = reads.execution
     running = [o for o in operations if reads.pullbacks[o].to_inputs]
     flows = {o: reads.pullbacks[o].reverse.flow for o in running}
@@ -275,9 +281,12 @@ def _write_edges(
     moving: Mapping[int, Array],
     cotangents: Arrays,
 ) -> Buffers:
-    """Write `moving`, cotangents of a tile's inputs, to `edges`; return new `edges`.
+    """Write the cotangents of a tile's inputs to `edges`; return the new buffers.
 
-    They come from `cotangents`, those of the outputs; all are [rows, *shape].
+    Args:
+      moving: by number of the input, its cotangents [rows, *shape].
+      cotangents: of the live outputs, each [rows, *shape], read from `edges`; XLA has
+        to read them before it writes.
     """
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
@@ -314,8 +323,8 @@ def _write_edges(
 def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
     """Map numbers of stashes of operation `o` to the specs of their buffers.
 
-    Stashes that take the place of a residual have no buffer; without deferred gradients
-    there are none.
+    A stash that is stored in the buffer of a residual needs no other. The dict is empty
+    if the operation defers no gradients.
     """
     rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
     specs = {k: buffer_spec(rows, x.row) for k, x in crossing if x.replaces is None}
@@ -325,20 +334,19 @@ def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, S
 def _write_stashes(
     reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
 ) -> Residuals:
-    """Write `crossing`, a tile's stashes, to buffers; return all residuals and stashes.
+    """Write a tile's stashes `crossing`, each [rows, ...]; return the new buffers.
 
-    A stash [rows, ...] may take the place of products. Then it lies one widest tile
-    further on, where products have been read already, since tiles run from the last
-    rows to the first:
+    To save memory, a stash may be stored in the buffer of a product, as many rows
+    further on as the widest tile has. Products there have been read already, since
+    tiles run from the last rows to the first. With tiles of two rows:
 
-        products   p0 p1 p2 p3 p4 p5 __ __      a tile of two rows, p4 and p5, is
-        then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
-        then       p0 p1 p2 p3 c2 c3 c4 c5
+        p0 p1 p2 p3 p4 p5 __ __     products of six rows, before any tile has run
+        p0 p1 p2 p3 p4 p5 c4 c5     rows 4 and 5 have run
+        p0 p1 p2 p3 c2 c3 c4 c5     rows 2 and 3 have run
 
-    Rows that run again, past the end of a level, still find their own products: only
-    rows that have not run yet would write over those. So the offset keeps results
-    right, and the shared place saves memory. `xla.is_read_before` decides which places
-    can be shared without XLA copying the buffer.
+    Rows past the end of a level run again, and need their products again. Due to the
+    offset, only rows that have not run yet overwrite these. `xla.is_read_before`
+    decides which buffers can be shared without XLA copying them.
     """
     o = tile.operation
     shift = reads.execution.shift(o)
@@ -379,9 +387,9 @@ def _read_stashes(
 def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     """Compute the gradients of the weights of operation `o`, over all of its rows.
 
-    Return the new state, and the gradients, each [*shape]. They come from stashes, or
-    from both halves of the reverse, run here: then nothing is stored in between, and
-    results that nobody uses are dead code to XLA.
+    Return the new state, and the gradients, each [*shape]. If the operation defers
+    them, they are computed from stashes. If not, both halves of the reverse run here:
+    nothing is stored in between, and XLA drops results that nobody uses as dead code.
     """
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
     reverse, count = pullback.reverse, len(_no_grads(reads, o))
@@ -424,8 +432,8 @@ def _gradients(
 ) -> list[Array | None]:
     """Return gradients of all `count` weights of operation `o`, `None` for zeros.
 
-    Those of trained weights are `grads`, each [*shape], if there are any. A weight that
-    no output with a cotangent reads has a gradient of zero, whatever the values.
+    `grads` has the gradients of trained weights, each [*shape]; it may be `None`. If no
+    output with a cotangent reads a weight, its gradient is zero, whatever the values.
     """
     result: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):

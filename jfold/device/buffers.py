@@ -65,7 +65,7 @@ class Batch:
 
     @property
     def empty(self) -> Array:
-        """The divisor n [] int32: a wide tile may be up to 1/n empty (padding)."""
+        """The divisor n [] int32: at most 1/n of a wide tile is padding."""
         return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
@@ -112,9 +112,9 @@ class Residuals:
     Attributes:
       saved: by operation, list of arrays [size, ...] that the forward pass stores for
         the reverse.
-      crossing: by operation, then by number, stashes [size, ...] that the reverse
-        stores for gradients of weights; stashes that replace something saved lie in
-        `saved`.
+      crossing: by operation, then by number of the stash, arrays [size, ...] that the
+        reverse loops store for gradients of weights. Some stashes are not here, as they
+        overwrite arrays in `saved`.
     """
 
     saved: Saved
@@ -124,7 +124,7 @@ class Residuals:
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
     """Return all values [size, *shape] of type `t`: a buffer, or constants alone.
 
-    A type of which loops use constants alone has no buffer.
+    A type has no buffer if loops compute no value of it, but only read its constants.
     """
     return values[t] if t in values else jnp.asarray(batch.constants[t])
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A check that functions and their derivatives are finite on finite arguments.
 
-Overflow does not count; other such functions may fail the check. On spare (padding)
-rows a cotangent of zero is enough then: nothing of those rows gets into any gradient.
+For a function that passes, spare (padding) rows need no mask in the reverse pass: their
+cotangents are zero, and zero times a finite derivative is zero. For `log` at zero it
+would be zero times infinity, NaN. Overflow is ignored. Functions that the check does
+not know fail it.
 
-Derivatives that a user gives by `custom_jvp` are checked too, if `own_rules` is true;
+Derivatives that a user defines by `custom_jvp` are checked too, if `own_rules` is true;
 it is false within the jaxpr of such a derivative.
 """
 
@@ -34,7 +36,10 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
-    """Return whether an equation has surely finite results for finite operands."""
+    """Return whether an equation and its derivative are finite on finite operands.
+
+    False if that is not known.
+    """
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
@@ -59,7 +64,7 @@ def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
 def _is_finite(constant: object) -> bool:
     """Return whether a constant [*shape] is known to be finite everywhere.
 
-    Integers are; what an enclosing transformation traces is not known.
+    True for integers, false for values that an enclosing transformation traces.
     """
     if not jaxprs.is_inexact(jax.typeof(constant)):
         return True

@@ -7,9 +7,9 @@ one that is written out. Here the mode decides what runs:
     jvp, linearize     outputs; then tangents by JAX's forward mode
     vjp, grad          outputs and residuals; then cotangents by the reverse
 
-Both may be differentiated again, without a reverse of a reverse. Second derivatives are
-symmetric, so the pullback of a cotangent of gradients is the derivative of the
-gradients along it.
+Both may be differentiated again, without a reverse of the written-out reverse. Second
+derivatives are symmetric, so the pullback of a cotangent v of the gradients is the
+derivative of the gradients along v, which forward mode computes.
 
 Arguments and outputs are lists of arrays, each [*shape]; so are tangents and
 cotangents, with `None` for zeros.
@@ -171,8 +171,8 @@ class CustomDerivatives:
         return result
 
 
-# The results of a function, its reverse, and the operands of that beside cotangents:
-# the arguments, and maybe residuals.
+# The results of a function, its reverse, and the operands that the reverse takes beside
+# cotangents: the arguments, and maybe residuals.
 Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 
 
@@ -181,7 +181,8 @@ def differentiable(
 ) -> Callable[[Arrays], Any]:
     """Return `function` with the derivative `derived`, for forward and reverse mode.
 
-    `derived` takes arguments and their tangents.
+    `derived` maps arguments and their tangents to results, the reverse, and the
+    operands of the reverse beside cotangents.
     """
     # A rule for forward mode serves both modes: it computes tangents by a primitive of
     # which JAX knows the transpose.

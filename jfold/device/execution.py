@@ -66,8 +66,8 @@ class Policy:
 
     Attributes:
       kernel: the kernel of the operation.
-      reverse: the reverse whose residuals are stored, or stashes in their place; if
-        `None`, nothing is, and a reverse runs the forward pass of its rows.
+      reverse: the reverse whose residuals are stored; if `None`, none are, and the
+        reverse pass runs the forward pass of its rows again.
       hoists: whether hoisted products may be stored while the forward pass runs.
     """
 
@@ -100,9 +100,9 @@ class Policy:
         return self.kernel.with_products(weights, inputs, rows, (), known)
 
     def joined(self, known: Products, others: Arrays) -> Arrays:
-        """Join the products `known` with the other residuals, each [rows, ...].
+        """Return all residuals, each [rows, ...], in the order the reverse reads them.
 
-        They are in the order in which the reverse reads them.
+        They are the products `known`, computed before the loop, and `others`.
         """
         if not self.reverse or not known:
             return others
@@ -119,11 +119,12 @@ class Execution:
       layout: the places of rows in buffers, and of sections in the index array.
       components: in the order in which they run; operations whose capacity is zero are
         left out.
-      kernels: by operation, of those with capacity; none for sums that are computed in
-        one go.
+      kernels: by number of the operation; operations whose capacity is zero have none,
+        nor have segment sums that are computed in one go.
       tensors: the tensors of all results, which are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
-      program_execution: where this runs a part of a program, the execution of all.
+      program_execution: the execution of the whole program, if this one is `loops`, a
+        part of it; else `None`.
     """
 
     spec: Spec
@@ -136,7 +137,7 @@ class Execution:
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The execution of loops alone; its tensors are those that the rest reads."""
+        """The execution of loops alone; its tensors are the values read outside."""
         applied = self.program.applied
         if not applied:
             return self
@@ -185,7 +186,7 @@ class Execution:
     def is_trained(self, o: int) -> bool:
         """Return whether operation `o` has weights that can get gradients.
 
-        They get them if an output of the operation has a cotangent.
+        A weight gets a gradient if an output of the operation has a cotangent.
         """
         if o not in self.kernels or not self.kernels[o].trained_count:
             return False
@@ -238,9 +239,9 @@ class Execution:
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """Map operations to those of their inputs and outputs that cotangents reach.
+        """Return, by operation, which of its inputs and outputs cotangents reach.
 
-        Operations that they do not reach are left out.
+        Operations that no cotangent reaches are left out.
 
         Args:
           used: by result tensor, whether it has a cotangent.
@@ -318,7 +319,7 @@ class Execution:
 
     def _pullback(self, o: int, flow: Activity) -> Pullback:
         # Reverses are memoized, so equal ones are one object. If the policy has another
-        # one, it stores residuals for cotangents that this reverse is not given.
+        # reverse, its residuals are for cotangents of other outputs.
         reverse = self._reverse(o, flow)
         stores = self.policies[o].reverse is reverse
         recurrent = self.components[self.layout.component[o]].recurrent
@@ -359,7 +360,7 @@ class Pullback:
     def runs_at_once(self) -> bool:
         """Return whether one pass over chunks computes gradients of weights and inputs.
 
-        In a recurrence, the loop computes those of inputs first.
+        In a recurrence, the loop computes the cotangents of inputs first.
         """
         return self.to_weights and not self.is_recurrent
 
@@ -367,7 +368,7 @@ class Pullback:
     def defers(self) -> bool:
         """Return whether gradients of weights are taken after the loops, from stashes.
 
-        So are cotangents of late inputs, which no loop waits for.
+        Cotangents of late inputs, which no loop waits for, are computed there as well.
         """
         waits = self.to_weights or bool(self.reverse.late_inputs)
         return waits and self.is_recurrent and self.stores

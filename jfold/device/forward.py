@@ -51,7 +51,8 @@ def forward(
 
     Args:
       arrays: by operation, its weights, each [*shape].
-      entering: by number of an output, its rows [rows, *shape], computed before.
+      entering: by number of the output, the rows [rows, *shape] of outputs that were
+        computed before the loops and are read in them.
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in execution.kernels.items()}
     loops = make_loops(execution.spec, batch, down=False)

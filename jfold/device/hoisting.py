@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop-invariant products: of inputs that come from outside of a recurrence.
+"""Loop-invariant products: matrix products of inputs from outside of a recurrence.
 
 A cell reads results of its own recurrence and, mostly, an item from outside of it. The
 products of items and weights need no loop over levels. They are computed before the
@@ -9,17 +9,17 @@ rows: so a tile reads them by a slice, and gathers no item:
     x @ W          [rows, 4H]  all rows, before the loop
     ... + h @ U    [tile, 4H]  in each tile
 
-In reverse the loop stashes cotangents of what it computes from them, as for gradients
-of weights; the cotangents of the items come with those gradients, after the loop.
+In reverse the loop stashes cotangents, such as that of `x @ W`. The cotangents of the
+items are computed from them after the loop, together with the gradients of weights.
 
 A hoisted value is stored, and its bytes are written and read instead of computed. So
-products alone are hoisted, those with `WORTH` summands or more a number; elementwise
-functions and data movement are computed again where they are read. For a gradient
-products are stored anyway. Without one a CPU stores at most `ROOM` bytes of them for an
-operation, which stay in its caches: more is memory that the system has to hand out, and
-takes longer than it saves. With `residuals='recompute all'` nothing is stored, and
-nothing leaves a loop. Functions with loops, cases, checkpoints or reverse rules inside
-stay as they are.
+only products are hoisted, where each number of the result is a sum of `WORTH` summands
+or more; elementwise functions and data movement are computed again where they are read.
+For a gradient products are stored anyway. Without one a CPU stores at most `ROOM` bytes
+of products for an operation, which stay in its caches: more is memory that the system
+has to hand out, and takes longer than it saves. With `residuals='recompute all'`
+nothing is stored, and nothing leaves a loop. Functions with loops, cases, checkpoints
+or reverse rules inside stay as they are.
 
 The number of a product is its place among the `dot_general`s of the kernel's jaxpr;
 *external* inputs come from outside of the recurrence, and so do external products.
@@ -36,7 +36,7 @@ from jfold.base import jaxprs
 from jfold.base.memo import memoized
 from jfold.device.kernel import Kernel
 
-WORTH = 16  # a product is stored if each number has so many summands
+WORTH = 16  # a product is stored if its numbers have this many summands, or more
 ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a CPU
 
 
@@ -62,9 +62,10 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
 
 @memoized
 def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
-    """Return the numbers of products that are computed before the loop that reads them.
+    """Return the numbers of external products that the loop reads.
 
-    Other products that can be computed before it lead only to further ones of these.
+    They are computed before the loop. External products that only other external
+    products read are left out.
     """
     numbers = external_products(kernel)
     read = _variables_read(kernel, numbers, ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of an operation: any function of the user, on a number of rows.
+"""The kernel of an operation: a user's function, run on many rows at once.
 
 A kernel takes *weights* in place of parameters: functions of parameters alone are
 computed once, before all tiles. Its jaxpr depends on shapes alone, so one kernel serves
@@ -73,7 +73,7 @@ class Kernel(Memoized):
 
     Attributes:
       params: specs of its parameters, a pytree.
-      types: of its inputs.
+      types: the types of its inputs.
       varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
       reproducible: whether sums have a fixed order.
       external: by input, whether it only comes from outside of the recurrence.

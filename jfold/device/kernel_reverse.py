@@ -154,9 +154,9 @@ class SplitReverse(Memoized):
 
     @functools.cached_property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """The outputs whose cotangents each active input's cotangent is computed from.
+        """The outputs whose cotangents the cotangent of each active input depends on.
 
-        These outputs are numbered among those with a cotangent.
+        By number of the input; an output is numbered by its index in `flow.live`.
         """
         closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
@@ -168,8 +168,8 @@ class SplitReverse(Memoized):
     def late_inputs(self) -> tuple[int, ...]:
         """The inputs whose cotangents can wait until after the loop.
 
-        They come from outside of the recurrence alone, and their cotangents take
-        products that those of the other inputs do not.
+        They come from outside of the recurrence alone, and their cotangents take matrix
+        products that the cotangents of other inputs do not take.
         """
         closed, kernel = self._reverse(2), self.kernel
         jaxpr, _ = jaxprs.open_jaxpr(closed)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A primitive of JAX for derivatives, given in both directions.
+"""A primitive of JAX for a derivative whose forward and reverse functions are known.
 
 It maps tangents by `push`, and its transpose is `pull`. Rules of `jax.custom_jvp` bind
 it, so that one rule serves both modes: forward mode runs `push`; reverse mode, which
 transposes the primitive and never runs it, runs `pull`.
 
-Arguments (*known* operands) and outputs are lists of arrays, each [*shape]; so are
-tangents and cotangents, of those alone that have one, or with `None` for zeros.
+Arguments (*known* operands) and outputs are lists of arrays, each [*shape]. So are
+tangents and cotangents; they are left out for arguments and outputs that have none, and
+in a list of type `MaybeZeros` `None` stands for zeros.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Reverse:
 class Derivative:
     """The derivative of a function at given arguments, a linear map of tangents.
 
-    Its methods take all arguments, `known`, tangents of those that have one, and
-    cotangents of the live outputs.
+    Its methods take all arguments (`known`), the tangents of arguments that have one,
+    and the cotangents of live outputs.
 
     Attributes:
       function: maps arguments to outputs; its forward mode is JAX's.
@@ -82,7 +83,7 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Map `cotangents` of outputs to those of arguments with a tangent."""
+        """Map `cotangents` of outputs to cotangents of the arguments with a tangent."""
         # Integers among the outputs have no cotangents. The reverse returns cotangents
         # of all arguments; those of arguments that do not move are dropped.
         padded = scatter_list(cotangents, self.live)
@@ -169,7 +170,8 @@ def tangents_of(
       tangents: of the first arguments; the others have none.
 
     Returns:
-      By output, [*shape], or `None` for zero: all of them if no argument has a tangent.
+      A tangent [*shape] per output, `None` for zero. If no argument has a tangent, all
+      are `None`.
     """
     # Without tangents the primitive is not bound: so programs without derivatives lack
     # it.
@@ -233,8 +235,8 @@ def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
 #     transposed    k              cotangents c         pull(k, c), for t alone
 #     its tangents  k and k'       t and t'             push(k, t') + d push(k, t) k'
 #
-# In reverse mode JAX transposes linear equations and asks for nothing else, so the
-# cotangents of what a rule returns reach `pull`, and no reverse is derived.
+# In reverse mode JAX only transposes linear equations. So the cotangents of tangents
+# that a rule returns reach `pull`, and JAX derives no reverse of its own.
 linear_p = core.Primitive('jfold_linear')
 linear_p.multiple_results = True
 

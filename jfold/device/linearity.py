@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test for jaxprs that are linear in some arguments; it may miss some.
+"""A check whether a jaxpr is linear in some of its arguments.
 
-A function that is linear in cotangents may run on many rows at once; of one that is
-not, each row has to be computed by itself.
+Linear jaxprs with equations that it does not know fail it. A reverse that is linear in
+the cotangents may run on many rows at once; any other runs on each row by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jfold.base import jaxprs
 
 
 class Form(enum.Enum):
-    """The way a value depends on the varying arguments of a jaxpr, such as linearly."""
+    """The dependence of a value on the varying arguments of a jaxpr, such as linear."""
 
     ZERO = enum.auto()
     FIXED = enum.auto()  # independent of those arguments
@@ -92,9 +92,9 @@ def _equation_forms(equation: core.JaxprEqn, operands: Forms) -> Forms:
 
 
 def _sum(operands: Forms, places: Sequence[int]) -> Form:
-    """Return the `Form` of a result jointly linear in operands `places`, like `add`.
+    """Return the `Form` of a result that is linear in operands `places` together.
 
-    If another operand varies, it is `OTHER`.
+    `add` is such a function. If another operand varies, the form is `OTHER`.
     """
     others = {form for place, form in enumerate(operands) if place not in places}
     forms = {operands[place] for place in places}

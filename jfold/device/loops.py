@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops of both passes, in two strategies.
+"""The loops of the forward and the reverse pass, in two strategies.
 
-The passes define what runs on a tile; a strategy defines how often, and in which order,
-and how rows are read. Both have the same methods: they run `step` on levels, on tiles
-of a level, on chunks or on tiles of sums of cotangents, and return the state that it
-changes.
+A pass says what runs on a tile. A strategy says how often and in which order it runs,
+and how rows are read: trip counts come from the batch in `CountedLoops`, from the
+capacity in `FixedLoops`. Both have the same methods, which run `step` on levels, on
+tiles of a level, on chunks or on tiles of sums of cotangents, and return the new state.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
@@ -60,7 +60,7 @@ class Level:
 
     Attributes:
       number: [] int32, counted in its component from 0.
-      loop: number of the loop over steps that runs it; 0 if there is one.
+      loop: number of the loop over steps that runs it; 0 if there is only one loop.
     """
 
     number: Number
@@ -181,7 +181,7 @@ class CountedLoops(_Pass):
         return [take(buffer, rows) for rows in places]
 
     def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
-        """Return the rows of a tile, each [rows, ...], sliced by XLA kernels apart."""
+        """Return the rows of a tile, each [rows, ...], by XLA kernels of their own."""
         return xla.isolated_slices(buffers, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
@@ -219,7 +219,7 @@ class FixedLoops(_Pass):
     ) -> Chained[Carry]:
         """Run `step` on the one tile of operation `o` in a step of the loop.
 
-        A step without a tile of the operation runs that of the step before, again.
+        If the operation has no tile in a step, its tile of the step before runs again.
         """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
@@ -245,9 +245,10 @@ class FixedLoops(_Pass):
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
-        """Run `run` on the first row of all tiles of sums of type `t`, of any round.
+        """Run `run` on the first row of all tiles of sums of type `t`.
 
-        Sums that are complete keep their values, others are computed again in turn.
+        Tiles of all rounds run: sums that are complete get the same values again, and
+        the others are computed again when their round comes.
         """
         room, width = self.spec.capacity.sums[t], self._sum_width(t)
 
@@ -263,7 +264,7 @@ class FixedLoops(_Pass):
     def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
         """Return the rows of a tile, each [rows, ...], from buffers [size, ...].
 
-        They are read where they are needed, since each kernel costs its start.
+        XLA may fuse them with their readers: kernels of their own take time to start.
         """
         return [slice_rows(buffer, tile.first, tile.rows) for buffer in buffers]
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The execution of operations outside of loops, as plain JAX.
 
-Each operation runs a single time, on all rows that there is room for, after those that
-it reads. There is no shared buffer. An input that reads all results of an operation, in
-order, is these results as they are ("in place"). Any other input is gathered from the
-concatenated results that it may read, and added up where it reads sums. JAX takes the
-gradients.
+Each operation runs a single time, on all rows that there is room for, after the
+operations that it reads. There are no value buffers. If an input reads all results of
+an operation, in order, these results are its rows as they are ("in place"). Any other
+input is gathered from the concatenated results that it may read, and added up where it
+reads sums. JAX derives the gradients.
 
     round 0     [rows of atoms, 64] ──────── in place ────────▶ round 1
                      └───── gathered, and added up by atom ────▶
@@ -15,8 +15,9 @@ a function is not defined, zero times infinity would be NaN. In operations that 
 defined everywhere spare rows are anything finite. As long as weights are finite, the
 cotangents of spare rows are zero without a mask.
 
-`reads` says what tables and parts are. In shapes, `rows` counts the rows of a table,
-and `*shape` is that of one value. Outputs are numbered through all operations.
+A table is an operation, or a result numbered behind all operations. A part is the
+constants of a type, or one output of an operation. In shapes, `rows` counts the rows of
+a table, and `*shape` is that of one value. Outputs are numbered through all operations.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two stages of a layer's function: what its parameters alone decide, and the rest.
+"""The two stages of a layer's function: equations on parameters alone, and the rest.
 
 The early stage, of equations on parameters alone, runs once a training step, and so
 does its reverse:
@@ -49,12 +49,13 @@ class Hoisted:
     """A jaxpr split in two: equations on its first arguments alone, and all others.
 
     Attributes:
-      early: equations on the first arguments alone, but those that only move data.
+      early: equations on the first arguments alone; those that only move data are left
+        out, unless other early equations read their results.
       frontier: variables that the late stage reads of the early one, floats first:
         arguments as they are, results, and constants that an enclosing transformation
         traces.
       varying: variables that depend on the other arguments, or on the number of rows.
-      name: of the layer, for messages.
+      name: the name of the layer, for messages.
     """
 
     closed: core.ClosedJaxpr
@@ -114,7 +115,7 @@ class Hoisted:
 
         Args:
           frontier: values of the variables of the frontier.
-          arguments: those behind the first ones.
+          arguments: the arguments of the jaxpr behind the first ones: inputs.
           rules: by primitive, what runs in place of its equations.
         """
         jaxpr, constants = jaxprs.open_jaxpr(self.closed)
@@ -187,7 +188,7 @@ def stage(
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
-    """Return variables whose shape differs in `other`; all, if the equations do."""
+    """Return variables whose shape differs in `other`; all if the equations differ."""
     pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
     alike = len(jaxpr.eqns) == len(other.eqns)
     if not alike or any(x.primitive is not y.primitive for x, y in pairs):
@@ -270,8 +271,8 @@ def _dropping(
     def bound(operands: Sequence[Array], real: Array) -> Arrays:
         """Bind the equation, so that under `vmap` each row has results of its own.
 
-        Else `vmap` would add up the cotangents of a result that reads no row, and then
-        the sum once for each row.
+        Else, for a result that depends on no row, `vmap` would add up the cotangents of
+        all rows, and then count this sum as many times as there are rows.
         """
         values = jaxprs.bind(equation, operands)
         return values if np.ndim(real) else xla.tie_batching(values, [real])
@@ -351,7 +352,7 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
 
     `of_rows` says of each operand whether it depends on rows, as parameters do not.
     """
-    # Nested `jit`s are inlined, and checkpoints within are cut in the same way.
+    # Nested `jit`s are inlined, and checkpoints within are cut as well.
     closed = jaxprs.inlined(equation.params['jaxpr'])
     inner, constants = jaxprs.open_jaxpr(hoist_from_checkpoints(closed, of_rows))
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]

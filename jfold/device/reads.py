@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that operations outside of loops read, and that results have.
+"""The rows that operations outside of loops and results of a program read.
 
-A *slot* is an input of an operation, or a tensor of a result. It is read in place, or
-gathered from constants and results; what comes from loops is at hand in its order. Sums
-are added up where they are read, or have rows of their own.
+A *slot* is an input of an operation, or a tensor of a result. It is read in place (row
+i reads row i), or gathered by an index from constants and outputs of operations. Values
+from loops have been gathered before, in the order of the slot. Sums are added up where
+they are read, or have rows of their own.
 
 A *table* is an operation, or a result numbered behind all operations. A *part* of the
 values is the constants of a type or one output of an operation, numbered as in
@@ -74,7 +75,8 @@ class Extent:
     Attributes:
       rows: number of rows.
       count: [] int32, the number of real rows.
-      anything: whether the other rows may be anything finite, not only a real one.
+      anything: whether padding rows may hold any finite numbers; else they repeat a
+        real row.
       varying: the axes of an enclosing `jax.shard_map` that arrays vary over.
     """
 
@@ -213,11 +215,12 @@ def combined(
 ) -> Array:
     """Return segment sums, or maxima or minima without a gradient, [rows, *shape].
 
-    `Operation.combines` says which. Sums without summands are zero.
+    Sums without summands are zero.
 
     Args:
       summands: [n, *shape].
       section: with n numbers, the row of the sum that each summand adds to.
+      combines: 'add', 'maximum' or 'minimum'.
     """
     to = state.batch.read(section, 0, *section.shape)
     if combines != ADD:
@@ -247,8 +250,8 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
     start = cast_varying(lax.full(shape, least, items.dtype), state.execution.varying)
     combine = lax.scatter_max if is_largest else lax.scatter_min
     result = scattered(combine, start, lax.stop_gradient(items), to)
-    ones = cast_varying(lax.full((rows,), 0, jnp.int32), state.execution.varying)
-    count = scattered(lax.scatter_add, ones, lax.full_like(to, 1), to)
+    zeros = cast_varying(lax.full((rows,), 0, jnp.int32), state.execution.varying)
+    count = scattered(lax.scatter_add, zeros, lax.full_like(to, 1), to)
     has_items = lax.broadcast_in_dim(lax.gt(count, jnp.int32(0)), shape, (0,))
     return lax.select(has_items, result, lax.full_like(result, 0))
 
@@ -286,8 +289,8 @@ def _gathered(
     """Gather values [rows, *shape] like `read_values`, but from outside of loops alone.
 
     Args:
-      constants: whether they may be constants. If not, the numbers of rows that
-        are none of `makers` give arbitrary rows.
+      constants: whether the values may be constants. If not, an index of a value that
+        no operation in `makers` computes gathers an arbitrary row.
     """
     parts = list(_parts(state, t, makers, constants))
     rows = state.batch.read(section, 0, *section.shape)

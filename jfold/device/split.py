@@ -50,7 +50,8 @@ class Split:
     ) -> tuple[Arrays, Arrays]:
         """Run the early half on the arguments of the jaxpr; return outputs and stashes.
 
-        Values in `known` are not computed again; `rules` are as in `jaxprs.evaluate`.
+        Values in `known` are not computed again; `rules` has, by primitive, a function
+        that runs in place of its equations.
         """
         wanted = self.early_outputs + self.crossing
         env = jaxprs.environment(self.closed, arguments) | dict(known)
@@ -88,9 +89,10 @@ class Split:
 def split(
     closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
 ) -> Split:
-    """Split a jaxpr in two halves: for its early outputs, and for its outputs `late`.
+    """Split a jaxpr in two halves, for its early and for its late outputs.
 
     Args:
+      late: the numbers of the late outputs; all others are early.
       fixed: number of the arguments without rows, which come first. Equations on these
         alone run in both halves, and so do those that cost less than storing results.
       cotangents: number of the arguments that are cotangents, which come last.
@@ -137,8 +139,8 @@ _CHEAP = xla.REPEATED | frozenset(
 def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
     """Return the equations that are cheaper to run in both halves than to store.
 
-    They read nothing but arguments and each other. All that move data are taken, and
-    cheap ones that depend on no cotangent, that is, on no variable in `pulled`.
+    They read only arguments and results of other such equations. They are all moves of
+    data, and cheap equations that depend on no cotangent (no variable in `pulled`).
     """
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sums over the uses of values that have many, in a fixed order.
+"""The sums of the cotangents of values that have many uses, in a fixed order.
 
 Each use of a value leaves its cotangent in an edge row of its own. If there are few
 uses, their edge rows are gathered and added where the cotangent is needed. If there are
@@ -16,8 +16,8 @@ So nothing is scattered, and the order of additions is that of the schedule. All
 a level's results are reversed before the level, so its sums run right before it.
 
 An operation that adds up its inputs has no reverse of its own. The cotangent of each
-input is that of the sum, so consumers' indices point there: to the edge row of its only
-use, or to the last sum over several uses.
+input is the cotangent of the sum, so the consumer index of an input points to the edge
+row of the sum's only use, or to the last round's sum over its uses.
 """
 
 from __future__ import annotations

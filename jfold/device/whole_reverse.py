@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole reverse of a kernel, run in both places, in and after the loop.
+"""The reverse of a kernel in one piece, run both in and after the loop.
 
-In either place, results that nobody asks for are dead code to XLA. It serves functions
-whose reverse cannot be split: loops or conditionals in which weights and inputs meet.
+It serves functions whose reverse cannot be split: loops or conditionals that read both
+weights and inputs. In the loop the gradients of weights are not used, and after it the
+cotangents of inputs: XLA drops both as dead code.
 
 In shapes, `rows` counts the rows of a tile or chunk, and `*shape` is that of one value
 or weight.
@@ -28,7 +29,8 @@ from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.kernel_reverse import Activity, Rows, SplitReverse, Stash
 from jfold.device.linear import partition, replace_list
 
-# Cotangents of outputs to those of weights and inputs. A pytree: `jax.vjp` makes it.
+# A map from cotangents of outputs to cotangents of weights and inputs: the result of
+# `jax.vjp`, a pytree.
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
 Reverse: TypeAlias = 'SplitReverse | WholeReverse'
 
@@ -66,9 +68,9 @@ class WholeReverse:
 
     @property
     def cotangents_read(self) -> dict[int, set[int]]:
-        """For each input, outputs whose cotangents its cotangent needs: none are known.
+        """The outputs known to be needed for the cotangent of each active input: none.
 
-        `SplitReverse.cotangents_read` knows them.
+        So the cotangent is written only after the cotangents of all outputs are read.
         """
         return {a: set() for a in self.flow.places}
 

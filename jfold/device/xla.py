@@ -281,8 +281,8 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 #     table[number, all of 0:m]     table[number]                   reversed row by row,
 #                                                                   on a TPU
 #
-# XLA chooses no layout for what a loop carries: buffers have rows first, and so has
-# what is read of them, so each product the other way round is a copy of its tile. The
+# XLA chooses no layout for the carry of a loop: buffers have rows first, and so have
+# tiles read from them. A product with rows last copies its tile, to turn it round. The
 # gradient of trees by a cell with one such product copied tiles in every loop, forwards
 # and back; now none. `test_products.py` has all forms, `tests/accelerators` the
 # rows of tables.
@@ -325,10 +325,9 @@ def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
         return jnp.moveaxis(result, range(free), range(-free, 0))
 
     def row(equation: core.JaxprEqn, operands: Arrays) -> Array:
-        """Run a slice, as a gather if it takes one row [1, *shape].
+        """Run a slice, as a gather if it reads one row of a table.
 
-        A slice runs as it is unless it is such a row, its number may vary over rows,
-        and the table does not.
+        It stays a slice if the table may vary over rows, or the row's number does not.
         """
         known = jaxprs.variables(equation.invars[:2])  # of a table, and a row of it
         if len(known) < 2 or not _is_row(equation):

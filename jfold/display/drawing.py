@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The function `jf.draw`, and those that make the HTML of displayed objects."""
+"""The function `jf.draw`, and functions that return the HTML of displayed objects."""
 
 from __future__ import annotations
 

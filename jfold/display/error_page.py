@@ -20,8 +20,8 @@ from jfold.display import markup as m
 from jfold.display.texts import cut, short
 
 CHILDREN, NEAR, DEPTH, KEYS = 8, 10, 2, 20_000
-Child: TypeAlias = tuple[str, Any]  # a step, as `['left']`, and what is there
-Outer: TypeAlias = tuple[str, Any, str]  # the same, and the step from there
+Child: TypeAlias = tuple[str, Any]  # a path step, as `['left']`, and the value there
+Outer: TypeAlias = tuple[str, Any, str]  # a step, the value there, and the next step
 _INDEX = re.compile(r'\[(\d+)\]')
 _NAME = re.compile(r'\.(\w+)')
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 # What XML, and so SVG in a file, may not hold even escaped; and lone surrogates.
 _FORBIDDEN = re.compile('[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
-# By name: on light, on dark, and the variables of pages; the first known one counts.
+# Per line: a name, the colour on light, the colour on dark, and variables of pages, of
+# which the first that a page defines replaces these colours.
 _COLOURS = """
 back #ffffff #14171c jp-layout-color0 vscode-editor-background pst-color-background
 panel #eee #222 jp-cell-editor-background vscode-sideBar-background pst-color-surface

@@ -37,8 +37,8 @@ from jfold.program.components import (
 from jfold.program.operations import Operation, Operations, Program
 from jfold.scheduling.spec import Capacity
 
-SECONDS = 0.03  # for types; what has none by then is shown without
-BLOCKS, USES = 1000, 120  # of more blocks no types are inferred; lines of blocks
+SECONDS = 0.03  # to infer types; blocks without a type by then are shown without
+BLOCKS, USES = 1000, 120  # the most blocks to infer types of; the most lines of blocks
 SHOWN, LINES, SHAPES = 40, 240, 12  # operations or layers; lines of source; capacities
 Line: TypeAlias = tuple[int, str, b.Block]  # depth, key in the block around, block
 _NAMES = {*dir(builtins)}

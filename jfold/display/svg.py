@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as SVG: boxes in ranks with edges, bars, and what they are drawn of."""
+"""Pictures as SVG: boxes in ranks with edges, histograms, and their elements."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The displays of what examples become: corpora, ragged results, metrics."""
+"""The displays of corpora, ragged results and metrics."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slic
 
 MAIN = '__main__', '__mp_main__'  # the latter in the workers of `multiprocessing`
 
-# Classes by their names in `types`, as some, such as that of `None`, are in no module
-# under their own name.
+# By class, its name in `types`. Some classes can be imported from there alone:
+# `type(None)` claims to be `builtins.NoneType`, which does not exist.
 _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 
 
@@ -59,7 +59,7 @@ _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 
 
 def name_of(value: object) -> Name | None:
-    """Return (module, name) to import a value in other processes; `None` if none does.
+    """Return (module, name) to import a value in any process, or `None`.
 
     Values of `__main__` have none: `__main__` of another process is another program.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about the blocks of an expression that need no types.
 
-None takes room on Python's stack, so that blocks may be nested deeper than it.
+No function here recurses on Python's stack, so blocks may be nested deeper than it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def with_users(nodes: Iterable[T], users: Mapping[T, Sequence[T]]) -> set[T]:
 def constants(users: Users) -> set[b.Block]:
     """Return the blocks that take no input, such as `Zeros([3]) >> Function(f)`.
 
-    A block made of others takes no input if none of those to which it passes its input
-    takes one. A declaration that refers to itself takes an input.
+    A block with blocks inside takes no input if no inner block to which it passes its
+    input takes one. A declaration that refers to itself takes an input.
     """
     known: dict[b.Block, bool] = {}
     return {block for block in users if run(_is_constant(block, known))}
@@ -70,7 +70,7 @@ def constants(users: Users) -> set[b.Block]:
 def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
     """Return whether a block takes no input; `known` is a memo."""
     if block not in known:
-        known[block] = False  # for what is met again on the way, so refers to itself
+        known[block] = False  # if it is reached again inside itself
         readers = _input_readers(block)
         parts = yield in_turn(_is_constant(part, known) for part in readers)
         known[block] = all(parts) if parts else _reads_nothing(block)
@@ -96,7 +96,7 @@ def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
         readers = (
             part for part, operands in block.wiring.steps if 0 in leaves(operands)
         )
-        # One that returns its input is no constant: it refers to itself.
+        # One that returns its input takes one: as its own reader, it is no constant.
         returns_input = 0 in leaves(block.wiring.output)
         return (*readers, block) if returns_input else tuple(readers)
     return tuple(_inside(block)) if isinstance(block, b.Reference) else ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin: a walk with arrays as tensors, which evaluates one example."""
+"""The eager twin: an evaluation of one example in arrays, block by block."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class Expression:
     """A lowered expression, kept to explain errors and to record deeply nested data.
 
     Attributes:
-      unrolled: whether operations were told apart to run outside of loops.
+      unrolled: whether uses of an operation became several operations, which need no
+        loops (`unrolling`).
       sites: by type number, (bound, use of a block) for each tape of constants.
     """
 
@@ -57,7 +58,7 @@ class Expression:
             try:
                 Walk(self.typing, paths).run(example)
             finally:
-                paths.check_leaves()  # of two errors the first is told
+                paths.check_leaves()  # an earlier error, if any, comes first
         except Misfit as error:
             return error.input_error()
         return None

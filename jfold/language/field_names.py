@@ -18,7 +18,7 @@ from jfold.language.paths import fail
 from jfold.language.signatures import input_names, inputs_of_init, keyword_names
 from jfold.types import Nested, TupleType, Type
 
-Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several if cases differ
+Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several if OneOf cases differ
 Order: TypeAlias = tuple[int, ...]  # of each argument, the index of its item
 
 
@@ -90,7 +90,7 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
     return known[id(type_)][1]
 
 
-# ---- what takes them -----------------------------------------------------------------
+# ---- functions that take items by name -----------------------------------------------
 
 
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
@@ -100,8 +100,8 @@ def argument_order(node: object, block: Block, type_: Type) -> Order | None:
     `None` is returned if the items are in order already, or have no names.
 
     Raises:
-      TypeError: a parameter has the name of an item and would be passed another, or
-        none, as it is a keyword.
+      TypeError: a parameter has the name of an item but would get another item, or is
+        keyword-only and would get none.
     """
     if not isinstance(type_, RecordType):
         return None

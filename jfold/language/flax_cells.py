@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refusal of Flax's recurrent cells where a loop would swap state and item.
 
-A cell of Flax takes (state, item) and returns (state, output), an `RNN` of jfold the
-other way round. Where both are of one type, no other check would see that one is taken
-for the other. All errors are `TypeError`.
+A cell of Flax takes (state, item) and returns (state, output); the cell of an `RNN` of
+jfold takes (item, state) and returns (output, state). If both have one type, no other
+check would notice that they are swapped. All errors are `TypeError`.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ def is_module(value: object) -> bool:
 def check_closed_over(fn: object) -> None:
     """Raise TypeError if a function reads an outer Flax module that has parameters.
 
-    An outer module is nonlocal or global. Parameters of one of NNX would be constants,
-    which are not trained, and those of a bound one of Linen would belong to the module
-    around it.
+    An outer module is nonlocal or global. Parameters of an NNX module would be
+    constants, which are not trained; those of a bound Linen module would belong to its
+    parent.
     """
     if not inspect.isfunction(fn):
         return
@@ -221,7 +221,7 @@ def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator
         if is_outermost and context.method_name == method:
             is_outermost = False
             parameters = inspect.signature(getattr(module, method)).parameters
-            for name in [*parameters][len(args) :]:  # inputs set those before
+            for name in [*parameters][len(args) :]:  # inputs fill the earlier ones
                 if name in flags and getattr(module, name, None) is None:
                     options = {name: flags[name], **options}
         if isinstance(context.module, sys.modules['flax.linen'].Dropout):

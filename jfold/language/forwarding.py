@@ -43,7 +43,8 @@ class Forwarding:
     Attributes:
       outputs: the origin of each output.
       reads: the indices of inputs that computed outputs depend on.
-      is_straight: whether the function may be fused with others; see `Operation`.
+      is_straight: whether the function may be fused with others: it has no loops,
+        branches, custom derivatives or effects.
       pulled: the indices of inputs that a gradient may flow back to.
     """
 
@@ -71,9 +72,9 @@ def forwarding_of(
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
     alone = layer.batched or layer.external or layer.combines == ADD
     is_straight = not alone and all(map(jaxprs.is_straight, traces))
-    # These compute all outputs: a function with effects has to run for each node, one
-    # that draws forwards something else without keys, and a batched one may forward
-    # tiles of the numbers of rows that were traced and no others.
+    # These compute all outputs: a function with effects has to run for each node; one
+    # that draws may forward other inputs when it runs without keys; a batched one may
+    # forward at the numbers of rows that were traced, and not at others.
     effects = any(jaxprs.open_jaxpr(trace)[0].effects for trace in traces)
     if effects or layer.rngs or layer.external or layer.batched:
         every = tuple(range(len(inputs)))

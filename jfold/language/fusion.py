@@ -97,7 +97,7 @@ def choose_feeds(
         return result
     part = component_of(program)
     recurrent = [components(program)[c].recurrent for c in part]
-    size = dict.fromkeys(uses, 1)  # functions in the fusion whose last operation it is
+    size = dict.fromkeys(uses, 1)  # functions in a fusion, by its last operation
     ends: dict[int, int] = {}  # of a producer, the reader that it is fused into
     for o, (last, feeds) in sorted(reader.items()):
         end = last
@@ -159,7 +159,8 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:
     """Return operation number `o` with the operations fused into it, recursively.
 
-    Its inputs are those of its producers, then those of `o` that none of them makes.
+    Its inputs are the inputs of the fused producers, then the inputs of `o` that no
+    fused producer makes.
     """
     if o not in feeds_of:
         return operations[o]

@@ -33,7 +33,7 @@ from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
-_LIMIT = threading.RLock()  # of one thread at a time: the limit is of the process
+_LIMIT = threading.RLock()  # the recursion limit is that of all threads
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
@@ -72,7 +72,7 @@ class Generator(Round):
         like = self.known((key, 'result'), self.template(node.output))
         if key in self.by_identity:
             memo, entry = self.by_identity[key], f'id({argument})'
-            # Numbers of rows are true, and tuples; lists may be empty.
+            # Row numbers and non-empty tuples are true, for `or`; lists may be empty.
             if isinstance(like, s.Tensor) or (isinstance(like, tuple) and like):
                 text = f'{memo}.get({entry}) or {text}'
             else:
@@ -209,7 +209,7 @@ class Generator(Round):
         """Write code to add `value` to result table `r`, items in `value` to `inside`.
 
         Args:
-          inside: the result tables of the items of sequences, as of `outputs.inside`.
+          inside: the result tables of items of sequences, from `outputs.inside`.
         """
         texts: list[s.Tensor] = []
         inner = iter(inside)
@@ -342,7 +342,7 @@ def generate_source(
         if round_.is_settled_by(new_facts):
             break
         facts = new_facts
-        # What one function passes to another may take a round each.
+        # A round may carry facts only from a function to the functions that it calls.
         most = MOST_ROUNDS + len(round_.written)
         if number >= most:
             why = f'jfold found no source in {most} rounds, please report it'

@@ -46,8 +46,9 @@ A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
 NO_ZERO = 'make tensors of the data inside of it, by Scalar, Vector or Tensor'
 
-# The uses that are inlined: this many, and more for each time that a block is written.
-# A call costs more than a few lines, but n nested blocks may have 2^n uses.
+# The number of uses that are inlined: FEW_USES, and USES_FOR_EACH for each block that
+# stands in another. A call costs more than a few lines, but n nested blocks may have
+# 2^n uses.
 FEW_USES, USES_FOR_EACH = 2048, 8
 
 # These blocks return their operand or a part of it, and so its type variable too.
@@ -332,8 +333,8 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
         x for x in composite if len(users_of[x]) > 1 and not isinstance(x, shared)
     }
     inlined_uses = FEW_USES + USES_FOR_EACH * sum(map(len, users_of.values()))
-    # All constraints are tried again after each default, of which an unknown input
-    # needs many. So there shall be fewer uses: as many as are written, at least.
+    # All constraints are tried again after each default, and an unknown input needs
+    # many. So only an eighth of the uses are inlined: at least those written.
     inlined_uses //= USES_FOR_EACH if infers_input else 1
     observing = with_users((x for x in users_of if isinstance(x, b.Metric)), users_of)
     facts = constants(users_of), observing, repeated

@@ -142,8 +142,8 @@ def _layer_call(
 ) -> Callable[..., Any]:
     """Return a layer's call (params, *keys, *inputs) -> outputs; keys are [2] uint32.
 
-    `none` replaces params of `None`: what `init` has made, without arrays. If it
-    `evaluates`, nothing is drawn, whatever the keys of the streams `rngs`.
+    `none` is passed in place of params `None`: the result of `init`, if that holds no
+    arrays. If the call `evaluates`, it draws nothing, whatever the keys of `rngs`.
     """
 
     def call(params: ArrayTree | None, *arrays: jax.Array) -> ArrayTree:
@@ -209,7 +209,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
     Nothing is computed. A batched function is traced at several numbers of rows, since
     a result may have an axis that happens to be as long as one of them. Raise TypeError
-    if it returns something but arrays, or not one row per row.
+    if it returns anything but arrays, or not one row for each input row.
     """
     types_by_rows, traces = {}, []
     keys = tuple(map(KeyType, layer.rngs))
@@ -233,30 +233,30 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class LazyCalls:
-    """A base class of callables that give the calls of a lazy function on an example.
+    """A base class of callables that return the block calls of a lazy function.
 
     Attributes:
-      ranks: by `layer_key`, the places of layers among those of one name, such as
-        `dense` and `dense_1`.
+      ranks: by `layer_key`, a number: layers of one name are numbered in this order, as
+        in `dense` and `dense_1`.
     """
 
     ranks: Mapping[Hashable, int]
 
     def placed(self, example: object) -> Any:
-        """Return the calls, each with its place among them."""
+        """Return the calls on an example, as nodes that know their line."""
         raise NotImplementedError
 
     def raised(
         self, example: object, place: CallPlace, message: str
     ) -> BaseException | None:
-        """Run the function; let the call at `place` raise an error, and return it.
+        """Run the function; raise `message` in the call at `place`; return the error.
 
-        Return `None` if it does not come there.
+        Return `None` if the function does not get to this call.
         """
         raise NotImplementedError
 
     def line_of(self, error: BaseException | None) -> str:
-        """Return the line of the function that raised an error, as a part of a text."""
+        """Return ', in line 3 of f.py, ...', where the function raised an error."""
         raise NotImplementedError
 
 
@@ -267,7 +267,7 @@ def with_unique_names(
 
     Layers of one owner, as methods of one module, share a name and parameters. Those
     without parameters are numbered last, since nothing is stored under their names. The
-    others are by `ranks`, and then in the order of `layers`, that of the expression.
+    others are numbered by `ranks`, then in the order of `layers`, the expression's.
 
     Raises:
       TypeError: two external arrays have one name and rows of different types, or two

@@ -59,12 +59,12 @@ def lazy_functions(root: b.Block) -> list[Lazy]:
 class Reader(LazyCalls):
     """A callable that returns the block calls that a lazy function makes on an example.
 
-    The calls are nested tuples, that of the result outermost; if the program has
-    metrics, a pair is returned: these, and the values of metrics.
+    The calls are nested tuples; the outermost is the call that made the result. If the
+    program has metrics, a pair is returned: this tuple, and the values of metrics.
 
     Attributes:
-      registry: the entries of its calls, closed.
-      history: the data from which the registry was learned, each behind its function.
+      registry: the entries (kinds of calls) of the program; it refuses new ones.
+      history: pairs (function, data): running them again yields the same registry.
       ranks: the order in which layers of one name are numbered.
     """
 
@@ -81,15 +81,16 @@ class Reader(LazyCalls):
         return (node, recording.observed) if self.registry.metrics else node
 
     def placed(self, example: object) -> Any:
-        """Return the calls, each with its place among them."""
+        """Return the calls on an example, as nodes that know their line."""
         return self._calls(PlacedRecording(self.registry), example)
 
     def raised(
         self, example: object, place: CallPlace, message: str
     ) -> BaseException | None:
-        """Run the function; let the call at `place` raise an error, and return it.
+        """Run the function; raise `message` in the call at `place`; return the error.
 
-        Return `None` if it does not come there, as a function that draws at random.
+        Return `None` if the function does not get to this call, as one that draws at
+        random may not.
         """
         recording = PlacedRecording(self.registry, place, message)
         try:
@@ -104,7 +105,7 @@ class Reader(LazyCalls):
         return recording.fault.with_traceback(without_middle(traceback))
 
     def line_of(self, error: BaseException | None) -> str:
-        """Return the line of the function that raised an error, as a part of a text."""
+        """Return ', in line 3 of f.py, ...', where the function raised an error."""
         return line_of(error)
 
     @property
@@ -149,10 +150,10 @@ class Recorded:
     Attributes:
       root: the expression, as it was written.
       registry: the entries of the calls of all its lazy functions.
-      history: the data that they ran on, each behind its function.
+      history: pairs (function, data) of the runs that changed the registry.
       closed: the entries that the program has.
-      ranks: the order in which layers of one name are numbered: that in which the model
-        makes them, and behind it those that were met later, so that names stay.
+      ranks: the order in which layers of one name are numbered: the order in which they
+        were created; layers met in a later `learn` come last, so that names stay.
     """
 
     root: b.Block
@@ -167,8 +168,8 @@ class Recorded:
         With `skip_errors`, examples on which they raise an error are left out.
 
         Raises:
-          TypeError: a function makes new blocks in each run, or is where it cannot be
-            reached without running the expression; or what calls raise.
+          TypeError: a function creates new blocks in each run, or is in a block whose
+            inner inputs cannot be told from the data; or a call is wrong.
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
@@ -394,15 +395,16 @@ def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:
 def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
     """Yield the lazy functions inside a block, each with the data that it runs on.
 
-    Raise TypeError if one is inside of a block of another kind than these.
+    Raise TypeError if one is in a block whose inner inputs cannot be told from the
+    data, such as `Fold`.
     """
     if not lazy_functions(block):
         return
     if isinstance(block, Lazy):
         yield block, x
     elif isinstance(block, b.Pipe):
-        # Blocks before the lazy function run on the data; what it gives are values,
-        # which no other one takes.
+        # Blocks before the lazy function run on the data. Its results are values, which
+        # no lazy function behind it takes.
         for part in block.blocks:
             if lazy_functions(part):
                 yield from reach(part, x)
@@ -438,7 +440,7 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
 
 
 def _before(lazy: Lazy, root: b.Block) -> b.Block | None:
-    """Return what has lazy functions before `lazy` in a pipe of `root`, if any."""
+    """Return a block with lazy functions that is before `lazy` in a pipe, or `None`."""
     for pipe in users(root):
         if isinstance(pipe, b.Pipe):
             parts = [x for x in pipe.blocks if lazy_functions(x)]
@@ -467,7 +469,7 @@ def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
             return value
         if id(value) not in known:
             new = known[id(value)] = object.__new__(type(value))
-            state = value.__getstate__()  # without results that are kept of the block
+            state = value.__getstate__()  # without the memo of the block
             vars(new).update({name: copy(x) for name, x in state.items()})
         return known[id(value)]
 

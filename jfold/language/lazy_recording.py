@@ -104,7 +104,7 @@ class Recording:
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
                 return Value((number, *nodes), self)
-        except (AttributeError, LookupError, TypeError):  # data, whatever their `node`
+        except (AttributeError, LookupError, TypeError):  # plain data, or a new call
             pass
         return self._call(block, arguments)
 
@@ -143,7 +143,10 @@ class Recording:
         return result
 
     def _check_data(self, block: b.Block, arguments: tuple[Any, ...]) -> None:
-        """Raise TypeError if `block` does not take data, which are a new kind here."""
+        """Raise TypeError if `block` takes no data, before an entry for data is added.
+
+        Nothing is checked if there is one, or if all arguments hold values.
+        """
         holding = [*map(_holds_values, arguments)]
         if ('data',) in self.registry.known or all(holding):
             return
@@ -283,7 +286,7 @@ class Recording:
 
         `x` is a value, a constant or a container of these; raise TypeError for another,
         or for a value of another example. With `takes_data` an `x` without values is an
-        object of the data. For this, and for a constant, the operand is `x` itself.
+        object of the data. An object or a constant has `x` itself as its operand.
         """
         if x.__class__ is Value:
             if x.recording is not self:
@@ -352,7 +355,7 @@ class PlacedRecording(Recording):
 
     Attributes:
       count: the number of calls so far.
-      place: that of the last call.
+      place: the place of the last call.
       faulty: the place of a call that raises the error `fault`, if any does.
     """
 
@@ -397,7 +400,7 @@ class PlacedRecording(Recording):
 def line_of(error: BaseException | None) -> str:
     """Return ', in line 3 of f.py, `...`', the line of a function that calls blocks.
 
-    It is the last one of the user's before what raised the error; '' if there is none.
+    It is the last line of the user's above the call that raised the error, or ''.
     """
     line = ''
     while error is not None and not line:
@@ -405,7 +408,7 @@ def line_of(error: BaseException | None) -> str:
         while traceback is not None:
             frame, code = traceback.tb_frame, traceback.tb_frame.f_code
             is_call = code.co_filename == __file__ and code.co_name not in RUNS
-            if is_call:  # whose frames are those of layers
+            if is_call:  # below it are frames of layers
                 break
             if is_of_user(frame):
                 line = line_text(code, traceback.tb_lineno)
@@ -450,7 +453,7 @@ def _advice(x: object) -> str:
 
 
 def _advice_on_error(text: str) -> str:
-    """Return what to say of an error in a function; '' to leave it."""
+    """Return a better message for an error with this text in a function, or ''."""
     if f'{Value.__module__}.{Value.__qualname__}' in text:  # from within JAX
         return (
             'expected blocks and operators on values, got a function of JAX; write '

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of calls of blocks in lazy functions, and what has made their arguments.
+"""The kinds of block calls in lazy functions, and the kinds that make their arguments.
 
 An *entry* is a kind of call: a block at certain types of arguments. It knows which
-entries have made each argument, its *makers*, so that a program has no loop but for
-what is seen to read its own results. Entries are found by running functions on
-examples, in any number of threads. What is called `number` is that of an entry.
+entries have made each argument, its *makers*: so a program has loops only for calls
+that were seen to read results of their own kind. Entries are found by running functions
+on examples, in any number of threads. A `number` is the number of an entry.
 
 A *node* is a recorded call, a tuple `(number of the entry, *arguments)`. Its arguments
 are nodes, but for entries of data (an object) and of lists (a list of nodes).
@@ -38,7 +38,7 @@ from jfold.types import (
     leaf_types,
 )
 
-# Whether `NewCall` was raised, since `growing` of this thread last asked.
+# Whether `NewCall` was raised in this thread since `growing` last asked.
 MET_NEW: ContextVar[bool] = ContextVar('met_new', default=False)
 EMPTY = SequenceType(VoidType())  # the type of `[]`, until items are seen elsewhere
 
@@ -47,7 +47,7 @@ class NewCall(Exception):
     """An error: an example makes a kind of call that the program does not have.
 
     Attributes:
-      version: that of the registry of the program.
+      version: the version of the program's registry.
     """
 
     def __init__(self, name: str, version: int = 0) -> None:
@@ -69,7 +69,7 @@ class Entry:
       key: all that tells it from others: ('tensor', type), ('data',), ('sequence',
         type), ('product', type), ('item', number of a product, key), (block, types).
       inputs: per argument, the numbers of its makers.
-      items: the numbers of the entries of the parts of a result with parts.
+      items: if the result is a tuple or struct, the entries that take its items.
     """
 
     number: int
@@ -95,17 +95,17 @@ class Registry:
 
     Attributes:
       entries: by number.
-      version: how often something new was met.
-      closed: whether something new raises `NewCall`, as the program is written.
+      version: how many entries and makers were added so far.
+      closed: whether a new one raises `NewCall`, because the program is lowered.
       known: by kind, and by kind and makers of the arguments, the entry.
-      calls: what recordings look up for each call, the number of the entry: by block
-        and makers of its arguments, if the result is one tensor; by class and dtype of
-        a constant that is a number of Python; by the dtype, shape and dtype of arrays.
+      calls: the numbers that recordings look up for calls: by block and makers of its
+        arguments, if the result is one tensor; by class and wanted dtype, for a Python
+        number; by dtype, shape and wanted dtype, for an array.
       results: per lazy function, the makers of its result.
       metrics: by name and whether labelled, the makers of its values.
       named: by name, the block of `jf.named`, and the code of what made it.
-      of_values: blocks whose arguments are constants where they might be data.
-      shared: entries of which an example gave one result to several calls.
+      of_values: blocks for which numbers and `[]` are constants, not objects of data.
+      shared: entries with a result that several calls read, in some example.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -237,9 +237,9 @@ class Registry:
         return entry
 
     def block_named(self, name: str, make: Callable[[], Any]) -> b.Block:
-        """Return the block of a name, which `make` makes at first.
+        """Return the block called `name`; `make` creates it on the first request.
 
-        Raise TypeError if another function has made it, or `make` makes no layer.
+        Raise TypeError if another function created it, or `make` returns no layer.
         """
         maker: Any = make
         while isinstance(maker, functools.partial):
@@ -377,7 +377,7 @@ class Registry:
 
 
 def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
-    """Return the type of what a block gives on arguments of these types.
+    """Return the result type of a block on arguments of these types.
 
     Raise TypeError if it does not take them, or gives no tensors.
     """

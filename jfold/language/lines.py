@@ -42,7 +42,7 @@ class Lines:
 
     Attributes:
       g: the round that the function is written in.
-      key: of the function in that round; `None` for `record`.
+      key: the key of the function in `g.written`; `None` for `record`.
       variables, arguments: all variables of the function; its parameters.
       of_cases: the variables of cases already written, which later code may reuse.
       known: a memo of blocks with several uses: (operand, value) by use and operand.
@@ -106,8 +106,8 @@ class Lines:
     def nested(self) -> Iterator[None]:
         """Indent lines written in a `with` block: the body of a loop or case.
 
-        What it knows is not known behind it, as it may not run; nor does the body of a
-        loop know what was before it, as code for lists does not either.
+        The memo `known` is empty in the body, as in code for lists, and restored behind
+        it: a body that does not run computes nothing.
         """
         before = self.region, self.count, self.tail, self.known
         self.region, self.count, self.known = Region(), None, {}
@@ -354,7 +354,7 @@ class Lines:
     ) -> tuple[str, tuple[Region, Maker] | None]:
         """Return the text of row number `base + row`, and (region, maker) if in step.
 
-        Else the text is a new variable, and `None` comes with it.
+        If it is not in step, the text is a new variable, and the second item `None`.
         """
         number = self.numbers(base, row)
         if self.region.row == row and not maker.recurrent:

@@ -81,7 +81,8 @@ class Names:
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return a copy of a dict; dicts with the same values share one copy.
 
-        Values with literals are the same if these are, others if they are one object.
+        Values are the same if their literals are equal; without literals, if they are
+        one object.
         """
         key = tuple((type(k), k, literal_of(v) or id(v)) for k, v in table.items())
         return self._tables.setdefault(key, dict(table))
@@ -99,7 +100,7 @@ def identifier(wanted: str) -> str:
     """Return a lower-case Python identifier that resembles a text: 'A b' -> 'a_b'."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
-        # With a letter, as constants differ from variables by their upper case.
+        # It begins with a letter: constants differ from variables by upper case.
         name = f'key_{name}'
     if keyword.iskeyword(name) or hasattr(builtins, name):
         name = f'{name}_'

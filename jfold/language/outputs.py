@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check that the value of an expression can be tables of rows.
+"""The check that an expression's value can be returned as tables of rows.
 
 Tensors outside sequences have one row an example. The items of each sequence are a
 result of their own, with rows example by example, in order. The row that a sequence is
@@ -74,7 +74,9 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
     """Return, per sequence in a type, the number of the result that has the items.
 
-    Each number is in a pair; beside it is the same list for the sequences in an item.
+    Each number is in a pair; beside it is the same list for the sequences in an item:
+
+        (float32[], [(int32[], [float32[2]])]), [0, 1, 2]  ->  [(1, [(2, [])])]
 
     Args:
       type_: the type of the value.

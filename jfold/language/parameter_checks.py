@@ -23,7 +23,7 @@ WIDE = {'int64', 'uint64', 'float64', 'complex128'}
 def check_kept(program: Program) -> None:
     """Raise TypeError if a program has 64-bit dtypes and `jax_enable_x64` is now off.
 
-    JAX would silently make 32 bits of them. It was on when the program was compiled.
+    The setting was on when the program was compiled. JAX would silently use 32 bits.
     """
     dtype = _wide_dtype(program)
     if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != dtype:
@@ -48,8 +48,8 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     The arrays of `External` blocks are in it too, each by its name.
 
     Raises:
-      TypeError: layers are missing or unknown, or the names, shapes or dtypes of
-        the parameters of one differ from those that its `init` returns.
+      TypeError: layers are missing or unknown, or a layer's parameters differ in names,
+        shapes or dtypes from the result of its `init`.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     externals = {layer.name: layer for layer in layers if layer.external}
@@ -125,8 +125,8 @@ def with_external(
 def as_asked(layers: Iterable[Layer], params: Any) -> Any:
     """Convert each layer's parameters to the pytree containers that the layer expects.
 
-    Those with other keys stay as they are. Those of an NNX module come in its own
-    containers, those of a checkpoint in dicts.
+    Parameters with other keys are left unchanged. Parameters of an NNX module come in
+    containers of NNX, parameters from a checkpoint in dicts.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     changed = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of blocks that type inference can tell, of one block or of all."""
+"""The types that inference can tell, of one block or of a whole expression."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A typed expression without the code of its layers, for files and other processes.
 
-A block keeps the attributes that the rules which walk and write it read. Its inner
-blocks are kept as the parts of its use.
+Of a block, only the attributes are kept that its rules for walking and writing read.
+Its inner blocks are kept as the parts of its use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-# The attributes that are left out of a layer; those kept of one, and of a use.
+# The attributes of a layer that are left out and kept, and those kept of a use.
 CODE = 'call', 'init', 'evaluating', 'owner'
 LAYER = tuple(x.name for x in fields(Layer) if x.name not in CODE)
 USE = (*(x.name for x in fields(TypedUse)), 'path')
@@ -63,11 +63,11 @@ def _bare(block_class: type[Any], **values: object) -> object:
 
 @dataclass(frozen=True)
 class Codec:
-    """A way to store an object: as its `parts`, from which `make` rebuilds it.
+    """A rule for storing an object: as `parts`, from which `make` rebuilds it.
 
     Attributes:
-      classes: the classes of the parts; any if `None`. Files are data from elsewhere:
-        they cannot have `make` call methods of other classes.
+      classes: the classes that parts may have; any if `None`. So `make` calls methods
+        of no other class, whatever a file holds.
     """
 
     parts: Callable[[Any], Iterable[Any]]
@@ -192,7 +192,7 @@ CODECS: dict[type, Codec] = {
 
 def class_of(value: object) -> type:
     """Return the key in `CODECS` for an object: its class, or a base class."""
-    for base in b.Function, b.Record:  # a subclass as its base: its use has the rest
+    for base in b.Function, b.Record:  # a subclass is stored as its base
         if isinstance(value, base):
             return base
     return type(value)

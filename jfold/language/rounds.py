@@ -41,10 +41,11 @@ class Facts:
       places: by the key of a `Rows`, the number of statements that append to it.
       joined: by the key of a join, where values of several paths meet, the producers of
         each tensor of its value.
-      levels: by that key, per tensor the first tensor that is always on its level.
+      levels: by the key of a join, per tensor of its value the index of the first one
+        that always has the same level.
       inputs: per operation and input, its producers.
       results: per result and tensor, its producers.
-      split: per place, its operation in the choice, if that is `split`.
+      split: if the choice is `split`, per place the operation that it applies.
       sites: by type and bound, the uses of blocks that read such constants from data.
     """
 
@@ -63,14 +64,14 @@ class OperationChoice:
 
     Attributes:
       operations: in the order of their numbers; as in `Tables.listed` if `None`.
-      number: by the number in `Tables.listed`, the number here; of a fused producer,
-        that of the fused operation.
+      number: by number in `Tables.listed`, the number here; for a fused producer, the
+        number of the fused operation.
       feeds: per operation with others fused into it, for each input the operation and
         output that make it; `None` for inputs from outside.
       inside: the operations that are fused into others.
       split: whether each place has an operation of its own.
-      kinds: where rounds of messages are unrolled, per place its operation before that,
-        and now.
+      kinds: if rounds of messages are unrolled, per place the numbers of its operation
+        before and after unrolling.
       levelled: where `split` or `kinds` are set, operations that may stay recurrent.
     """
 
@@ -85,8 +86,8 @@ class OperationChoice:
     def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
         """Return what operation `o`, with others fused into it, reads from outside.
 
-        Operands of fused operations come first. An item of `inputs` that a fused
-        operation makes has as `use` the `Use` of that and the number of the output.
+        Operands of fused operations come first. An item of `inputs` that is an output
+        of a fused operation has as `use` a pair: its application, the output's number.
         """
         feeds = self.feeds.get(o, (None,) * len(inputs))
         pairs = list(zip(inputs, feeds, strict=True))
@@ -106,7 +107,7 @@ class Round:
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
-      chained: those of them that reduce results of their own.
+      chained: the reductions whose items may be results of the same reductions.
       applied_at: per operation, the number of places where it is applied.
       untouched: per function, its calls that pass on its own arguments unchanged.
       node: the use of a block that is being written.
@@ -180,7 +181,7 @@ class Round:
     def is_settled_by(self, facts: Facts) -> bool:
         """Take over `facts`; return whether another pass would repeat the source."""
         before, self.facts = self.facts, facts
-        # Producers change the text only by what is recurrent because of them.
+        # Producers change the text only by deciding which operations are recurrent.
         if replace(facts, inputs=before.inputs, results=before.results) != before:
             return False
         program = self.program(self.operations[: len(facts.inputs)])
@@ -223,7 +224,7 @@ class Round:
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
         """Note an application of operation `o`; return the operation's new number.
 
-        It is `o`, unless `split` or `kinds` tell this statement's operation apart.
+        It is `o`, unless this statement, by `split` or `kinds`, has another operation.
         """
         if self.chosen.split:
             self.seen.split.append(o)
@@ -396,9 +397,9 @@ class Round:
     ) -> s.Symbol:
         """Return `value` with producers known at join `key` added, and with new levels.
 
-        What this pass has seen counts too, or producers would rise from function to
-        function in as many passes. `aliases` has, per tensor, the index of the first
-        one that shares its level in this pass.
+        Facts of this pass count too; else producers would reach one more function in
+        each pass. `aliases` has, per tensor, the index of the first one that shares its
+        level in this pass.
         """
         for facts in self.facts, self.seen:
             if key in facts.joined:

@@ -323,8 +323,8 @@ def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
     """Return the ints in `x` as indices below `most`; -1 becomes the last index.
 
-    `Misfit` is raised if `x` is no list of ints, or one of them, called `what`, as 'an
-    item', is out of range.
+    Raise `Misfit` if `x` is no list of ints, or an int is out of range. In messages an
+    int is the number of `what`, such as 'an item'.
     """
     list_ = state.as_object(x)
     numbers = state.apply(node, ints_of, list_, 'a list of ints').tolist()

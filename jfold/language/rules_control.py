@@ -200,8 +200,8 @@ def _case_tests(
 ) -> tuple[dict[int, str], str]:
     """Return each case's `if` line, and the line that refuses a key in the `else`.
 
-    Lines that compute the key are written to `w`. The second line is '' if the tests
-    are exhaustive, or refuse what can be no key before a default case.
+    Lines that compute the key are written to `w`. The second line raises `KeyError`;
+    before a default case it only refuses keys without a hash. It is '' if not needed.
 
     Args:
       text: the expression that computes the key.

@@ -166,8 +166,8 @@ def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
 def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write source that applies a layer to a value; return the layer's outputs.
 
-    An output that is an input or a constant is the symbol of that. If all are, nothing
-    is written.
+    For an output that equals an input or a constant, the symbol of that is returned. If
+    all do, nothing is written.
     """
     assert node.layer is not None and node.origins is not None
     origins = node.origins

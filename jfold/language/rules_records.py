@@ -373,7 +373,7 @@ def _takes_no_input(part: Any) -> bool:
 
 
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
-    """Write `a, b = x`, then each part of `node` on one; return results."""
+    """Write `a, b = x`, then each part of `node` on its item; return results."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:

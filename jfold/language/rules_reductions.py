@@ -176,7 +176,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         place = g.applied(o, [s.Tensor('', x.type, x.makers) for x in items] * size)
         g.reductions.add(place)
         numbers.append(place)
-        g.makers_of(place)  # which have names before the function has
+        g.makers_of(place)  # so that outputs are named before it
         for k, _ in enumerate(outputs):
             outputs[k] |= g.bit(place, k)
     # Uses share the function if operations and levels are the same: items of one may
@@ -208,8 +208,8 @@ def _write_function(
 ) -> None:
     """Write function `name(items)`, to reduce a list by an operation per group size.
 
-    It records items that one operation can combine. If there are more, it reduces
-    groups of them, and then the results of these.
+    If one operation can combine all items, the function records it. Otherwise it
+    reduces groups of items, and then their results.
     """
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
@@ -269,7 +269,7 @@ def _group_lines(
 
 
 def _entries(items: list[Any]) -> str:
-    """Return the name of the list of a group's row numbers; an item has `items`."""
+    """Return the name of the list of a group's row numbers; `items`: leaves of one."""
     return 'items' if len(items) == 1 else 'entries'
 
 

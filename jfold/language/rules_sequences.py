@@ -135,8 +135,8 @@ def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if _can_map_lists(part, operand.items, w):
         return _map_lists(part, counted(operand, w), w)
     if w.g.deep:
-        # Elsewhere this may be written for lists: then it has a count that is known to
-        # be that of others, which fusion rests on.
+        # In the plain form this may be written for lists, with a count. Then other
+        # sequences are known to be as long, which fusion needs: so it must be here.
         operand = counted(operand, w)
     items = w.loop(operand, lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))

@@ -92,7 +92,8 @@ def _settings_of_init(init: Callable[..., Any] | None, count: int) -> list[Param
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
     """Return advice on passing `count` inputs to a function; '' if it takes that many.
 
-    `error` is what the call raised; `parts` tells inputs that are items of one tuple.
+    `error` is the exception of the call; `parts` says whether the inputs are the items
+    of one tuple.
     """
     fn, init, before = function.fn, function.init, list[str]()
     names = list('xyz'[:count] if count <= 3 else (f'x{i + 1}' for i in range(count)))

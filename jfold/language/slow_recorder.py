@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow recorder: a walk that records the rows that generated source does, in order.
+"""A slow recorder of the rows that generated source records, in the same order.
 
-Every row has the path of the data that it was made of. Tests compare
-its rows with those of the source, and `find_nan` asks it where a row came from.
+It evaluates an example block by block, and every row has the path of its data. Tests
+compare its rows with those of the source; `find_nan` asks it where a row came from.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Row:
         ('operation', number); or ('pending',) for an output of a fused operation.
       path: the longest common prefix of the paths of the data that it was made of.
       level: the step of the loop of a recurrent operation, from 1; 0 for a constant.
-      use: of a fused operation, which is applied within its reader, the application and
-        `output`.
+      use: for an output of an operation that is fused into its reader, the pair of the
+        application and `output`.
     """
 
     table: tuple[Any, ...]
@@ -153,7 +153,7 @@ class Rows:
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Record the reduction of a few items, up to an even group; return outputs."""
+        """Record the reduction of 2 to 8 items, padded with zeros; return outputs."""
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)

@@ -15,10 +15,10 @@ a `Nested`; a *part* of a value is a leaf or a sequence that stands in no other.
 the source. Where a value has to be one Python object, it is *packed*: tuples are tuples
 and sequences are lists of their items.
 
-There is a *tape* for each input of an operation, with an entry a row; for the constants
-of a type; and for each tensor in the rows of a result. An entry is the number of the
-row that made the operand (`tracing.tape_reader`), whose index is the length that a tape
-had. As the level is on top, `max` of several numbers has the highest level.
+There is a *tape* for each input of an operation, with an entry for each row; for the
+constants of a type; and for each tensor in the rows of a result. An entry is the number
+of the row that made the operand (`tracing.tape_reader`); its index was the length of a
+tape. The level is in the highest bits, so the largest number has the highest level.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class TypedUse:
       draws: whether random numbers are drawn inside, so that each use has its own
         value.
       observes: whether a `Metric` is inside, so that each use collects a row.
-      facts: anything else that the typing rule of the block stores for its others.
+      facts: anything that the block's typing rule stores for its rules to walk and to
+        write.
     """
 
     block: b.Block

@@ -57,7 +57,7 @@ class Unifier:
     def head(self, type_: Type) -> Type:
         """Return the type that a variable is bound to; any other type itself.
 
-        A chain of variables may end in one that is not bound.
+        If a chain of variables ends in one that is not bound, that one is returned.
         """
         last = self._last(type_)
         return self.bound.get(last, last)

@@ -17,9 +17,9 @@ each without a recurrence, so that JAX runs and differentiates it without loops.
 the same stage stay one operation. Sums of sequences, in groups of groups, are recurrent
 too, but the device computes them as one segment sum.
 
-Where the data decide how often something runs on its own results, in a recursion or a
-loop over a sequence, that takes turns in loops. What stands before all loops or behind
-them need not, if it has segment sums:
+Operations that run on their own results, as often as the data decide (in a recursion,
+or a loop over a sequence), need loops over levels. Operations before all loops or
+behind them do not, if there are segment sums among them:
 
     embeddings >> rounds of messages >> recursion >> attention >> loss
     └──────────── once ────────────┘ └─ loops ─┘ └────── once ───────┘
@@ -79,7 +79,7 @@ def unroll_rounds(
     parts = _parts_of(split)
     if parts.looped and not parts.sums:
         return None
-    # Uses of what takes no turns may be written for lists, which was not known before.
+    # Uses that need no loop may be written for lists, which was not known before.
     levelled = {split.seen.split[place] for place in parts.looped}
     if levelled != chosen.levelled:
         split, chosen = _split(tables, chosen, levelled)
@@ -123,7 +123,7 @@ class Parts:
 
     Attributes:
       sums: the operations of segment sums, which reduce no items of their own making.
-      looped: the other ones, which take turns.
+      looped: the other ones, which run level by level in loops.
     """
 
     program: Operations
@@ -240,9 +240,9 @@ def _staged_operations(
     """
     uses, apart = split.seen.split, parts.program
     stages = _stages(apart, uses, program)
-    # Only its own groups may read what a segment sum combines on the way, so it is kept
-    # apart from the same function on plain pairs; and what takes turns, and what is
-    # before or behind that, from the rest.
+    # Only a segment sum itself may read its partial sums, so it is kept apart from the
+    # same function on plain pairs. Operations in loops, before them and behind them are
+    # kept apart too.
     before, behind = _around(parts)
     kinds = [
         (stage, use, place in split.reductions, loops, place in before, place in behind)

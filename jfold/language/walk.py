@@ -72,11 +72,11 @@ class Path:
 
 @dataclass(eq=False, slots=True)
 class End(Path):
-    """A path to the calls that a lazy function makes, which gets no longer.
+    """A path that ends at a lazy function: steps into its calls add nothing.
 
     Attributes:
-      example: what the function runs on.
-      place: of the call; `None` if no line is known.
+      example: the data that the function runs on.
+      place: the place of a call; `None` if no line is known.
     """
 
     calls: LazyCalls | None = None
@@ -243,7 +243,7 @@ class Walk:
     def case(self, node: TypedUse | None, x: object) -> Call:
         """Return a request to evaluate `node` on `x`, with a copy of the memo.
 
-        So what is evaluated in a case is unknown behind it, as in the source.
+        So values that a case computes are not reused behind it, as in the source.
         """
         node, x, known = self.part(node, x)
         return node, x, {**known}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that the rules of several blocks write, in the terms of `lines`."""
+"""The functions that write source for the rules of several blocks, by `Lines`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jfold.types import Product, SequenceType, TensorType, Type
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return an argument's text, which raises for iterators that `fn` would use up."""
+    """Return an argument's source, which refuses iterators that `fn` would use up."""
     if reads_no_items(fn):
         return text
     return f'{text} if type({text}) in PLAIN else readable({text})'
@@ -28,7 +28,7 @@ def argument_text(fn: object, text: str) -> str:
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
     """Return the symbol of one Python object that a value is packed into.
 
-    With `w.count`, the object is a list with one for each item.
+    If `w.count` is set, the object is a list with a packed object for each item.
     """
     if isinstance(value, s.Object):
         return value
@@ -63,7 +63,7 @@ def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def in_variable(text: str, w: Lines) -> s.Object:
-    """Write `value = <text>`, with `w.count` `values = <text>`; return the variable."""
+    """Write `value = <text>`, for lists `values = <text>`; return the variable."""
     name = w.variable('value' if w.count is None else 'values')
     w.line(f'{name} = {text}')
     return s.Object(name)

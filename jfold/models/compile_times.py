@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line while JAX compiles a model, and a log of the time.
+"""A progress line while JAX compiles a model, and a log message with the time.
 
 JAX reports the time of each compilation, but not whether the function applies a model:
 it does if a model was applied while JAX traced the function.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The growth of programs whose lazy functions make calls never seen before.
 
-What was made for a program of before, schedules and corpora, stays with it.
+Schedules and corpora that exist stay with the program that they were built for.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def growing(
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
-      lower: lowers what a function returns: the expression for calls of all batches.
-        Schedules and corpora of before stay with the old program.
-      batches: lists of examples; of iterators, which cannot be read twice, a call that
-        is new is an error.
+      lower: takes a function that returns the expression for all calls met so far, and
+        lowers this expression to a new program. Earlier schedules and corpora stay with
+        the old program.
+      batches: lists of examples, or iterators. An iterator cannot be read twice, so a
+        new call of its examples is an error.
     """
     if recorded is None:
         return record()
@@ -55,7 +56,7 @@ def growing(
         MET_NEW.reset(token)
     examples = itertools.chain.from_iterable(lists)
     with recorded.registry.lock:  # other threads may find new calls as well
-        recorded.learn(examples, skip_errors=True)  # of which `record` tells
+        recorded.learn(examples, skip_errors=True)  # `record` raises these errors
         if recorded.registry.version != recorded.closed.version:
             more = recorded.registry.entries[len(recorded.closed.entries) :]
             lower(recorded.expression)
@@ -90,11 +91,11 @@ def adopted(
 ) -> tuple[Schedule, Program]:
     """Return a schedule with a spec for one of `programs`, and that program.
 
-    It is one of this model, whose newest program is the first, or of an equal one, if
-    `adopt_schedule` takes it with `spec_of`.
+    The schedule is of one of `programs`, which are this model's, the newest first; or
+    of an equal model: then `adopt_schedule` replaces its spec by that of `spec_of`.
 
     Raises:
-      TypeError: it is no schedule; ValueError: it is of another model.
+      TypeError: `schedule` is no schedule; ValueError: it is of another model.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(
@@ -108,7 +109,7 @@ def adopted(
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return `params` without those of later layers: in `newest`, not in `layers`."""
+    """Return `params` without the layers that are in `newest` but not in `layers`."""
     later = {layer.name for layer in newest} - {layer.name for layer in layers}
     if not later or not isinstance(params, Mapping):
         return params

@@ -51,8 +51,9 @@ class Model(Stays, Displayed):
       program: the program that the expression was lowered to; printable.
       max_programs: how many shapes of schedule there may be; `None` for any number.
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
-      strategy: how often loops run, see there; `None` for what suits the backend.
-      reproducible: whether sums have a fixed order; see there.
+      strategy: how often loops run, 'counted' or 'fixed'; `None` for the one that suits
+        the backend.
+      reproducible: whether sums have a fixed order.
       budget: the shapes of schedule in use.
       scheduler: makes schedules of the shapes in the budget.
     """
@@ -438,10 +439,10 @@ def compile(
         tuples and sequences.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
         one more is an error, except in `predict`. By default any number: capacities
-        then grow by such steps that growing data need few, one warning says what to
-        reserve, and what was compiled for `apply` outside `jax.jit` is dropped if it is
-        not used for long. (What your functions under `jax.jit` have compiled stays
-        until their `clear_cache()`.)
+        then grow in such large steps that growing data need few programs, one warning
+        says what to reserve, and a program of `apply` outside `jax.jit` is dropped if
+        it is not used for long. (Programs of your functions under `jax.jit` stay until
+        their `clear_cache()`.)
       residuals: what the forward pass keeps for the reverse: 'save products', matrix
         products, from which other values are computed again; or 'recompute all', which
         takes less memory and runs each product twice more. `Model.explain` tells how

@@ -8,8 +8,9 @@ read. A component of one operation that does not read its own results (an embedd
 softmax, a loss) has no levels: it runs once, over all its nodes. For a component of one
 operation the number of levels is the longest chain in the data, the least possible.
 
-What an operand may be is a property of the operations, not of the data. It is stated by
-`Operations.sources`; if that is `None`, any result of the operand's type.
+Which outputs an operand may read is a property of the operations, not of the data. They
+are listed in `Operations.sources`; if that is `None`, they are all outputs of the
+operand's type.
 
 Operations, and the outputs of all operations together, are numbered from 0. A
 `ProducerSet` is a set of such numbers, an int with one bit for each.
@@ -98,11 +99,12 @@ class Phases:
       before, loops, behind: numbers of components, in the order in which they run.
       looped: the outputs of operations in loops, as a bit set.
       outputs_behind: the outputs of operations behind loops, as a bit set.
-      entering: the outputs of operations before that are read in loops, or beside
-        results of loops.
-      leaving: by place, the producers of operands behind, and of tensors of results,
-        that may be read from loops. A table is an operation, or a result behind all
-        operations. The summands of a segment sum are column -1 of its first operation.
+      entering: the outputs of operations before loops that are read in loops, or where
+        results of loops may be read as well.
+      leaving: the operands of operations behind loops, and the tensors of results, that
+        may read results of loops: by place, a bit set of all outputs it may read. A
+        table is an operation, or a result, numbered behind all operations. The summands
+        of a segment sum are column -1 of its first operation.
     """
 
     before: tuple[int, ...]
@@ -136,7 +138,7 @@ def phases(operations: Operations) -> Phases:
             behind.append(c)
             after |= outputs
             if sums.issuperset(part.operations) and reads & (looped | from_loops):
-                # Where its results have no rows, its readers add up what it would.
+                # If its results get no rows, its readers add up its summands.
                 leaving[part.operations[0], SUMMANDS] = reads & ~outputs
                 from_loops |= outputs
         else:

@@ -47,10 +47,10 @@ class Layer:
     params: ArrayTree | None  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
     external: bool = False  # its parameter is an array given to each `apply`
-    rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
+    rngs: tuple[str, ...] = ()  # streams of random keys, passed before the inputs
     evaluating: Callable[..., Any] | None = None  # `call` for deterministic runs
     owner: Hashable = None  # equal for layers that share their parameters
-    combines: str = ''  # elementwise, its arguments: one of `COMBINE`; else ''
+    combines: str = ''  # one of `COMBINE` if it reduces its arguments elementwise
     parts: tuple[str, ...] = ()  # if fused: names of layers whose parameters it takes
 
     def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
@@ -98,7 +98,7 @@ class Operation(Memoized):
     def combines(self) -> str:
         """The name of the inputs' reduction: 'add', 'maximum', 'minimum'; '' if none.
 
-        An operation does one only if all inputs have the type of the one output.
+        It is '' unless there is one output and all inputs have its type.
         """
         is_one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
         return self.layer.combines if is_one else ''
@@ -161,8 +161,8 @@ class Operations(Memoized, Displayed):
       types: the tensor types; each has one value buffer on the device.
       layers: the layers of all operations, with parameters or without.
       operations: the operations; the number of an operation is its index here.
-      constants: arrays that are the same in every batch, each behind the index of its
-        type.
+      constants: pairs (index of the type, array) of values that are the same in every
+        batch.
       results: the tables that a batch returns: the expression's value, metrics, and
         items of sequences.
       sources: the outputs that each operand may be, which decides what is recurrent; if

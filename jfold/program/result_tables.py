@@ -71,7 +71,7 @@ class Kind:
     def is_packed(self) -> bool:
         """Return whether the real rows of all shards come first, and spare rows last.
 
-        So are items of sequences: a `Ragged` has no spare rows between two shards.
+        True for items of sequences: a `Ragged` has no spare rows between two shards.
         """
         return bool(self.level)
 

@@ -49,7 +49,8 @@ class ShardAssignment:
         """The example index of each result row, and a mask of real (not spare) rows.
 
         Both are [shards * rows]. Spare rows of a shard repeat its last example; without
-        any, the last example of the shards before; without any, example 0.
+        any, the last example of the shards before; without any, example 0. For examples
+        `[0, 1]` and `[2]` in 2 rows each, the indices are `[0, 1, 2, 2]`.
         """
         order, last = [], 0
         for examples in self.examples:
@@ -86,7 +87,7 @@ def assign_in_order(
 ) -> ShardAssignment:
     """Assign examples to the first `count` shards, in order, `rows` to each.
 
-    The last shards may get fewer or none. `count` is that of all shards by default.
+    The last shards may get fewer or none. By default `count` is the number of shards.
     """
     count = shards.count if count is None else count
     ends = [min(shard * rows, examples) for shard in range(count + 1)]
@@ -126,10 +127,10 @@ def rows_of_shard(
     rows: int | None = None,
     count: int | None = None,
 ) -> int:
-    """Return rows per shard: `rows / count`; without `rows`, what `examples` take.
+    """Return the rows per shard: `rows / count`, or the fewest that hold all examples.
 
     Args:
-      name: the argument of the user's call that `rows` was, for errors.
+      name: the name of `rows` in the user's call, for errors.
       examples: the number of examples.
       rows: rows of all shards; by default as few as hold the examples.
       count: the number of shards that have these rows; all by default.

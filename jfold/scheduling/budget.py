@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of specs that a model has: each is a program to compile.
+"""The budget of a model: its specs, each of which is a program to compile.
 
-For each number of rows of the results, and their shards, the specs in use form a chain:
-each holds all batches that the spec before it holds, and a batch takes the first spec
-that holds it. A reserved spec stays in its chain. If the last spec is not reserved, a
-larger one replaces it as soon as a batch does not fit.
+For each batch size and choice of shards, the specs in use form a chain from small to
+large: a spec holds all batches that the spec before it holds, and a batch takes the
+first spec that holds it. A reserved spec stays in its chain. If the last spec is not
+reserved, a larger one replaces it as soon as a batch does not fit.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Budget:
       limit: the most specs; `None` for any number, with a warning beyond `FEW`.
       strategy: one of `STRATEGIES`; `None` for the one that suits the backend.
       chains: the specs in use, by rows and shards of the results.
-      reserved: the specs that are never replaced; the value is whether a user asked.
+      reserved: the specs that are never replaced; the value is whether a user reserved
+        the spec.
       specs: all specs so far, in order; the value is whether it counts against `limit`.
       is_hard: whether more specs than `limit` are an error; see `without_limit`.
       has_warned: whether the user was warned that there are more than `FEW` specs.
@@ -229,8 +230,8 @@ class Budget:
         """Append to `chain`, and return, a spec for `new` and all that `chain` holds.
 
         Args:
-          need: the least capacity for the batch that asks for the spec; it tells the
-            chain, and is named in errors.
+          need: the least capacity of the batch that needs the spec; it selects the
+            chain, and errors show it.
 
         Raises:
           ProgramBudgetError: the spec is new, and would exceed the limit.

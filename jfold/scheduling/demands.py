@@ -9,9 +9,9 @@ of examples that were traced before need not be read again:
        1         2        9      7       2         4               2
     batch        5       14      7       3         4               2
 
-The rows of each level do not follow so: they are counted in the graph, as *profiles*.
-A profile is of a component, the operations of one recurrence; it has the rows of each
-operation on each level. It is () for components that run once.
+The rows on each level do not follow from demands, so they are counted in the graph. The
+*profile* of a component (the operations of one recurrence) has the number of rows of
+each operation on each level. It is () for a component without levels, or outside loops.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def capacity(
 ) -> Capacity:
     """Return the least capacity, of `size` result rows, for a batch with these demands.
 
-    With shards, both are of one shard. Profiles are left out.
+    With shards, `demanded` and `size` are those of a single shard. The capacity has no
+    profiles.
     """
     types, active = len(program.types), active_types(program)
     added, highest = demanded.added, demanded.highest
@@ -83,8 +84,8 @@ def capacity(
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
     """Estimate how much the needs of batches of `count` examples differ by chance.
 
-    It is six standard deviations of a sum over `count` examples; empty if fewer than
-    `FEW` examples are given.
+    The result has, for each field of `ADDED`, six standard deviations of a sum over
+    `count` examples. It is empty if `demanded` has fewer than `FEW` examples.
     """
     if len(demanded.added) < FEW:
         return {}
@@ -107,7 +108,7 @@ def node_counts(program: Operations, demanded: Demands) -> Array:
 
 def fits(program: Operations, demanded: Demands) -> bool:
     """Return whether demands have as many columns as the program needs."""
-    # What runs outside of loops has more columns than what runs inside.
+    # A program with operations outside of loops has more columns, for their slots.
     highest = 2 + len(program.types)  # levels, fans and stages
     highest += len(slots(program)) + 1 if has_slots(program) else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
@@ -199,7 +200,7 @@ def _depth(selection: Selection) -> Array:
 def _largest(values: Array, begin: Array) -> Array:
     """Return each example's largest value [examples]; 0 for one without values.
 
-    Those of example i begin at `begin[i]` in `values` [n].
+    The values of example i begin at `begin[i]` in `values` [n].
     """
     if len(begin) == 1:
         return np.array([np.maximum.reduce(values, initial=0)], np.int64)
@@ -226,7 +227,7 @@ def join_demands(parts: Sequence[Demands]) -> Demands:
 
 
 def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
-    """Return, per component and level, the most rows that any selection has."""
+    """Return, per component and level, the most rows of operations in any selection."""
 
     def counted(levels: Array, owner: Array) -> Array:
         return np.bincount(levels, minlength=1)[1:]
@@ -255,8 +256,8 @@ def largest_profiles(selection: Selection, examples: int) -> Profiles:
 def margins(selection: Selection, examples: int) -> Profiles:
     """Estimate how far levels' row counts exceed their means in batches of `examples`.
 
-    It is three standard deviations of a sum over `examples` examples, estimated from
-    those of the selection. A level with even more rows takes one of the spare steps.
+    The estimate is three standard deviations of a sum over `examples` examples, from
+    the variance within the selection. A level with more rows takes a spare step.
     """
 
     def counted(levels: Array, owner: Array) -> Array:

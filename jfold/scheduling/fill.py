@@ -96,8 +96,8 @@ class _Batch:
         level [levels].
       nodes: by operation, the node of each row [nodes], numbered as in the graph; only
         of operations whose rows are in another order than the graph.
-      last_steps: by component that may take several steps, that at which each level
-        ends [levels], from 0.
+      last_steps: by component that may take several steps, the step at which each
+        level ends [levels], from 0.
     """
 
     selection: Selection
@@ -143,7 +143,7 @@ def _make_batch(selection: Selection, spec: Spec) -> _Batch:
 def _row_steps(batch: _Batch, t: int) -> Array:
     """Return, for type `t`, the loop step at which each value's level ends [rows].
 
-    Steps are counted through all components, and rows behind the constants.
+    Steps are numbered through all components; rows are those behind the constants.
     """
     places, computed = batch.places, batch.spec.capacity.constants[t]
     types = len(batch.spec.program.types)
@@ -195,10 +195,10 @@ def _write_counts(batch: _Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return, per operation of one step, component, number and place in the indices.
+    """Return arrays of component, operation and place for operations of a single step.
 
-    Each is an array [n]. At the place, the index array has the operation's first row,
-    then the end of its rows.
+    Each array is [n]. The place is an index into the index array, which has the
+    operation's first row there, and the end of its rows behind it.
     """
     places = layout(spec)
     triples = [
@@ -237,7 +237,7 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
             continue
         values, counts = selection.column(t, 0), selection.counts[t]
         part = arrays[t][ends[t] : ends[t] + len(values)]
-        # A random key is given as the index of its example and its number in it.
+        # A random key is two ints: the index of its example, and its number in there.
         if isinstance(spec.program.types[t], KeyType):
             part[:, 0] = selection.owners(t)
             part[:, 1] = ranges(np.zeros_like(counts), counts)
@@ -293,7 +293,7 @@ class _Target(NamedTuple):
       operation: the operation whose nodes read the rows; -1 for results and sums.
       edge: the edge row, where a use leaves its cotangent, of the first use.
       step: the distance from the edge row of a use to that of the next.
-      leaves_edges: whether uses leave cotangents for loops.
+      leaves_edges: whether uses leave cotangents that loops read in reverse.
     """
 
     section: Section
@@ -339,8 +339,8 @@ def _reads(spec: Spec) -> _Reads:
 def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     """Yield (column, target) for each input and result tensor that reads by index.
 
-    One that is read in place has no column. Where values are added up, one column has
-    the summands, another the row that each is added to.
+    A slot that is read in place yields nothing. Where values are added up, one column
+    has the summands, and another the row that each summand is added to.
     """
     program, places = spec.program, layout(spec)
     sections, leaving = places.sections, places.edges_leaving
@@ -385,7 +385,7 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
 
 
 def _write_rows(batch: _Batch) -> None:
-    """Write indices: of rows that inputs and results read, of cotangents to sum."""
+    """Write the rows that inputs and results read, and the edge rows to add up."""
     spec, indices, types = batch.spec, batch.indices, len(batch.spec.program.types)
     reads = _reads(spec)
     selection = batch.selection
@@ -415,7 +415,7 @@ def _write_rows(batch: _Batch) -> None:
             begin, end = reads.columns.ends[t : t + 2]
             of_type = slice(merged.ends[begin], merged.ends[end])
             uses = RowUses(rows[of_type], edges[of_type])
-            if in_slots:  # only of what is read in loops, and from them
+            if in_slots:  # only reads in loops, and reads of loops' results
                 leaves = reads.leave_edges[begin:end].repeat(merged.lengths[begin:end])
                 is_in_buffer = uses.rows < batch.places.value_rows[t]
                 uses = uses.chosen(leaves & is_in_buffer)

@@ -106,9 +106,10 @@ def no_headroom(need: Capacity) -> Headroom:
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     """Widen each level of a profile by `margin` or more, and append spare levels.
 
-    A level of a batch that is wider than its step, or behind the last, takes a spare
-    one, more often so where examples differ much. With `Stage.GROWING` each level comes
-    twice, which is room for twice as many levels, or for some of twice the width.
+    A level of a batch that is wider than its step takes a second step, and a batch may
+    have more levels than the profile. Spare levels serve both; there are more of them
+    where examples differ much. With `Stage.GROWING` each level comes twice, which is
+    room for twice as many levels, or for some of twice the width.
 
     Args:
       profile: the rows of each level.

@@ -100,7 +100,7 @@ class Header:
       counts: [operations] nodes of each operation.
       rows: [results] real rows of each result.
       empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
-      examples: [] the number of examples, an element of `rows`: the rows of the value.
+      examples: [] the number of examples: the element of `rows` for the model's value.
     """
 
     depths: Section
@@ -122,19 +122,19 @@ class Sections:
       tiles: per component [levels, columns], first row and end of each of its
         operations; a row for each step, if the number of steps is fixed.
       summands: per component [summands], the rows of the value buffer to add up, if the
-        component is sums of sums and sums have rows; else [0].
+        component is a segment sum and such sums have rows; else [0].
       sums_of: likewise, the row of the component that each summand is added to.
       inputs: per operation and input [region], the row of the value buffer that each
         node reads; [summands], the rows to add up, if the input is read as sums without
-        rows; [0] if it is read in place, or the operation is a sum of sums.
+        rows; [0] if it is read in place, or the operation is of a segment sum.
       input_sums: per operation and input [summands], the node that each summand is
         added to, if the input is read as sums without rows; else [0].
       owners: per result [rows], the example of each row; [0] if each example has one.
       results: per result and tensor [rows], as `inputs`.
       result_sums: per result and tensor, as `input_sums`.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
-      steps: per type [levels of all components, stages, 2], first sum and number of
-        tiles of the sums that each round of a level takes, which counted loops read;
+      steps: per type [levels of all components, stages, 2], for each round of sums on
+        each level the first sum and the number of tiles, which counted loops read;
         [0, ...] without sums.
       sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
         without sums.
@@ -156,7 +156,7 @@ class Sections:
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the section of row indices for a reader of loops' values, `place`."""
+    """Return the section of the rows that `place`, a reader of loops' values, reads."""
     table, column = place
     if column == SUMMANDS:
         return sections.summands[component_of(program)[table]]

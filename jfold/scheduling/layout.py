@@ -94,31 +94,33 @@ Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the nex
 class Layout:
     """The places of rows in buffers and of sections in the index array.
 
-    An edge row of -1 is that of reads through which no gradient flows.
+    The edge row -1 stands for reads through which no gradient flows.
 
     Attributes:
       region: [operations] rows of each operation in a buffer: its capacity, and room
         for a tile (rows that run at once) that passes its end, and for whole chunks.
       results: [results] rows of each result.
-      chunk: [operations] rows per step of the deferred parameter gradients.
+      chunk: [operations] rows per pass of the parameter gradients, after all loops.
       widths: per operation, rows per tile, as `Strategy.widths` orders them.
       component: [operations] the number of its component.
-      column: [operations] the column of its first row in its component's table of
-        tiles; the next column has the end of its rows.
+      column: [operations] the column, in the component's table of tiles, of the first
+        row of the operation on each level; the next column has the end of these rows.
       tables: per component, rows and columns of its table of tiles: one row per level,
         or per step if the number of steps is fixed; two columns per operation.
-      trips: per component, the rows of that table that each of its loops takes.
-      value_base: per operation and output, the first row in the value buffer; behind
-        its end for what loops do not read or compute.
+      trips: per component, the rows of that table that belong to each of its loops: a
+        row per trip.
+      value_base: per operation and output, the first row in the value buffer; a row
+        behind the buffer's end for outputs that no loop computes or reads.
       value_rows: [types] rows of each value buffer.
       together: per operation, groups of inputs, as of `Strategy.together`.
-      edges: per operation in loops and input, the edge row of the first node, and the
-        distance to that of the next. A sum has no edge rows: it has `~row` of the first
-        computed row of its output, and -1.
-      edges_leaving: by place of what is read from loops, the edge row of its first row.
+      edges: per input of an operation in loops, the edge row of the first node, and the
+        distance to that of the next node. Operands of a sum have no edge rows, but
+        `~row` and -1, where `row` is the sum's first row, counted behind the constants.
+      edges_leaving: by place of a reader of loops' outputs, the edge row of its first
+        row.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
-      sum_width: [types] sums over edge rows that are taken at once.
+      sum_width: [types] the number of sums of edge rows that one tile computes.
       sections: the sections of the index array.
     """
 
@@ -239,8 +241,8 @@ def _edges(
         if o in program.applied:
             return ()
         if operation.is_sum:
-            # The cotangent of a sum is that of each operand. So operands read the edge
-            # row of the sum's own use: `resolve_edges` replaces `~row` by that row.
+            # Every operand of a sum has the cotangent of the sum. So operands read the
+            # edge row of the sum's own use, which `resolve_edges` puts in for `~row`.
             (t,), (first,) = operation.outputs, values[o]
             step = ~(first - spec.capacity.constants[t]), -1
             return (step,) * len(operation.inputs)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: the places where operations outside of loops read: in place, or otherwise.
+"""Slots: the places that read values outside of loops, and their read modes.
 
-An input of such an operation, or a tensor of a result, is a *slot*. Few slots need an
-index for each of their rows:
+A *slot* is an input of an operation outside of loops, or a tensor of a result. Few
+slots need an index for each of their rows:
 
     in place   row i reads row i of the output of one operation, or of the constants
     summed     row i reads the sum of all values that are paired with i: a sum that is
@@ -49,8 +49,8 @@ class Slot:
       type: the number of the type of the values.
       part: the producer that it may read in place, as an index in `value_parts`; `None`
         if it may read outputs of loops, of several operations, or of sums.
-      combines: how its sums are taken, as `Operation.combines` says, if it may read
-        results of `segment_sums`; '' if it may not.
+      combines: the `Operation.combines` (add, maximum, ...) of the segment sums that
+        it may read; '' if it may read none.
     """
 
     table: int
@@ -64,8 +64,8 @@ class Slot:
 def sums_need_rows(program: Operations) -> bool:
     """Return whether segment sums need buffer rows of their own in every batch.
 
-    They do where loops read them, where a slot may read sums and extrema, and where one
-    of these reads others.
+    They do if loops read them, if one operand may read segment sums of several kinds
+    (sums and maxima), or if a segment sum may read one of another kind.
     """
     sums, first = segment_sums(program), first_results(program)
     kinds = {first[o]: program.operations[o].combines for o in sums}
@@ -159,7 +159,8 @@ def sums_have_rows(spec: Spec) -> bool:
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
     """Return the read modes of a table's first `count` inputs, or result tensors.
 
-    Those that are no slots, as in loops, are indexed. `table` is as in `Slot`.
+    Columns that are no slots, such as inputs in loops, are indexed. `table` is as in
+    `Slot`.
     """
     numbers, modes = slot_numbers(spec.program), read_modes(spec)
     columns = [numbers.get((table, a)) for a in range(count)]

@@ -24,7 +24,7 @@ from jfold.scheduling.read_modes import (
 )
 from jfold.scheduling.schedule import Schedule
 
-Node: TypeAlias = tuple[int, int]  # an operation and its row; ~type and row of data
+Node: TypeAlias = tuple[int, int]  # (operation, row); for a constant (~type, row)
 
 
 def level_of(part: Schedule, node: Node) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Schedule`: a batch as arrays, all that the device sees of it.
 
-They are one array of indices, and the constants of each tensor type. Trip counts of
-loops are among the indices, so compiled programs depend on the `Spec` alone.
+The arrays are one int32 array of indices, and one array of constants for each tensor
+type. Trip counts of loops are among the indices, so compiled programs depend on the
+`Spec` alone.
 """
 
 from __future__ import annotations
@@ -173,14 +174,15 @@ class Schedule(Displayed):
         be applied to sequences without labels.
 
         Args:
-          lists: for each example the list of targets of its items, lists of lists where
-            items are sequences; for all rows, or without spare rows. With batches,
-            `[tags[i] for i in batch.indices]`.
+          lists: for each example a list with the target of each item, nested where
+            items are sequences; one list per row of the results, or per example without
+            spare rows. With batches, `[tags[i] for i in batch.indices]`.
           type: the type of a target; inferred if left out, float32 without targets.
 
         Returns:
-          NumPy arrays whose rows match those of the result, spare ones included. Where
-          the result has several sequences, they match the first with such lengths.
+          NumPy arrays whose rows match those of the result, spare ones included. If
+          the result has several sequences, they match the first one whose lengths are
+          those of `lists`.
 
         Raises:
           TypeError: items are no numbers of one shape, `type` is no tensor's, the

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Selection`: examples chosen from a graph, and their values, merged.
 
-A graph numbers the values of each example from 0 in each tensor type. Merged, the
-values of a selection are numbered through: the number of the first value of a type and
-example is added to the numbers there. A *part* is the values of one producer, which are
+A graph numbers the values of each example from 0 in each tensor type. A merge numbers
+all values of a selection in one sequence: the numbers of an example and type are offset
+by the number of their first value. A *part* is the values of one producer, which are
 constants of the type or an output of an operation. A *cell* is a part in one example:
 
     type             float32                              int32
@@ -147,7 +147,7 @@ class Parts:
     """The parts (producers of values) that `value_parts` lists, sorted by type.
 
     Attributes:
-      places: the number of each part, by its table and output, and that of its type.
+      places: by (table, output) of each part, its number and the number of its type.
       tables: [parts] the number of each part's table.
       bounds: [types + 1] where the parts of each type begin.
       shared: [parts, 1] how many of the program's constants precede the part's values.

@@ -76,9 +76,9 @@ class Shards:
     def gathered(self, parts: Array) -> Array | jax.Array:
         """Return the global array [shards, ...] from this process's rows [own, ...].
 
-        If no other process has devices of the mesh, `parts` is returned as it is. Where
-        other processes have devices of the same shard, `jax.device_put` would compare
-        their values by a collective; see `agreement` about collectives.
+        If no other process has devices of the mesh, `parts` is returned as it is.
+        `jax.device_put` will not do: where processes share a shard, it compares their
+        values by a collective, which may hang when a thread issues it.
         """
         if self.sharding.is_fully_addressable:
             return parts

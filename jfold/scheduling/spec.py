@@ -48,16 +48,17 @@ def check_options(
 class Capacity:
     """The numbers of rows, levels and sums that fit into a schedule.
 
-    All are of one shard. In the reverse pass each use of a value leaves its cotangent
-    in an edge row. A slot is an input of an operation, or a tensor of a result.
+    With shards, the numbers are those of a single shard. In the reverse pass each use
+    of a value leaves its cotangent in an edge row. A slot is an input of an operation,
+    or a tensor of a result.
 
     Attributes:
-      examples: rows of the results, exactly.
+      examples: the exact number of rows of the results; most others are upper bounds.
       levels: the most levels of a component, the operations of one recurrence.
       constants: [types] rows of constants, the program's own included.
       rows: [operations] the most nodes (applications) of each operation.
-      fans: [types] edge rows of a value that are gathered at once; 0 where no gradient
-        flows.
+      fans: [types] the most edge rows that one gather adds up for a value; 0 for types
+        without gradients.
       sums: [types] rows for sums of edge rows, for values with more uses than one
         gather adds up.
       stages: rounds of such sums: each adds up edge rows and sums of earlier rounds.
@@ -65,11 +66,13 @@ class Capacity:
         the items of sequences.
       indexed: [slots] 1 if a slot has an index for each row, 0 if it is read in place;
         empty for programs with loops.
-      summands: [slots] values that are added up in each slot, if sums have no rows.
-      sum_rows: 1 if results of sums have rows in the value buffer, since some are read
+      summands: [slots] the most values that each slot adds up itself, where segment
+        sums have no rows in the value buffer.
+      sum_rows: 1 if segment sums have rows in the value buffer, since some are read
         more than once, else 0.
-      profiles: per component the rows of its levels, if it has several, or of the steps
-        that they must fit in; empty where the number of steps does not depend on them.
+      profiles: per component, the rows of each operation on each level of a batch, or
+        in each step of a staircase, into which levels must fit; () for a component
+        whose number of steps does not depend on levels.
       shards: the devices that share the examples; `None` for one device.
     """
 

@@ -34,7 +34,10 @@ HALVINGS = 5  # widths that are tried for a segment: its widest level, halved re
 
 
 def run_length_encode(levels: Array) -> Profile:
-    """Encode rows per level [levels, operations] as a profile: pairs (count, rows)."""
+    """Encode rows per level [levels, operations] as a profile: pairs (count, rows).
+
+    `[[5], [5], [2]] -> ((2, (5,)), (1, (2,)))`
+    """
     if not len(levels):
         return ()
     changes = (levels[1:] != levels[:-1]).any(1).nonzero()[0] + 1
@@ -75,8 +78,8 @@ def larger(one: Profile, two: Profile) -> Profile:
 def last_steps(levels: Array, profile: Profile) -> Array | None:
     """Return each level's last step in a profile; `None` if the steps are too few.
 
-    The result is [levels], with steps counted from 0; `None` if steps are too few. The
-    rows of levels are [levels, operations].
+    The result is [levels], with steps counted from 0. `levels` [levels, operations] has
+    the rows of each level.
     """
     left, before, result = levels, 0, [np.zeros(0, np.int64)]
     for trips, rows in profile:
@@ -120,16 +123,15 @@ def is_cut(profile: Profile) -> bool:
 
 
 def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
-    """Return the cheapest steps that hold `levels`, by costs per step and row.
+    """Return the cheapest staircase that holds `levels`, by costs per step and row.
 
-    They are of at most `SEGMENTS` kinds: segments, one after another, each with its own
-    tile widths; together they are a staircase.
+    It has at most `SEGMENTS` segments, which are runs of steps with equal tile widths.
 
     Args:
       levels: [levels, operations] the rows of each level.
       step: the cost of a step, whatever its rows.
       row: [operations] the cost of a row of each operation.
-      most: [operations] the rows of a tile that memory allows; `NARROW` are allowed.
+      most: [operations] the rows of a tile that memory allows; less counts as `NARROW`.
     """
     if not len(levels):
         return ()
@@ -199,7 +201,7 @@ def _prices(
 def _rounded(rows: Array) -> Array:
     """Round numbers of rows up to allowed tile widths: multiples of `NARROW`.
 
-    There are at most four widths per octave.
+    There are at most four widths per octave: `[70, 300, 1100] -> [128, 320, 1280]`.
     """
     rows = np.maximum(rows, 1)
     unit = np.maximum(1 << np.maximum(np.int64(np.log2(rows)) - 2, 0), NARROW)

@@ -42,8 +42,8 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 def most_uses(selection: Selection, t: int) -> Array:
     """Return, per value, the most cotangents that its gather adds up [values] int8.
 
-    The output of a sum operation has one, since operands have no edge rows of their own
-    and read this one.
+    For the output of a sum operation it is 1: the operands have no edge rows of their
+    own, and read the single edge row of the output.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -242,7 +242,7 @@ def _summed(
 ) -> RowUses:
     """Write sums for values of type `t` that have too many uses; return uses left.
 
-    Among these a sum counts as one use in place of those that it adds up.
+    A sum counts as one use of its value, in place of the uses that it adds up.
     """
     places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)

@@ -5,8 +5,8 @@ A slot, which is an input of such an operation or a tensor of a result, needs no
 if it is read in place. A slot that reads sums which have no rows in buffers needs the
 leaves of these sums, as a table of pairs: a value, and the row of the slot that it is
 added to. Such tables are appended to those of a graph, so that selections pick from all
-tables alike. *Sums* are results of `segment_sums`: a segment sum, recorded as a tree
-of sums of sums, whose inner sums nothing else reads; its *root* is no summand of a sum.
+tables alike. *Sums* are results of `segment_sums`. A segment sum is recorded as a tree
+of sums: only the next sum of the tree reads an inner sum, and no sum reads the *root*.
 All functions take the selection of all examples of a graph, which keeps their memos.
 """
 
@@ -103,8 +103,8 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
     """Return, per slot, pairs of a summand and the row to add it to.
 
-    A slot that reads no sums has no pairs. Pairs of examples in which sums need rows
-    are of no use.
+    A slot that reads no sums has no pairs. In examples whose sums need rows the pairs
+    are incomplete, and not used.
     """
     places = slots(selection.program)
     if not any(slot.combines for slot in places):

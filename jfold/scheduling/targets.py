@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout of targets: a row for each item of a sequence, like results.
 
-Items of a result that is a sequence have a result of their own, with any number of
-rows; items of these, if they are sequences, have another, and so on.
+The items of a sequence are the rows of a further entry of `Program.results`. If they
+are sequences too, their items are the rows of another entry, and so on.
 """
 
 from __future__ import annotations
@@ -131,8 +131,9 @@ def _rows_of_levels(
 ) -> list[int]:
     """Return the result's numbers of item rows, one per nesting level of `lists`.
 
-    Counted are those of the first sequence in the result with as many items as `lists`,
-    then those of its items, as long as these are sequences and `lists` nest.
+    The first number is of the first sequence in the result whose lengths are those of
+    `lists`; the next ones are of its items, as long as these are sequences and `lists`
+    are nested.
 
     Raises:
       TypeError, ValueError: as of `_find_result`.

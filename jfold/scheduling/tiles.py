@@ -55,7 +55,7 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]  # groups of numbers of inputs
 CACHE = 1 << 20  # bytes that fit into the cache of most cores
 SUM_WIDTH = 64  # sums over edge rows that are taken at once
 MEMORY = 1 << 27  # bytes of an accelerator for the inputs and outputs of a tile
-START = 1 << 28  # bytes that it moves in the time that a step's kernels take to start
+START = 1 << 28  # bytes that an accelerator moves while a step's kernels start
 
 
 def best_strategy() -> str:
@@ -98,7 +98,7 @@ def reverse_widths(widths: Widths) -> Widths:
 def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
     """Return, per tile width, how many rows at most are left to narrower tiles.
 
-    The host asks to tell how many tiles there are, a loop to know whether there is one
+    By these numbers the host counts the tiles, and a loop decides whether it runs one
     more. `empty` is the result of `empty_fraction`; an array [] on the device.
     """
     left: list[Part | int] = [width - width // empty for width in widths]
@@ -107,7 +107,10 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 
 
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Divide each number of rows [n] into tiles; return counts [n, widths] int32."""
+    """Divide each number of rows [n] into tiles; return counts [n, widths] int32.
+
+    With widths 128, 32 and 4, `172 -> [1, 1, 3]`.
+    """
     counts = np.empty((len(rows), len(widths)), np.int32)
     pairs = zip(widths, max_left_over(widths, empty), strict=True)
     for column, (width, left) in enumerate(pairs):
@@ -122,9 +125,9 @@ def tiles(rows: Array, widths: Widths, empty: int) -> Array:
 class Strategy:
     """A strategy to divide rows into tiles: here, outside of loops, into one tile.
 
-    Those of loops override its methods. A component's loops run one after another, with
-    a trip count each; `widths` are those of an operation's tiles. In tables [steps, 2]
-    a step has the first row and the end of an operation's rows.
+    The strategies of loops override its methods. A component's loops run one after
+    another; `trips` are their trip counts, `widths` the widths of an operation's tiles.
+    Tables [steps, 2] have an operation's first row and the end of its rows per step.
     """
 
     fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
@@ -176,7 +179,7 @@ class Strategy:
 
         Args:
           counts: per operation, the nodes on each level [levels or fewer].
-          widths: per operation, those of its tiles.
+          widths: per operation, the widths of its tiles.
         """
         return np.arange(max(map(len, counts), default=0))
 
@@ -386,9 +389,9 @@ class Fixed(Strategy):
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Return the number of even parts, of up to `memory` bytes, and rows of each.
+    """Split rows evenly into parts of up to `memory` bytes; return parts, rows of one.
 
-    A row has `size` bytes, and a part one row at least.
+    A row has `size` bytes, and a part has at least one row.
     """
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # dtypes of Python's numbers
-_MIXED = (_FLOAT, np.dtype(np.complex128))  # NumPy's dtypes also of ints among floats
+_MIXED = (_FLOAT, np.dtype(np.complex128))  # NumPy's dtypes of ints mixed with floats
 
 
 def to_array(items: Sequence[Any], type_: TensorType) -> Array:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions by which generated source, and walks, read data strictly.
+"""The functions that generated source and walks call to read data strictly.
 
 What does not fit raises an error. Its type and text do not matter to users where source
 raises it: the example is then read again by `jfold.language.walk`, to find the cause.

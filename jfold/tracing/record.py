@@ -132,8 +132,9 @@ def _explained(
     """
     number = _example_of(error, call)
     if number and not isinstance(error, BadItem):
-        # Numbers are converted after all is read: those of one before may not fit.
-        # Reading again tells, unless that fails where the first reading did not.
+        # Numbers are converted after all examples are read, so a number of an earlier
+        # example may not fit. To record these examples alone tells, unless that fails
+        # where the first recording did not.
         source = program.source
         try:
             tapes = source.record([examples[k] for k in range(number)])

@@ -133,14 +133,14 @@ class Reader:
 
     Attributes:
       numbered: by tape of row numbers, the place of its rows and the entries per row.
-      parts: by maker, (part, end). The part is the index in `value_parts` of the values
-        that its rows are; the end is given for one of several tapes of constants of a
-        type, which share a part, else `None`.
+      parts: by maker, (part, end): the index in `value_parts` of the values in its
+        rows; and, if several tapes of constants have one type and so share a part, the
+        end of the maker's tape, else `None`.
       levels: per operation, the inputs that its own recurrent component may make; a
         node is one level above the highest of these.
-      masks: by operation and input, where another recurrence may make the input too,
-        which makers are of the operation's own component [makers] bool.
-      low: the mask of the maker in a row number without its index.
+      masks: by (operation, input), if another recurrence may make the input too:
+        [makers] bool, whether a maker is in the operation's own component.
+      low: the bit mask that takes the maker out of `row_number >> ROW`.
     """
 
     def __init__(self, program: Operations, recording: Recording) -> None:
@@ -188,7 +188,7 @@ class Reader:
     ) -> Graph:
         """Return the graph recorded on `tapes`; the arguments are as in `graph_of`."""
         p, r, e = self.program, self.recording, examples
-        # Lengths of tapes before each example; zeros at last, for tables without rows.
+        # Lengths of tapes before each example; a last row of zeros, for empty tables.
         firsts = np.zeros((r.ends + 1, e + 1), np.int64)
         if e:
             firsts[:-1, 1:] = np.array(ends, np.int64).reshape(e, r.ends).T
@@ -219,8 +219,8 @@ class Reader:
         """Return a table of constants per type, and offsets of tapes that share a type.
 
         Where several tapes hold constants of a type, an example's constants stand tape
-        by tape in the table. The offsets [examples] of the end of such a tape count the
-        example's constants on the tapes before it.
+        by tape in the table. The offsets are by the end of such a tape: [examples], how
+        many constants the example has on the tapes before it.
         """
         result, before = list[Table](), dict[int, Array]()
         for type_, parts, values in zip(

@@ -130,8 +130,8 @@ def Embed(
       table: [count, features] the initial rows; when left out they are drawn from a
         normal distribution of variance 1 / features, as float32.
       trained: whether gradients flow to the table. A table that is not trained is still
-        among the parameters, to be saved with them, with a gradient of zero; for one of
-        ints `jax.grad` needs `allow_int=True`.
+        among the parameters, to be saved with them, with a gradient of zero; for a
+        table of ints `jax.grad` needs `allow_int=True`.
       outside: the result for an index below zero or from `count` on: 'nan' gives NaN,
         'clip' the first or last row, 'modulo' the row `abs(index) % count`.
       name: the key of its parameters, as in `Function`.

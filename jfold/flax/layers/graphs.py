@@ -120,8 +120,8 @@ def GatedGraph(
 def Weave(width: int) -> Block:
     """The weave module: new features of n nodes and all n x n pairs.
 
-    It is that of Kearnes et al. 2016, in the form of Looks et al. 2017, equations 4 and
-    5. Takes a pair of a sequence of n vectors and a sequence of n sequences of n
+    The module of Kearnes et al. 2016 is in the form of Looks et al. 2017, equations 4
+    and 5. Takes a pair of a sequence of n vectors and a sequence of n sequences of n
     vectors, gives such a pair of vectors [width]. Pairs that are not n x n are an error
     of the example.
     """

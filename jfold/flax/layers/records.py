@@ -27,7 +27,7 @@ from jfold.flax.layers.dense import FC, Embed
 
 BUCKETS = 4096  # rows of the table of texts
 ROOT = '#'  # the name of a JSON schema within itself
-ROOTS = ROOT, '#/', ''  # ways to write it
+ROOTS = ROOT, '#/', ''  # its spellings
 
 
 @api_boundary
@@ -36,15 +36,16 @@ def RecordEncoder(
 ) -> Block:
     """An encoder from records, nested or with lists, to vectors [features].
 
-    A number becomes a vector by an affine map, one of known values and a text by a
-    table. The vector of a list is the sum of those of its items; the vectors of the
-    fields of a record are concatenated and go through `FC`. Missing values are zeros;
-    unknown values share a row. A value that does not fit the description of its field
-    is an error of the example: a text for a number or for a list, 3.7 for an int, NaN.
+    A number becomes a vector by an affine map; a text, or a value from a known set, by
+    a table. The vector of a list is the sum of the vectors of its items; the vectors of
+    the fields of a record are concatenated and go through `FC`. Missing values become
+    zeros; unknown values share a row of the table. A value that does not fit the
+    description of its field is an error of the example: a text for a number or for a
+    list, 3.7 for an int, NaN.
 
     Args:
       description: a dataclass whose annotations are `int`, `float`, `bool`, `str`, an
-        `Enum`, of which data have members or their values, `Literal[...]`, `X | None`,
+        `Enum` (data hold its members or their values), `Literal[...]`, `X | None`,
         `list[X]`, `tuple[X, ...]`, another dataclass or itself. Or a JSON schema: a
         mapping with 'type', 'enum', 'properties', 'items', 'anyOf' or '$ref' to its
         '$defs'; absent properties are missing values.

@@ -86,8 +86,8 @@ class TreeLSTMLeaf(nn.Module):
 class TreeLSTMCell(nn.Module):
     """The N-ary tree-LSTM (Tai et al. 2015, equations 9 to 14).
 
-    Takes the states of the children, from left to right, or an input, a vector [n], and
-    then these states. Each position has its own weights, so all nodes have the same
+    Takes the states of the children, from left to right; an input, a vector [n], may
+    come before them. Each position has its own weights, so all nodes have the same
     number of children. A missing child has a state of zeros: `jf.Optional(tree())`.
 
     Attributes:
