@@ -24,7 +24,7 @@ PART ?=
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test test-changed test-quick check bench bench-gpu \
+.PHONY: help environment demo test test-all test-changed test-quick check bench bench-gpu \
   accelerators fuzz notebooks docs docs-check clean
 
 help:  ## list what make can do
@@ -40,8 +40,11 @@ environment: $(READY)  ## make the virtual environment; the others below do so t
 demo: $(READY)  ## run the example that needs no data: examples/function_names.py
 	$(BIN)/python examples/function_names.py $(ARGS)
 
-test: $(READY)  ## run all tests and the examples in docstrings; PART=device some
+test: $(READY)  ## run the tests and the examples in docstrings; PART=device some
 	$(BIN)/python -m pytest -n $(WORKERS) $(PART:%=tests/%) $(ARGS)
+
+test-all: $(READY)  ## the same, with long tests and all cases of sampled ones
+	$(BIN)/python -m pytest -n $(WORKERS) --all $(PART:%=tests/%) $(ARGS)
 
 test-changed: $(READY)  ## the quick tests of the rooms that differ from BASE (now $(BASE))
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS) \

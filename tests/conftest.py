@@ -26,6 +26,7 @@ os.environ.setdefault(
 import jax
 import pytest
 from compilations import COMPILED
+from extent import left_out, options
 from hypothesis import HealthCheck, Phase, settings
 
 jax.config.update('jax_num_cpu_devices', 8)  # for shards; all else runs on the first
@@ -49,6 +50,28 @@ settings.register_profile(
 settings.load_profile('jfold')
 
 gc.set_threshold(700, 10, 100)  # looking at all objects, seldom: modules are many
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """With `--all` nothing is left out."""
+    text = 'run long tests too, and all cases of sampled ones'
+    parser.addoption('--all', action='store_true', dest='all_tests', help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests that draw are told how many examples before they are imported."""
+    options['all'] = config.option.all_tests
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """What takes long is left out, but where it is named, as in `file.py::test`."""
+    if config.option.all_tests or any('::' in x for x in config.args):
+        return
+    left = left_out(items)
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in {*left}]
 
 
 MAPS = Path('/proc/self/maps')

@@ -112,6 +112,7 @@ BLOCKS: dict[str, tuple[jf.Block, list[Any]]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize('name', BLOCKS)
 def test_sequences_in_loops(name: str) -> None:
     """One in three also where no gradient is asked for."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from agreement import agree
 from checking import does_not_compile, number
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,6 +147,7 @@ def attended(data: Any) -> Any:
 trees = st.recursive(st.integers(-3, 3), lambda x: st.tuples(x, x), max_leaves=6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
@@ -154,7 +156,7 @@ def test_attention_over_the_nodes_of_trees(residuals: str, strategy: str) -> Non
     model = jf.compile(attended, residuals=residuals, strategy=strategy)
     params = model.init(KEY)
 
-    @settings(max_examples=3)
+    @settings(max_examples=drawn(1, 3))
     @given(st.lists(trees, min_size=3, max_size=3))
     def equal(batch: Any) -> None:
         agree(model, params, batch, 1e-5)
@@ -168,7 +170,7 @@ pairs = jf.Map(jf.Record((number, jf.Vector(2))))
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), max_size=4), min_size=2, max_size=3))
-@settings(max_examples=20)
+@settings(max_examples=drawn(8, 20))
 def test_what_is_stacked(batch: list[list[int]]) -> None:
     model = stacking(4)
     expected = [[*x, *[0] * (4 - len(x))] for x in batch]

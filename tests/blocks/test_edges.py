@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from agreement import agree, close
 from checking import does_not_compile, number
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import compiled
@@ -86,6 +87,7 @@ def graphs(draw: Any) -> Any:
     return {'x': x, 'of': of, 'to': np.array(to, int) if draw(st.booleans()) else to}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('residuals', 'strategy'), list(zip(RESIDUALS, (None, 'fixed'), strict=True))
 )
@@ -96,7 +98,7 @@ def test_rounds_of_messages(residuals: str, strategy: Any) -> None:
     names = ['embed', 'round 0', 'round 1']
     assert sorted(params) == names
 
-    @settings(max_examples=2)
+    @settings(max_examples=drawn(1, 2))
     @given(st.lists(graphs(), min_size=3, max_size=3))
     def equal(batch: Any) -> None:
         agree(model, params, batch, 1e-5)

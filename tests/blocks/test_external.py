@@ -31,6 +31,7 @@ def recurrent() -> Any:
     return tree()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
 )

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from extent import drawn
 from functions import (
     KINDS,
     WIDTH,
@@ -75,6 +76,7 @@ def test_the_table_is_long() -> None:
     assert all(from_text(kind.text) is kind for kind in KINDS.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('names', 'dtype', 'residuals', 'strategy', 'by_numpy'), [*cases()]
 )
@@ -106,7 +108,7 @@ MOST = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS[1:3])
 def test_one_of_each_family_in_many_rows(residuals: str, strategy: str) -> None:
     """In double precision, with each residual policy and each strategy."""
@@ -115,6 +117,7 @@ def test_one_of_each_family_in_many_rows(residuals: str, strategy: str) -> None:
     compare(network, trees(9, 1, 4), 300, 'float64', residuals, strategy)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ('cell', 'head'),
     [
@@ -169,14 +172,14 @@ def check(seed: int) -> None:
     compare(network, examples, int(rng.choice([4, 6, 300])), dtype, *setting)
 
 
-@settings(max_examples=2, phases=NO_SHRINKING)
+@settings(max_examples=drawn(1, 2), phases=NO_SHRINKING)
 @given(st.integers(0, 2**32 - 1))
 def test_drawn_functions(seed: int) -> None:
     """A failure tells its seed and the text of its functions."""
     check(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=3, phases=NO_SHRINKING)
 @given(st.integers(0, 2**32 - 1))
 def test_many_drawn_functions(seed: int) -> None:

@@ -133,6 +133,7 @@ KINDS: dict[str, tuple[jf.Block, list[Any]]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize('kind', KINDS)
 def test_rows_are_in_the_order_of_evaluation(kind: str) -> None:
     """Of a batch, and of one example."""

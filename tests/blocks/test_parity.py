@@ -274,6 +274,7 @@ def test_values(name: str) -> None:
         same(block.eval(example, params), want)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     'family', FAMILIES, ids=['tensors', 'composition', 'sequences']
 )

@@ -73,6 +73,7 @@ def test_every_item_is_in_one_group(sizes: Any) -> None:
 # ---- what comes out ------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('dtype', ['float32', 'int32', 'bool', 'uint8', 'bfloat16'])
 def test_lists_of_any_length(dtype: str) -> None:
     blocks = [block() for block, _ in REDUCTIONS.values()]
@@ -98,6 +99,7 @@ def test_infinities_and_what_is_no_number_stay() -> None:
         np.testing.assert_array_equal(column, [-inf, inf, nan])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('block', [jf.Max(), jf.Min()], ids=repr)
 def test_gradients_of_what_is_largest_add_up_to_one(block: jf.Block) -> None:
     """Where all are as large, too, and where that is infinite."""
@@ -192,6 +194,7 @@ MODELS: dict[str, tuple[jf.Block, list[Any]]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('name', MODELS)
 def test_values_and_gradients_are_those_of_the_eager_twin(name: str) -> None:
     block, examples = MODELS[name]

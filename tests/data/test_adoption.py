@@ -129,6 +129,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize('old', [(4, 4), (4, 6), (3, 4), (4, 3), (3, 3)])
 @pytest.mark.parametrize('new', [(4, 4), (4, 6), (3, 4), (4, 3), (3, 3)])
 def test_widths_may_become_equal_or_different(

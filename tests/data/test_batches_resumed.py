@@ -14,6 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from checking import refuses
+from extent import drawn
 from fake_sources import Array, Stream, corpus, made, real, started, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def runs(draw: Any) -> Callable[[], Batches]:
 
 
 @given(runs())
-@settings(max_examples=60)
+@settings(max_examples=drawn(20, 60))
 def test_a_run_goes_on_from_any_place(run: Callable[[], Batches]) -> None:
     found = run()
     states, batches_, skipped = [found.state()], [], []

@@ -11,6 +11,7 @@ import numpy as np
 from binary_trees import chain
 from checking import refuses
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_corpora import TREES, trees
@@ -26,7 +27,7 @@ from jfold.scheduling.tiles import without_unused
 
 
 @given(expressions(), st.data())
-@settings(max_examples=20)
+@settings(max_examples=drawn(8, 20))
 def test_capacities_hold_every_batch(expression: Expression, data: Any) -> None:
     """Of different examples, of that many or fewer, with limited nodes or without."""
     model = jf.compile(expression.block, max_programs=100)
@@ -78,7 +79,7 @@ def wide_and_sinks() -> jf.Model:
 
 
 @given(st.data())
-@settings(max_examples=20)
+@settings(max_examples=drawn(8, 20))
 def test_capacities_hold_batches_of_skewed_sizes(data: Any) -> None:
     """With wide sums, and operations that feed nothing."""
     model = wide_and_sinks()

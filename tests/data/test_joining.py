@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from checking import refuses
 from expressions import Expression, any_expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, trees
@@ -29,7 +30,7 @@ def sent(corpus: Any) -> Any:
 
 
 @given(any_expressions(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=drawn(10, 40))
 def test_however_examples_are_traced_their_schedules_are_the_same(
     expression: Expression, data: st.DataObject
 ) -> None:

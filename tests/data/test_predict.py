@@ -114,6 +114,7 @@ def test_sequences_can_be_padded() -> None:
     assert real.sum() == found.mask.sum() == 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('kind', 'corpus'), [(AxisType.Auto, True), (AxisType.Explicit, False)]

@@ -102,6 +102,7 @@ def test_the_thread_ends_when_nobody_listens() -> None:
         gc.enable()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('is_taken', [True, False])
 def test_an_error_keeps_nothing_alive(is_taken: bool) -> None:
     class Broken:

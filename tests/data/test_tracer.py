@@ -73,6 +73,7 @@ if __name__ == '__main__':
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['fork', 'spawn'])
 def test_processes_of_a_pool_trace(method: str, tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_step_and_its_batches() -> None:
     assert model.programs == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(expressions(), st.integers(0, 2**32))
 @settings(max_examples=3)
 def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> None:

@@ -32,6 +32,7 @@ from drawing_models import (
     tree_block,
     weights,
 )
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType
@@ -45,6 +46,7 @@ from jfold.types import KeyType
 # ---- the same as one by one ----------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(('name', 'residuals', 'strategy'), ROTATED)
 def test_values_and_gradients_are_those_of_eval(
     name: str, residuals: str, strategy: str
@@ -104,7 +106,7 @@ def drawn_block(late: bool) -> jf.Block:
 MODELS = [jf.compile(drawn_block(late), max_programs=500) for late in (False, True)]
 
 
-@settings(max_examples=15)
+@settings(max_examples=drawn(5, 15))
 @given(st.lists(nested, min_size=1, max_size=5), st.randoms(), st.booleans())
 def test_each_example_draws_the_same_in_any_company(
     examples: list[Any], random: Any, late: bool
@@ -116,10 +118,10 @@ def test_each_example_draws_the_same_in_any_company(
     spare = np.concatenate([ids, ids[-1:], ids[-1:]])
     made = model.apply({}, schedule, rngs=KEY, ids=spare)
     rows = [metrics['drawn'] for _, metrics in of_rows(*made, range(4))]
-    for drawn, example in zip(rows, order, strict=True):
+    for row, example in zip(rows, order, strict=True):
         _, want = model.eval(examples[example], {}, rngs=KEY, id=example)
-        assert sorted(map(float, drawn)) == sorted(map(float, want['drawn']))
-        assert len(set(map(float, drawn))) == len(drawn)
+        assert sorted(map(float, row)) == sorted(map(float, want['drawn']))
+        assert len(set(map(float, row))) == len(row)
 
 
 def both_sizes(model: jf.Model, count: int) -> list[Any]:
@@ -140,6 +142,7 @@ def test_tiles_change_nothing(strategy: str) -> None:
     assert len(set(map(float, itertools.chain(*many)))) == 704
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('count', 'kind'), [(2, AxisType.Explicit), (8, AxisType.Auto)]
@@ -158,7 +161,7 @@ def test_identities_on_several_devices() -> None:
     same_by_ids(model, params, examples, [30, 10, 20, 10], sharding=where)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_corpora_of_files_tracers_batches_and_steps(tmp_path: Path) -> None:
     model, params, examples = compiled('tree')
     want = model.apply(params, model.schedule(examples), rngs=KEY)

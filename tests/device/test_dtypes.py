@@ -70,6 +70,7 @@ def loss(made: Any) -> Any:
     return (narrow**2).sum().astype('float64') + wide.sum() + (whole.sum() - BIG) / 99
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('strategy', ['counted', 'fixed'])
 def test_each_keeps_its_dtype(strategy: str) -> None:
     """Values and gradients, each to the digits that its own dtype has."""
@@ -227,6 +228,7 @@ def promoting() -> jf.Block:
     return jf.AllOf(value >> jf.GetItem(0), *means)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
 )

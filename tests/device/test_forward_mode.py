@@ -72,6 +72,7 @@ def penalty(f: Any) -> Any:
 either_way = pytest.mark.parametrize(('residuals', 'strategy'), PAIRS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('derived', 'options'),
     [(jvp, PAIRS[0]), (linearized, PAIRS[1]), (jax.jacfwd, PAIRS[0])],
@@ -81,12 +82,14 @@ def test_forward_mode(derived: Any, options: tuple[str, str]) -> None:
     agrees_in_float64(derived, *options)
 
 
+@pytest.mark.sampled(1)
 @either_way
 def test_hessian_vector_products(residuals: str, strategy: str) -> None:
     """Forward over reverse."""
     agrees_in_float64(curvature, residuals, strategy)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @either_way
 def test_grad_of_grad(residuals: str, strategy: str) -> None:
@@ -122,6 +125,7 @@ def test_forward_mode_over_devices() -> None:
     close(got, interpreter.called(curvature(eager), params()), 1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'derived',
@@ -151,6 +155,7 @@ COSTS: dict[str, tuple[int, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', COSTS)
 def test_costs(name: str) -> None:

@@ -67,6 +67,7 @@ ROTATED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(('rule', 'residuals', 'strategy'), ROTATED)
 def test_spare_rows_give_nothing_whatever_the_rule(
     rule: str, residuals: str, strategy: str
@@ -169,6 +170,7 @@ def turning(w: Any, h: Any, x: Any) -> Any:
     return jnp.tanh(jnp.arctan(w) @ h + x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     'cell', [turning, jax.checkpoint(turning)], ids=['plain', 'checkpoint']
 )
@@ -255,6 +257,7 @@ UNUSED: dict[str, tuple[jf.Block, Any, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', UNUSED)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_what_is_not_used_has_no_reverse(
@@ -268,6 +271,7 @@ def test_what_is_not_used_has_no_reverse(
     close(jax.tree.leaves(got), want)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_metrics_that_are_only_watched_have_no_reverse(
     residuals: str, strategy: Any
@@ -392,6 +396,7 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
 # ---- reverses in one piece -----------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_complex_products_beside_loops(residuals: str, strategy: Any) -> None:
     """JAX cannot save them for the reverse, so that computes them again."""
@@ -414,6 +419,7 @@ def scanning(w: Any, h: Any, x: Any) -> Any:
     return jax.lax.scan(lambda c, row: (jnp.tanh(c + row + h), None), start, w)[0] + x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('cell', 'options'),
     [

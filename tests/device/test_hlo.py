@@ -275,6 +275,7 @@ ways = list(itertools.product([None, *RESIDUALS], STRATEGIES))
 any_way = pytest.mark.parametrize(('reverse', 'strategy'), ways)
 
 
+@pytest.mark.sampled(2)
 @any_way
 def test_loops_copy_no_buffer_and_do_not_scatter(
     reverse: str | None, strategy: str
@@ -289,6 +290,7 @@ def test_loops_copy_no_buffer_and_do_not_scatter(
     assert scatters(module) == []
 
 
+@pytest.mark.sampled(2)
 @any_way
 def test_the_program_does_not_grow_with_the_batch(
     reverse: str | None, strategy: str
@@ -346,6 +348,7 @@ def taken(trees: int, residuals: str, *, exact: bool = True) -> int:
     return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(('trees', 'share'), [(64, 0.75), (256, 0.7)])
 def test_training_takes_values_products_and_edges(trees: int, share: float) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from agreement import agree
 from expressions import Expression, expressions
+from extent import drawn
 from flax import nnx
 from hlo import Module, body_of, compiled_text, large, parse, scatters
 from hypothesis import given, settings
@@ -231,6 +232,7 @@ def kernel_of(execution: Execution, name: str = 'cell') -> Kernel:
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', CASES)
 def test_values_and_gradients(name: str) -> None:
     make, examples, count = CASES[name]
@@ -240,6 +242,7 @@ def test_values_and_gradients(name: str) -> None:
     agree(model, params, examples, forward=True, rngs=rngs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('name', 'chosen'),
     [
@@ -255,6 +258,7 @@ def test_values_and_gradients_whatever_the_options(name: str, chosen: Any) -> No
     agree(model, model.init(jax.random.key(0)), examples, forward=True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('strategy', ['counted', 'fixed'])
 def test_tangents(strategy: str) -> None:
     """Forward mode, of values and of gradients, equals that of the eager twin."""
@@ -373,6 +377,7 @@ def products_in_levels(module: Module) -> set[frozenset[int]]:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('learns', [False, True])
 def test_loops_over_levels_hold_no_product_of_the_item(learns: bool) -> None:
     """Neither forward nor in reverse, and no copy of a buffer for it."""
@@ -398,12 +403,13 @@ def test_loops_over_levels_hold_no_product_of_the_item(learns: bool) -> None:
 # ---- drawn expressions ---------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('root', ['tree', 'sequences'])
 def test_drawn_expressions(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In which products of few numbers leave the loop too."""
     monkeypatch.setattr(hoisting, 'WORTH', 1)
 
-    @settings(max_examples=3)
+    @settings(max_examples=drawn(1, 3))
     @given(expressions(root))
     def equal(expression: Expression) -> None:
         model = jf.compile(expression.block)

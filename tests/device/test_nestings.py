@@ -73,6 +73,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('name', 'compiles'), [*zip(WRITTEN, itertools.cycle([False, True]))]
 )
@@ -127,6 +128,7 @@ def check(names: tuple[str, ...], strategy: str | None = COUNTED) -> None:
             close(made(model.apply), want, 1e-8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     'names',
     [
@@ -146,6 +148,7 @@ def test_nestings(names: tuple[str, ...]) -> None:
     check(names)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize('strategy', [COUNTED, FIXED, None])
 @pytest.mark.parametrize('seed', range(8))
@@ -181,6 +184,7 @@ HELD = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('name', HELD)
 def test_tangents_of_many_reverses_of_weights_held_back(name: str) -> None:
     """A gradient that is zero whatever the cotangents does not vary as its tangent."""

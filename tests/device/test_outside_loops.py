@@ -14,6 +14,7 @@ import pytest
 from agreement import agree
 from drawing_models import compiled
 from expressions import Expression, expressions
+from extent import drawn
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -67,6 +68,7 @@ def molecules(*counts: int) -> list[Atoms]:
     return [molecule(rng, count) for count in counts]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_rounds_of_messages(residuals: str) -> None:
     """Sums of more than eight numbers, of one and of none, to twelve digits."""
@@ -111,12 +113,13 @@ def test_uses_beside_each_other_stay_one_operation() -> None:
 # ---- any expression ------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('root', ['whole', 'sequences', 'sequence'])
 def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
     """In double precision; two batches, if an expression can be run like that."""
 
-    @settings(max_examples=2)
+    @settings(max_examples=drawn(1, 2))
     @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
     def equal(expression: Expression, residuals: str) -> None:
         model = jf.compile(expression.block, residuals=residuals)

@@ -14,6 +14,7 @@ import pytest
 from agreement import agree, close
 from binary_trees import binary
 from expressions import Expression, expressions
+from extent import drawn
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -267,6 +268,7 @@ def test_a_largest_with_a_gradient_takes_turns() -> None:
     agree(model, model.init(KEY), [[1, 1, 2], [], [(1, 2), (1, 2)]], 1e-12)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('dtype', 'has_loops'),
     [
@@ -299,6 +301,7 @@ def test_extrema_begin_with_an_infinity_or_take_turns(
 # ---- values and gradients ------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(('name', 'residuals', 'strategy'), ROTATED)
 def test_values_and_gradients_are_those_of_eval(
     name: str, residuals: str, strategy: str
@@ -312,6 +315,7 @@ def test_values_and_gradients_are_those_of_eval(
         agree(model, params, examples, 1e-11, forward=len(examples) > 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['metrics', 'sums below', 'a sum that is read twice'])
 def test_shards(name: str) -> None:
@@ -321,12 +325,13 @@ def test_shards(name: str) -> None:
     agree(model, model.init(KEY), examples, 1e-11, sharding=sharding)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('root', ['whole', 'tree', 'sequences'])
 def test_expressions(root: str) -> None:
     """Drawn ones of which a part takes turns, in double precision."""
 
-    @settings(max_examples=3)
+    @settings(max_examples=drawn(1, 3))
     @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
     def equal(expression: Expression, residuals: str) -> None:
         model = jf.compile(expression.block, residuals=residuals)
@@ -338,7 +343,7 @@ def test_expressions(root: str) -> None:
     equal()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_transformations() -> None:
     """Forward mode, second derivatives, and a batch of parameters."""
     block, _, _ = MODELS['rounds below, softmax above']

@@ -65,6 +65,7 @@ def model(form: str) -> jf.Model:
     return trees_by(cell, *((2 * H, H) if form in BY_ROW else (H, 2 * H)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('form', FORMS)
 def test_values_and_gradients_are_those_of_the_eager_twin(form: str) -> None:
     """With tiles of all widths."""
@@ -90,6 +91,7 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     assert [x.replaces for x in reverse.crossing] == [0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('form', FORMS)
 def test_narrow_tiles_transpose_no_matrix(form: str) -> None:
     """Their products sum over the last axis of rows and the first of a matrix."""
@@ -238,6 +240,7 @@ def words(strategy: str) -> jf.Model:
     return looped(jf.Map(word) >> jf.Sum(), strategy=strategy)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('strategy', STRATEGIES)
 def test_rows_of_tables_are_those_of_the_eager_twin(strategy: str) -> None:
     """With numbers past both ends, for which there is the last or the first row."""

@@ -21,6 +21,7 @@ from agreement import agree
 from binary_trees import tree_block
 from expression_parts import tables
 from expressions import Expression, expressions
+from extent import drawn
 from function_kinds import KINDS
 from functions import WIDTH
 from hypothesis import given, settings
@@ -64,6 +65,7 @@ def printed(*arguments: str, **env: str) -> str:
 # ---- results -------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(('name', 'strategy'), ROTATED)
 def test_an_example_gives_the_same_alone_and_in_company(
     name: str, strategy: str
@@ -72,6 +74,7 @@ def test_an_example_gives_the_same_alone_and_in_company(
     assert changed(name, 6, most=20, strategy=strategy) == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('root', ['whole', 'tree', 'sequences'])
 def test_generated_expressions(root: str) -> None:
@@ -83,7 +86,7 @@ def test_generated_expressions(root: str) -> None:
         }
     )
 
-    @settings(max_examples=2)
+    @settings(max_examples=drawn(1, 2))
     @given(expressions(root), options)
     def same(expression: Expression, options: dict[str, Any]) -> None:
         model = jf.compile(expression.block, 20, reproducible=True, **options)
@@ -98,7 +101,7 @@ def test_generated_expressions(root: str) -> None:
     same()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_functions_of_all_kinds() -> None:
     """A row gives the same in each place of a tile, beside any others."""
     rng = np.random.default_rng(0)
@@ -153,6 +156,7 @@ def test_predictions_are_those_of_single_examples() -> None:
 # ---- gradients -----------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('strategy', 'residuals'), [*zip(STRATEGIES, RESIDUALS, strict=True)]
@@ -172,7 +176,7 @@ def test_gradients_do_not_depend_on_the_capacity(strategy: str, residuals: str) 
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_and_numbers_of_threads() -> None:
     """They give the same gradients; an example the same in a thousand batches of trees,
     in loops that run as often as the batch says, as users have it."""

@@ -14,6 +14,7 @@ from binary_trees import binary, binary_tree, dense_cell, embedding, tree_block
 from checking import numbers, observed, refuses
 from expression_parts import tables
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def check(block: jf.Block, examples: list[Any], spare: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@settings(max_examples=drawn(1, 4))
 @given(
     st.sampled_from(['tree', 'whole']).flatmap(expressions),
     st.integers(0, 3),

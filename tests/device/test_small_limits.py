@@ -13,6 +13,7 @@ from agreement import agree
 from binary_trees import binary, binary_tree, dense_cell, embedding
 from checking import observed
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import in_loops
@@ -78,6 +79,7 @@ OPTIONS: list[Any] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
 @pytest.mark.parametrize('kind', KINDS)
 def test_several_tiles_give_what_one_gives(kind: str, options: Any) -> None:
@@ -99,7 +101,7 @@ def test_several_tiles_give_what_one_gives(kind: str, options: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=drawn(2, 8))
 @given(
     st.sampled_from(['tree', 'sequence', 'whole']).flatmap(expressions),
     st.sampled_from(STRATEGIES),

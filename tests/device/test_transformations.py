@@ -184,6 +184,7 @@ def test_what_was_traced_in_a_shard_map_stays_there() -> None:
     close(jax.jit(of_loss)(params(), placed), expected(), 1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
 def test_set_mesh(kind: AxisType) -> None:
     """Types that say how arrays lie are those of a schedule that lies nowhere, too."""

@@ -59,6 +59,7 @@ OF_TILES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('rule', 'options'), [*zip(OF_TILES, itertools.cycle(OPPOSITES[:2]))]
 )
@@ -152,6 +153,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', WHOLE)
 def test_a_function_of_whole_tiles_that_spreads_a_parameter(name: str) -> None:
     """What has a row for each row is computed in each tile."""

@@ -66,7 +66,7 @@ def copies(module: Module) -> int:
     return sum(i.opcode == 'copy' and max(i.rows, default=0) >= LARGE for i in whole)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_loops_that_are_not_chained_copy_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,12 +119,14 @@ def miscounted(steps: Iterable[int], by_difference: bool = False) -> list[Loop]:
         return [x for x, n in zip(loops, found, strict=True) if n != rounds(x, 1.0)]
 
 
+@pytest.mark.long
 def test_loops_that_count_by_one_are_counted_right() -> None:
     """And those that ask how much is left, as `xla.loop_after` does."""
     assert not miscounted([1, -1])
     assert not miscounted([2, 3, 4, -2, -3, -4], by_difference=True)
 
 
+@pytest.mark.long
 @pytest.mark.xfail(
     jax.__version_info__ <= MISCOUNTS, strict=True, reason='XLA miscounts in this jax'
 )
@@ -134,6 +136,7 @@ def test_loops_that_count_by_more_are_counted_right() -> None:
     assert not miscounted([2, 3, 4, -2, -3, -4])
 
 
+@pytest.mark.long
 def test_writes_that_are_not_behind_reads_copy_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -152,6 +155,7 @@ def test_writes_that_are_not_behind_reads_copy_buffers(
     assert large(parse(program(block(), 'fixed', learns=False)), LARGE)
 
 
+@pytest.mark.long
 def test_buffers_of_one_length_are_merged_and_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,6 +172,7 @@ def test_buffers_of_one_length_are_merged_and_copied(
     assert copies(parse(program(block(), 'fixed'))) > 0
 
 
+@pytest.mark.long
 def test_products_that_are_read_once_more_make_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,6 +189,7 @@ def test_products_that_are_read_once_more_make_no_room(
     assert large(parse(program(block(), 'fixed')), LARGE)
 
 
+@pytest.mark.long
 def test_matrices_that_are_not_shared_are_turned_in_every_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -207,6 +213,7 @@ def test_matrices_that_are_not_shared_are_turned_in_every_product(
     assert turned() > 0
 
 
+@pytest.mark.long
 def test_products_that_are_not_written_rows_first_turn_tiles_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -228,6 +235,7 @@ def test_products_that_are_not_written_rows_first_turn_tiles_round(
     assert turned() > 0
 
 
+@pytest.mark.long
 def test_slices_that_are_not_read_at_once_are_read_in_every_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -276,6 +284,7 @@ def test_rows_that_are_gathered_at_once_are_those_gathered_apart(
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.long
 def test_equations_that_nothing_owns_outlive_their_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

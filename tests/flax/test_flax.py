@@ -148,6 +148,7 @@ class Attends(nn.Module):
         return made[0] + nn.Dropout(0.5, deterministic=False)(x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('module', [ByArgument(), ByTraining(), Attends()])
 def test_linen_modules_are_told(module: Any) -> None:
     model = jf.compile(jf.Map(jf.Vector(3) >> jf.Function(module)))

@@ -333,6 +333,7 @@ def saved(model: jf.Model, params: Any, folder: Path) -> Any:
     return loaded.apply(params, loaded.schedule(WORDS))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('held', 'use'),
     [

@@ -231,6 +231,7 @@ def run_cell(cell: Any, params: Any, items: list[Any]) -> list[Any]:
     return outputs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('make', MAKERS)
 def test_along_a_sequence(make: Any) -> None:
     """Outputs added up, each by its place, and the last state."""
@@ -244,6 +245,7 @@ def test_along_a_sequence(make: Any) -> None:
     same(jf.Map(jf.Vector(3)) >> make(4, name='cell') >> both, SEQUENCES, by_hand)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('make', MAKERS)
 def test_in_both_directions(make: Any) -> None:
     """Each item knows of those before and after it."""

@@ -188,6 +188,7 @@ def drawn(*shapes: int) -> Any:
     return tuple(made[each]() for each in shapes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', DROPPED)
 def test_the_candidate_alone_is_dropped(name: str) -> None:
     """Every number of it is gone, or there and scaled; all else is by the equations."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from agreement import agree
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from looped import in_loops
 
@@ -102,6 +103,7 @@ JOINED = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', JOINED)
 def test_functions_in_a_row_are_one_operation(name: str) -> None:
     block, data, expected = JOINED[name]
@@ -268,7 +270,7 @@ def test_what_is_not_finite_is_told_of_the_function() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=drawn(3, 6))
 @given(expressions())
 def test_drawn_expressions(drawn: Expression) -> None:
     """There are no more operations and levels, and no larger recurrence."""

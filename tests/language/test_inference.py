@@ -152,6 +152,7 @@ AROUND: list[tuple[Callable[[jf.Block], Any], Any]] = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(('around', 'example'), AROUND)
 @pytest.mark.parametrize(
     'constant',

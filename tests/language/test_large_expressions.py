@@ -90,6 +90,7 @@ def calls(run: Callable[[], Any]) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('kind', LARGE)
 def test_twice_the_blocks_take_twice_the_calls(kind: str) -> None:
     def compiled(count: int) -> int:
@@ -137,6 +138,7 @@ def test_a_deep_block_prints() -> None:
 DEEP = {'records': 300, 'tuples': 300, 'sums': 300}  # their types nest as deep
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('kind', NESTED)
 def test_expressions_are_nested_deep(kind: str) -> None:
     """Their types, their programs, their values."""

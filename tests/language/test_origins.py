@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ NOTHING = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', NOTHING)
 def test_nothing_to_compute_is_no_operation(name: str) -> None:
     block = PAIR >> jf.Function(NOTHING[name])
@@ -231,7 +233,7 @@ def wirings(draw: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=drawn(8, 20))
 @given(wirings())
 def test_drawn_functions(drawn: tuple[Any, int]) -> None:
     fn, count = drawn

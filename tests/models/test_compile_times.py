@@ -22,6 +22,7 @@ from jfold.data import progress
 from jfold.models import compile_times
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('shell', 'terminal', 'level', 'seen'),
     [

@@ -173,6 +173,7 @@ USES = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ('use', 'cell'),
     [

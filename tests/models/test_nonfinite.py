@@ -14,6 +14,7 @@ from agreement import same_results
 from checking import refuses
 from expression_parts import tables
 from expressions import Expression, expressions
+from extent import drawn
 from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,6 +109,7 @@ FINE: dict[str, tuple[Any, ...]] = {  # an expression, examples, perhaps a loss
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize('name', FINE)
 def test_nothing_is_found_where_training_is_finite(name: str) -> None:
     block, examples, *loss = FINE[name]
@@ -152,6 +154,7 @@ example 0, at [0]: expected a finite gradient of input 0 of sin(float32[]) -> fl
 """  # noqa: E501
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ('fault', 'text'), [*zip(FAULTS, TEXTS.splitlines(), strict=True)]
 )
@@ -269,7 +272,7 @@ def test_what_the_loss_does_not_read(block: Any, read: Any, unread: Any) -> None
 
 @pytest.mark.slow
 @given(expressions(), st.integers(0, 2**32))
-@settings(max_examples=4)
+@settings(max_examples=drawn(2, 4))
 def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     """What runs operation by operation gives what a batch does; if anything is found,
     it is said where."""

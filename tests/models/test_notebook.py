@@ -40,7 +40,7 @@ def test_cell_by_cell(tmp_path: Path) -> None:
     assert growing == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_out_of_order(tmp_path: Path) -> None:
     """All cells in another order, then any that define nothing anew."""
     rng = random.Random(0)

@@ -362,6 +362,7 @@ BLOCKS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', BLOCKS)
 def test_models_of_many_kinds(name: str, tmp_path: Path) -> None:
     block, examples = BLOCKS[name]()

@@ -48,7 +48,7 @@ def files() -> set[str]:
     return {x.relative_to(ROOT).as_posix() for x in inside if x.is_file()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_released_runs_where_it_is_installed(tmp_path: Path) -> None:
     """In an environment that has nothing else but what jfold depends on."""
     tools, dist = tmp_path / 'tools', tmp_path / 'dist'

@@ -34,7 +34,7 @@ def tell(state: Any) -> dict[str, Any]:
     return {name: np.asarray(x).tolist() for name, x in state['data'].items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_a_process_left_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def plainly(params: Any, words: list[int]) -> Any:
     return state
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('strategy', 'residuals'), [*zip((COUNTED, FIXED), RESIDUALS, strict=True)]
 )

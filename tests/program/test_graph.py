@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from binary_trees import binary_tree, tree_block
 from expressions import Expression, any_expressions, expressions
+from extent import drawn
 from graphs import canonical, same, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +92,7 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=drawn(20, 60))
 @given(any_expressions(), st.integers(0, 99), st.lists(indices, min_size=1, max_size=4))
 def test_examples_of_expressions(
     expression: Expression, seed: int, picks: list[Any]
@@ -100,7 +101,7 @@ def test_examples_of_expressions(
     check_any(expression, seed, picks)
 
 
-@settings(max_examples=15)
+@settings(max_examples=drawn(5, 15))
 @given(
     expressions('tree', 'float64'), st.integers(0, 99), st.lists(indices, max_size=2)
 )
@@ -124,6 +125,7 @@ def parts(count: int) -> Iterator[tuple[int, ...]]:
     yield (*range(count), *range(count)[::-1])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize('name', CASES)
 def test_examples_of_cases(name: str) -> None:
     """Their graphs are those of walks, and those of any part their own."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from binary_trees import tree_block
 from expressions import Expression, any_expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import in_loops
@@ -165,7 +166,7 @@ def check_picks(
 indices = st.lists(st.integers(0, 3), max_size=6).map(tuple)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(20, 60))
 @given(
     any_expressions(),
     st.integers(0, 99),
@@ -198,7 +199,7 @@ def chosen_widths() -> Program:
     return in_loops(jf.Map(jf.OneOf(jf.GetItem(0), cases)) >> jf.Sum()).program
 
 
-@settings(max_examples=30)
+@settings(max_examples=drawn(10, 30))
 @given(
     st.lists(st.lists(st.sampled_from(WIDTHS), max_size=3), max_size=4),
     st.lists(indices, max_size=2),

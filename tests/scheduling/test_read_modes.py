@@ -241,6 +241,7 @@ BY_HAND: list[tuple[int | None, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(('without', 'change'), BY_HAND)
 def test_capacities_made_by_hand(without: int | None, change: dict[str, Any]) -> None:
     """Of no room for some operation; that say nothing of slots, or less than is so."""

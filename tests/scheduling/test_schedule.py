@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from binary_trees import binary, binary_tree, chain, dense_cell, tree_block
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import in_loops
@@ -86,7 +87,7 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
 # ---- properties ----------------------------------------------------------------------
 
 
-@settings(max_examples=80)
+@settings(max_examples=drawn(20, 80))
 @given(any_expression, st.integers(0, 99), st.integers(0, 2))
 def test_schedules_of_expressions(
     expression: Expression, seed: int, spare: int

@@ -13,6 +13,7 @@ import pytest
 from agreement import agree, batched_loss, close
 from binary_trees import binary_tree, tree_block
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
@@ -50,6 +51,7 @@ LISTS: list[Any] = [[1, [2, 3, [4]], 5], [], [[1, 1, 1]], [7, 8], [[[[3]]]], [2]
 # ---- equality ------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('examples', 'count', 'kind'),
     [
@@ -73,6 +75,7 @@ def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> Non
     assert schedule.mask.tolist() == [k < examples for k in range(schedule.examples)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('root', 'count'),
     [
@@ -85,7 +88,7 @@ def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> Non
 def test_expressions(root: str, count: int) -> None:
     """One device and several give the same, in float64, to twelve digits."""
 
-    @settings(max_examples=2)
+    @settings(max_examples=drawn(1, 2))
     @given(expressions(root, 'float64'), options)
     def equal(expression: Expression, options: dict[str, Any]) -> None:
         with jax.enable_x64(True):
@@ -108,6 +111,7 @@ def test_an_operation_that_one_shard_lacks() -> None:
         agree(model, model.init(jax.random.key(0)), batch, 1e-12, sharding=where)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
 def test_over_two_axes_and_beside_another(kind: AxisType) -> None:
     """Examples are dealt along some axes of a mesh; a function may use others."""
@@ -119,6 +123,7 @@ def test_over_two_axes_and_beside_another(kind: AxisType) -> None:
         agree(model, params, batch, sharding=jax.P('more'))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
 def test_parameters_in_parts(kind: AxisType) -> None:
     """What is spread over the devices is gathered; where types say how arrays lie, the
@@ -146,6 +151,7 @@ def test_parameters_in_parts(kind: AxisType) -> None:
         assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
 def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
     """They are gathered, too, before any loop: shards have loops of different lengths,

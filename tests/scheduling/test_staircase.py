@@ -15,6 +15,7 @@ import pytest
 from agreement import agree
 from binary_trees import chain, dense_cell, tree_block
 from expressions import Expression, expressions
+from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import in_loops
@@ -150,6 +151,7 @@ def narrow() -> Iterator[None]:
         yield
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures('narrow')
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_stairs_give_values_and_gradients(residuals: str) -> None:
@@ -274,7 +276,7 @@ def check_profiles(program: Program, examples: list[Any], size: int) -> None:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=drawn(8, 25))
 @given(expressions('tree'), st.integers(0, 99), st.integers(1, 4))
 def test_stairs_of_expressions(expression: Expression, seed: int, size: int) -> None:
     """What is known of levels is so; schedules say what their graphs do."""

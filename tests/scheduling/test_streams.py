@@ -97,6 +97,7 @@ def alternating() -> Iterator[int]:
 GROWING = by_one, by_doubling, alternating
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize('growing', range(len(GROWING)))
 @pytest.mark.parametrize('case', CASES)
 def test_streams_that_grow(case: str, growing: int) -> None:

@@ -85,6 +85,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('command', TABLES)
 def test_rows_of_all_contenders(
@@ -112,7 +113,7 @@ MODELS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('names', MODELS)
 def test_models(names: str, tmp_path: Path) -> None:
     """Every model has a row in each mode, every benchmark a ratio."""
@@ -130,7 +131,7 @@ def test_models(names: str, tmp_path: Path) -> None:
     assert ratios == set(names.split(','))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_the_paper(tmp_path: Path) -> None:
     """All contenders in both modes; ratios follow from times."""
     sizes = '--leaves 4 --width 4 --batches 1,2 --repeats 2'.split()
@@ -148,7 +149,7 @@ def test_the_table_of_the_paper(tmp_path: Path) -> None:
     assert '0.161 / 0.038 / 0.036' in markdown
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sweeps(tmp_path: Path) -> None:
     """Times and memory of every point, shares that add up, and a picture of each."""
     names = 'kinds', 'depth'
@@ -172,7 +173,7 @@ def test_sweeps(tmp_path: Path) -> None:
 # ---- the host ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table has its rows; what has a process of its own is run here."""
     workload, start = trees.Workload, subprocess.run
@@ -242,7 +243,7 @@ against.main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_checkouts_are_compared(tmp_path: Path) -> None:
     """Steps and tracing, each with its own modules, though both have one name."""
     other = tmp_path / 'other'
@@ -267,7 +268,7 @@ tracing.main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_write_one_corpus(tmp_path: Path) -> None:
     """Two at once, the same bytes as one; here they are threads."""
     quick = '--quick', '--repeats', 2
@@ -312,7 +313,7 @@ def environment(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_devices_are_compared_with_one(tmp_path: Path) -> None:
     """And with PyTorch, where models are trees: with or without making levels."""
     where = environment(tmp_path / 'peers')
@@ -334,7 +335,7 @@ def test_devices_without_pytorch(tmp_path: Path) -> None:
     assert report.absent == {'PyTorch': f'no environment {tmp_path}/torch'}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kernels_beside_the_perfect_batch(tmp_path: Path) -> None:
     """Told of a CPU, as other devices are absent; then run on the device that is here,
     beside their estimates."""
@@ -350,7 +351,7 @@ def test_kernels_beside_the_perfect_batch(tmp_path: Path) -> None:
     assert all(row['ms'] > 0 and row['ms / estimate'] > 0 for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_staircases_are_searched(tmp_path: Path) -> None:
     """jfold's own first, to which the others are compared; one segment is one."""
     (_, *rows), markdown = run('search', '--quick', '--repeats', 2, folder=tmp_path)

@@ -74,6 +74,7 @@ MODELS: dict[str, tuple[jf.Block, list[Any], set[str]]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', MODELS)
 def test_models_give_together_what_they_give_one_by_one(name: str) -> None:
@@ -89,6 +90,7 @@ def test_models_give_together_what_they_give_one_by_one(name: str) -> None:
     assert set(params) == layers
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('bounded', [False, True])
 def test_attention_is_a_mean_by_scores(bounded: bool) -> None:
     """As by hand; bounded ones differ by no more than `tanh` does."""

@@ -121,6 +121,7 @@ def test_syntax_trees() -> None:
 # ---- sentences -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_trees_of_nltk() -> None:
     page = after('NLTK')
 
@@ -221,6 +222,7 @@ def test_graphs_of_networkx() -> None:
     close(page.model.predict({}, graphs), [*map(longest, graphs)])
 
 
+@pytest.mark.long
 def test_molecules_of_rdkit() -> None:
     """Neighbours are those that RDKit tells of each atom."""
     page = after('RDKit')

@@ -122,6 +122,7 @@ def test_targets_are_normalised_by_those_of_training() -> None:
     assert found['test'].targets.tolist() == [4.0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('model', molecules.MODELS)
 def test_networks(model: str) -> None:

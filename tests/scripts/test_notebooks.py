@@ -34,6 +34,7 @@ def quick(source: str) -> str:
     return re.sub(r'^([\w, ]+ = ).*# quick: (.*)$', r'\1\2', source, flags=re.MULTILINE)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('names', [IN_TURN[k::3] for k in range(3)], ids=' '.join)
 def test_all_cells_run(names: list[str], tmp_path: Path) -> None:

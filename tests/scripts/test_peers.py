@@ -47,6 +47,7 @@ def loss(weights: protocol.Weights, trees: list[Any]) -> tuple[jax.Array, jax.Ar
     return roots.sum(1).mean(), roots
 
 
+@pytest.mark.long
 def test_reference_equals_recursion_and_its_gradient() -> None:
     """Levels in NumPy against the definition in JAX."""
     weights, trees = TINY.weights(), next(TINY.batches())
@@ -69,6 +70,7 @@ def test_chains_are_trees_that_lean() -> None:
     np.testing.assert_allclose(roots, loss(weights, trees)[1], atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('leaves', 'hidden', 'batch', 'checksum'),
     [
@@ -167,6 +169,7 @@ JAX_PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', peers.MODES)
 @pytest.mark.parametrize('program', JAX_PROGRAMS)

@@ -86,6 +86,7 @@ def test_the_page_of_errors_prints_what_is_raised() -> None:
         assert error_of(part, names).split() == message.split()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(('page', 'last'), ALONE.items())
 def test_pages_that_stand_alone(
     page: str, last: str, capsys: pytest.CaptureFixture[str]
@@ -143,6 +144,7 @@ def test_one_expression_all_the_way() -> None:
 # ---- examples ------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('command', 'heads'),
@@ -175,6 +177,7 @@ def test_small_examples_print_their_tables(
     assert 'epoch  2: loss' in printed
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('devices', ['1', '2'])
 def test_function_names(devices: str, tmp_path: Path) -> None:
@@ -187,7 +190,7 @@ def test_function_names(devices: str, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b'\x89PNG')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_engines_trace_in_workers(tmp_path: Path) -> None:
     """Two of Dask's, started and stopped, then two of grain's."""
     options: Any = {'folder': tmp_path, 'apart': True}
@@ -197,6 +200,7 @@ def test_engines_trace_in_workers(tmp_path: Path) -> None:
     assert 'grain, 2 workers' in printed
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('model', ['messages', 'weave'])
 def test_molecules(model: str, tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_molecules(model: str, tmp_path: Path) -> None:
     assert 'mean ± deviation' in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sentiment_needs_no_file(tmp_path: Path) -> None:
     """Without a treebank it makes one up; several models with dropout are one run."""
     options = '--epochs 2 --hidden 8 --limit 60 --seeds 3'.split()
@@ -225,7 +229,7 @@ def test_sentiment_needs_no_file(tmp_path: Path) -> None:
     assert 'perfect batch' in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
     """The real one, where it is at hand."""
     if not TREEBANK.exists():

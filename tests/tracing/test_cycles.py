@@ -69,6 +69,7 @@ CYCLES = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize(('make', 'path', 'way'), CYCLES)
 def test_data_that_contain_themselves(

@@ -178,6 +178,7 @@ OTHERS: dict[Callable[[int], jf.Block], list[Any]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('make', OTHERS)
 def test_uses_on_other_data_are_lowered_once_where_they_are_many(
     make: Callable[[int], jf.Block],

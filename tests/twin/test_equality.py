@@ -19,6 +19,7 @@ from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tre
 from checking import observed
 from eagerly import eagerly
 from expressions import Expression, expressions
+from extent import drawn
 from fuzz.lazies import check_lazy
 from fuzz.near import Mismatch
 from hypothesis import given, settings
@@ -56,7 +57,7 @@ def test_expressions_equal_their_eager_twins(root: str) -> None:
     """Values, metrics and gradients, in float32: of expressions of any blocks, trees of
     fixed and free arity, sequences as results, and reductions of lists."""
 
-    @settings(max_examples=DRAWN[root][0])
+    @settings(max_examples=drawn(1, DRAWN[root][0]))
     @given(expressions(root), options)
     def equal(expression: Expression, options: Options) -> None:
         check(expression, options, 1e-5, batches=2)
@@ -64,12 +65,13 @@ def test_expressions_equal_their_eager_twins(root: str) -> None:
     equal()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('root', [root for root, (_, many) in DRAWN.items() if many])
 def test_agreement_is_to_twelve_digits_in_float64(root: str) -> None:
     """What differs in float32 is rounding and nothing else."""
 
-    @settings(max_examples=DRAWN[root][1])
+    @settings(max_examples=drawn(1, DRAWN[root][1]))
     @given(expressions(root, 'float64'), options)
     def equal(expression: Expression, options: Options) -> None:
         with jax.enable_x64(True):
@@ -276,6 +278,7 @@ def test_the_rest_of_a_batch_does_not_matter() -> None:
 # ---- lazy functions ------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('seed', range(10))
 def test_drawn_lazy_programs(seed: int) -> None:
     tally = Counter[str]()
@@ -298,6 +301,7 @@ def test_a_wrong_lazy_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             check_lazy((seed, 3), Counter())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('seed', range(4))
 def test_drawn_lazy_programs_with_lists_and_dicts(seed: int) -> None:
     """The twin of their expression, too, is what they are run at once."""
