@@ -20,7 +20,17 @@ from typing import TypeAlias
 from jfold.base.errors import ProgramBudgetError
 from jfold.base.memo import cached_property
 from jfold.program.operations import Program
-from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, no_headroom
+from jfold.scheduling.growth import (
+    COARSE,
+    FINE,
+    KINDS,
+    Headroom,
+    Stage,
+    grow,
+    meets_operations,
+    no_headroom,
+    with_all_operations,
+)
 from jfold.scheduling.read_modes import has_slots, with_slots
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity, Spec
@@ -47,11 +57,13 @@ class Chain:
       specs: each holds all batches that the spec before it holds.
       late: the least capacities of the `LATE` batches that were scheduled last.
       outgrown: the number of times that a batch did not fit the largest spec.
+      kinds: how many of these times it had an operation that no batch had before.
     """
 
     specs: tuple[Spec, ...] = ()
     late: deque[Capacity] = field(default_factory=lambda: deque(maxlen=LATE))
     outgrown: int = 0
+    kinds: int = 0
 
     def holding(self, need: Capacity) -> Spec | None:
         """Return the smallest spec that holds capacity `need`; `None` if none does."""
@@ -143,6 +155,11 @@ class Budget:
         # turn.
         late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
+        # Where each batch is of another kind, those to come are, too.
+        if old is not None and meets_operations(old, need):
+            chain.kinds += 1
+            if chain.kinds > KINDS:
+                most = with_all_operations(old, most)
         # Meanwhile other threads may outgrow `old`, too: all grow alike, to one spec.
         more = headroom()
         new = grow(old, most, more, self._sizes, stage)

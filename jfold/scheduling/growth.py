@@ -24,6 +24,8 @@ ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
 # For fields in `ADDED`, and for `profiles`, how much more may be needed by chance.
 Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 
+# Capacities that grew for operations that no batch had used, before others get room.
+KINDS = 2
 COARSE = 8  # sizes per octave, so that models share few shapes
 FINE = 64  # sizes per octave where every row of room is computed, used or not
 
@@ -91,6 +93,33 @@ def grow(
         **added,
     )
     return new if old is None else old | new
+
+
+def meets_operations(old: Capacity, need: Capacity) -> bool:
+    """Return whether `need` has rows of an operation of which `old` has none."""
+    return any(a == 0 < b for a, b in zip(old.rows, need.rows, strict=True))
+
+
+def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
+    """Return `need` with room for the operations of which neither capacity has rows.
+
+    They get as much as the largest of those that `need` has and `old` has not.
+    """
+
+    def filled(name: str) -> tuple[int, ...]:
+        pairs = [*zip(getattr(old, name), getattr(need, name), strict=True)]
+        most = max((wanted for had, wanted in pairs if not had), default=0)
+        return tuple(wanted if had or wanted else most for had, wanted in pairs)
+
+    levels = (steps(x, len(x[0][1])) if x else None for x in need.profiles)
+    profiles = tuple(
+        ()
+        if x is None
+        else run_length_encode(np.where(x.any(0), x, x.max(1, keepdims=True)))
+        for x in levels
+    )
+    names = 'constants', 'rows', 'metrics', 'summands'
+    return replace(need, **{n: filled(n) for n in names}, profiles=profiles)
 
 
 def no_headroom(need: Capacity) -> Headroom:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import close
+from agreement import agree, close
 from binary_trees import binary_tree, chain, tree_block
 from checking import number, numbers
 from compilations import compilations
@@ -112,6 +112,33 @@ def test_streams_that_grow(case: str, growing: int) -> None:
         most = max(most, int(schedule.counts.max()))
         assert max(schedule.capacity.rows) <= 4 * max(most, 64)
     assert model.programs <= 12
+
+
+def kinds(count: int, in_turns: bool) -> jf.Block:
+    """Functions of a number, of which the example names one, or several in turn."""
+    value = jf.ForwardDeclaration()
+    item = jf.OneOf(type, {tuple: value(), float: number}) if in_turns else number
+    functions = [
+        jf.Function(lambda w, x, k=k: jnp.sin(w * x + k), lambda key, x: jnp.ones(()))
+        for k in range(count)
+    ]
+    cases = {
+        k: jf.GetItem(1) >> item >> function for k, function in enumerate(functions)
+    }
+    value.resolve_to(jf.OneOf(jf.GetItem(0), cases))
+    return value()
+
+
+@pytest.mark.parametrize('strategy', [None, *LOOPS])
+def test_batches_of_one_kind_each(strategy: str | None) -> None:
+    """After the third that no batch had, there is room for all: four programs."""
+    model = jf.compile(kinds(9, strategy is not None), strategy=strategy)
+    batches = [[(k, (k, 0.5) if strategy else 0.5)] * 3 for k in [*range(9)] * 2]
+    for batch in batches:
+        model.schedule(batch)
+    assert model.programs == 4
+    params = model.init(jax.random.key(0))
+    agree(model, params, batches[0], 1e-5)  # most operations have room, and no row
 
 
 def test_lists_of_a_server_that_grow() -> None:
