@@ -135,6 +135,18 @@ class Operand:
         raise TypeError(self._question_message('its truth', hint))
 
     @api_boundary
+    def __float__(self) -> NoReturn:
+        hint = 'write `jf.Function(fn)(x)`, where `fn` calculates with it'
+        raise TypeError(self._question_message('its number', hint))
+
+    __int__ = __complex__ = __index__ = __float__
+
+    @api_boundary
+    def __contains__(self, item: object) -> NoReturn:
+        hint = 'choose by OneOf, or by jnp.where in a Function'
+        raise TypeError(self._question_message('what is in it', hint))
+
+    @api_boundary
     def __iter__(self) -> Iterator[Any]:
         count = self.count()
         if count is None:

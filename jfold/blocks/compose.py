@@ -99,7 +99,7 @@ class Wire(Operand):
         return 2 if isinstance(block, RNN) else None
 
     def __repr__(self) -> str:
-        return '<the input>' if self.block is None else f'<what {self.block!r} gives>'
+        return '<the input>' if self.block is None else f'<output of {self.block!r}>'
 
 
 @dataclass(eq=False)

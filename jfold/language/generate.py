@@ -191,9 +191,9 @@ class Generator(Round):
         yield 'def record(examples):'
         for tape in self.tapes:
             yield f'{INDENT}{tape.name} = []  # {tape.about}'
-        yield f'{INDENT}ends = []  # of each example: how long the tapes are behind it'
+        yield f'{INDENT}ends = []  # the lengths of the tapes after each example'
         for memo in self.memos:
-            yield f'{INDENT}{memo} = {{}}  # by the key of an object: what it gave'
+            yield f'{INDENT}{memo} = {{}}  # results, by the key of an object'
         if self.memos:
             yield f'{INDENT}kept = []  # the objects whose ids are keys'
         yield ''

@@ -272,7 +272,7 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
     return replace(result, n=n) if isinstance(result, Items) else result
 
 
-# ---- templates -----------------------------------------------------------------------
+# ---- values without expressions ------------------------------------------------------
 
 
 def blank(value: Symbol) -> Any:

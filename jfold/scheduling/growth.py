@@ -119,7 +119,8 @@ def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
         for x in levels
     )
     names = 'constants', 'rows', 'metrics', 'summands'
-    return replace(need, **{n: filled(n) for n in names}, profiles=profiles)
+    numbers: dict[str, Any] = {name: filled(name) for name in names}
+    return replace(need, **numbers, profiles=profiles)
 
 
 def no_headroom(need: Capacity) -> Headroom:

@@ -196,7 +196,7 @@ def test_printing_does_not_finish_it() -> None:
     with block.scope():
         wire = number(block.input)
         assert repr(block) == '<Composition, not finished>'
-        assert repr(wire) == "<what Scalar('float32') gives>"
+        assert repr(wire) == "<output of Scalar('float32')>"
         assert repr(block.input) == '<the input>'
         assert repr(block.output) == '<the output>'
         block.output.reads(wire)
@@ -253,7 +253,7 @@ def test_items_whose_number_is_known() -> None:
     check((jf.compose(last), [[2, 3]], [6.0]), (jf.compose(both), [(0, 2)], [1.0]))
 
 
-WHAT = "<what Scalar('float32') gives>: expected "
+WHAT = "<output of Scalar('float32')>: expected "
 UNKNOWN = ', though its value is not known yet; '
 CALLED = (
     f'{WHAT}a block to be called on it, got {{}}{UNKNOWN}write `jf.Function(fn)(x)` '
@@ -350,7 +350,7 @@ def test_what_can_be_called() -> None:
         jf.compose(lambda x: exp(1.0))
     with refuses(
         'expected a wire or a (nested) tuple of wires, got '
-        "{'x': <what Scalar('float32') gives>}; leave its keys out, as in `return x, y`"
+        "{'x': <output of Scalar('float32')>}; leave its keys out, as in `return x, y`"
     ):
         jf.compose(lambda x: {'x': number(x)})
     with pytest.raises(TypeError, match='expected a fixed number of parameters'):
@@ -368,7 +368,7 @@ def test_wires_stay_in_their_composition() -> None:
         return jf.compose(lambda z: subtract(y, number(z)))(x)
 
     with refuses(
-        "<what Scalar('float32') gives>: expected a value of this composition, got one "
+        "<output of Scalar('float32')>: expected a value of this composition, got one "
         'of another; pass it on as an argument'
     ):
         jf.compose(outer)

@@ -43,7 +43,7 @@ def record(examples):
     cell_b = []  # cell(float32[4], float32[4]) -> float32[4]
     root_a = []  # metric 'root' in order: float32[4]
     results_a = []  # result (float32[4], void)
-    ends = []  # of each example: how long the tapes are behind it
+    ends = []  # the lengths of the tapes after each example
 """
 END = """
     for x in examples:

@@ -118,7 +118,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'the value of a block for a block': Mistake(
         lambda: jf.compose(lambda xs: jf.Fold(add, jf.Zeros([])(xs))(xs)),
-        'expected a block, got <what Zeros(float32[]) gives>, its value: leave out '
+        'expected a block, got <output of Zeros(float32[])>, its value: leave out '
         'the call where a block is asked for, as in `Fold(cell, Zeros([3]))(xs)`',
     ),
     'a sum of blocks': Mistake(

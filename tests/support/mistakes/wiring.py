@@ -309,11 +309,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'a function of what is not there yet': ValueMistake(
         lambda: jf.compose(lambda x: jnp.tanh(number(x))),
-        f"<what Scalar('float32') gives>: {CALLED} {UNKNOWN}",
+        f"<output of Scalar('float32')>: {CALLED} {UNKNOWN}",
     ),
     'a module of NNX on a wire': ValueMistake(
         lambda: jf.compose(lambda x: nnx.Linear(3, 3, rngs=nnx.Rngs(0))(vector(x))),
-        f"<what Vector(3, 'float32') gives>: {CALLED} {UNKNOWN}",
+        f"<output of Vector(3, 'float32')>: {CALLED} {UNKNOWN}",
     ),
     'a module of Linen on a wire': Mistake(
         lambda: jf.compose(lambda x: nn.Dense(3)(vector(x))),
@@ -340,9 +340,21 @@ MISTAKES: dict[str, Mistake] = {
         'items, though its value is not known yet; take those of a tuple by `x[0]`, '
         '`x[1]`, those of a sequence by Map',
     ),
+    'the number of a wire': Mistake(
+        lambda: jf.compose(lambda x: float(number(x))),
+        "<output of Scalar('float32')>: expected blocks and operators on it, got a "
+        'question for its number, though its value is not known yet; write '
+        '`jf.Function(fn)(x)`, where `fn` calculates with it',
+    ),
+    'what is in a wire': Mistake(
+        lambda: jf.compose(lambda x: number(x) if 'key' in x else vector(x)),
+        '<the input>: expected blocks and operators on it, got a question for what is '
+        'in it, though its value is not known yet; choose by OneOf, or by jnp.where in '
+        'a Function',
+    ),
     'an array beside a wire': Mistake(
         lambda: jf.compose(lambda x: number(x) * jnp.ones(2)),
-        "<what Scalar('float32') gives>: expected a wire or a number beside it, got "
+        "<output of Scalar('float32')>: expected a wire or a number beside it, got "
         'Array([1., 1.], dtype=float32) (ArrayImpl); write `jf.FromTensor(array)` for '
         'a constant, and a Function with `init=` for what is trained',
     ),
