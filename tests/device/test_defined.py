@@ -170,7 +170,6 @@ BATCHES: list[list[Any]] = [
 ]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('name', 'residuals'), [*zip(BLOCKS, itertools.cycle(RESIDUALS))]
 )
