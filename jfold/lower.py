@@ -25,7 +25,7 @@ from jfold.language.inference import infer
 from jfold.language.outputs import check_output
 from jfold.language.partial import input_type, result_type
 from jfold.language.recursion import endless_recursion
-from jfold.language.rounds import OperationChoice
+from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression
 from jfold.language.unrolling import unroll_rounds

@@ -403,7 +403,7 @@ def compose(fn: Callable[..., Source]) -> Composition:
 def _composed(
     fn: Callable[..., Source], parameters: tuple[str, ...], name: str
 ) -> Composition:
-    """Return the composition of a function, called on one wire per parameter."""
+    """Call `fn` on a wire for each parameter; return the wiring as a block."""
     composition, count = Composition(name=name), len(parameters)
     check_type_queries(fn, parameters)
     with composition.scope():

@@ -18,7 +18,7 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
 from jfold.data.batches import Batch, batches
 from jfold.data.corpus import Corpus, join
-from jfold.data.progress import progress_bar
+from jfold.data.progress_bars import progress_bar
 from jfold.data.scheduler import Scheduling
 from jfold.program.operations import Program
 from jfold.ragged import MetricValues, assemble_value, pick_rows

@@ -18,7 +18,7 @@ from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
 from jfold.data.corpus import Corpus, write
 from jfold.data.fingerprint import digest_of, fingerprint
-from jfold.data.progress import progress_bar
+from jfold.data.progress_bars import progress_bar
 from jfold.data.scheduler import Scheduler
 from jfold.graph import Graph, concatenate
 from jfold.program.operations import Program

@@ -56,7 +56,10 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A level of a component, or a step if the number of steps is fixed.
+    """A round of a component's loop: a level, or a step of fixed loops.
+
+    A level is the nodes whose inputs all lie on earlier levels; a step is one tile of
+    each operation.
 
     Attributes:
       number: [] int32, counted in its component from 0.

@@ -10,7 +10,7 @@ from typing import Any
 
 from jfold.base.errors import BadItem, InputError
 from jfold.language.generate import generate_source, tall_stack
-from jfold.language.rounds import OperationChoice
+from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (

@@ -23,7 +23,7 @@ from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
 from jfold.language.outputs import inside
-from jfold.language.rounds import Facts, OperationChoice, Round
+from jfold.language.source_rounds import Facts, OperationChoice, Round
 from jfold.language.symbols import Maker, Rows, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse

@@ -243,7 +243,7 @@ class LazyCalls:
     ranks: Mapping[Hashable, int]
 
     def placed(self, example: object) -> Any:
-        """Return the calls on an example, as nodes that know their line."""
+        """Run the function on an example; return its calls, as nodes with lines."""
         raise NotImplementedError
 
     def raised(

@@ -309,7 +309,10 @@ class Registry:
         return replace(self.snapshot(), closed=self.closed, lock=threading.RLock())
 
     def snapshot(self) -> Registry:
-        """Return a closed copy, which rejects new kinds of calls."""
+        """Return a closed copy, which rejects new kinds of calls.
+
+        In the copy, entries that differ only by empty lists have each other's inputs.
+        """
         with self.lock:
             entries = [
                 replace(x, inputs=[{**y} for y in x.inputs]) for x in self.entries

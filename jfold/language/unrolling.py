@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jfold.language.generate import Generator, generate_source
-from jfold.language.rounds import OperationChoice
+from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.program.components import (
     Component,

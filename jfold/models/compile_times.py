@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import jax
 
-from jfold.data.progress import start_line
+from jfold.data.progress_bars import start_line
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.spec import Spec
 

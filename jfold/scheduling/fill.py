@@ -195,10 +195,10 @@ def _write_counts(batch: _Batch, devices: int) -> None:
 
 @memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
-    """Return arrays of component, operation and place for operations of a single step.
+    """Return components, operations and places of those operations that take one step.
 
-    Each array is [n]. The place is an index into the index array, which has the
-    operation's first row there, and the end of its rows behind it.
+    Each array is [n]. A place `i` says where in the index array the rows are noted: the
+    first row at `indices[i]`, their end at `indices[i + 1]`.
     """
     places = layout(spec)
     triples = [

@@ -226,8 +226,9 @@ def _edges(
 ) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
     """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
 
-    Return `Layout.edges`, `edges_leaving`, `edge_sums` and `edge_rows`. Arguments are
-    other attributes of the layout; `values` is `value_base`.
+    Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
+    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
+    of its attributes too, but `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]

@@ -215,7 +215,7 @@ class Numbers:
         return ends
 
     def begin(self, table: int, output: int) -> Array:
-        """Return the number of one producer's first value in each example [examples].
+        """Return, per example, the merged index of a producer's first value [examples].
 
         The producer is output `output` of the operation with table `table`; or, with
         `output` 0, an example's own constants.

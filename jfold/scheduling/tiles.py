@@ -384,7 +384,7 @@ class Fixed(Strategy):
         table[len(level) :] = first[-1], end[-1]
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return each step's tiles per loop [steps, loops]: 1 in its own, else 0."""
+        """Return tile counts [steps, loops]: 1 in the loop that the step belongs to."""
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
@@ -420,7 +420,7 @@ class CountedAlike(Counted):
     """The strategy `Counted` with tiles of one width, for sums in a fixed order."""
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return one tile width, the same for all operations and capacities."""
+        """Return the width `SAME` for all operations: sums have a fixed order."""
         return (SAME,)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:

@@ -20,7 +20,10 @@ FIRST_LOOK = 1 << 4  # the number of nested calls at which a circle is first loo
 
 
 class Endless(Exception):
-    """An error: nested calls repeat on the same objects, or exceed `MAX_DEPTH`."""
+    """An error: nested calls repeat on the same objects, or exceed `MAX_DEPTH`.
+
+    `language/walk.py` then walks the example again for the error that users see.
+    """
 
 
 @contextlib.contextmanager

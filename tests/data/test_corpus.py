@@ -259,7 +259,7 @@ def test_a_progress_bar(
     """On a terminal or in a notebook, after a while, unless one would rather not."""
     python = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, 'IPython', python)
-    monkeypatch.setattr('jfold.data.progress.BAR_DELAY', delay)
+    monkeypatch.setattr('jfold.data.progress_bars.BAR_DELAY', delay)
     monkeypatch.setattr(sys, 'stderr', stream())
     trees().trace(Slow(TREES * 100), progress=progress)
     assert ('/500 [' in sys.stderr.getvalue()) == shows  # type: ignore[attr-defined]
