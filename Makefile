@@ -25,7 +25,7 @@ BASE ?= main
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo test test-all test-changed test-quick check bench bench-gpu \
-  accelerators fuzz notebooks docs docs-check clean
+  accelerators fuzz mutants notebooks docs docs-check clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ accelerators: $(ACCELERATORS)/.ready  ## compile for a GPU and a TPU, there or n
 
 fuzz: $(READY)  ## look for faults by drawing cases; ARGS='--minutes 60 --workers 2'
 	$(BIN)/python tests/fuzz/campaign.py $(ARGS)
+
+mutants: $(READY)  ## make the code wrong in one place after another: do tests see it?
+	$(BIN)/python tests/support/mutants.py $(ARGS)
 
 notebooks: $(DOCS)/.ready  ## execute the notebooks; ARGS=first_model some
 	JAX_PLATFORMS=cpu $(DOCS)/bin/python docs/site/notebooks.py $(ARGS)

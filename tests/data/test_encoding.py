@@ -71,7 +71,7 @@ Pair = namedtuple('Pair', 'x y')
 
 def decoded(encoder: Encoder, code: Any) -> Any:
     """What is read of records, by way of JSON."""
-    records, code = json.loads(json.dumps([encoder.records, code]))
+    records, code = json.loads(json.dumps([encoder.records, code], allow_nan=False))
     return decode(code, records, encoder.arrays)
 
 
@@ -415,3 +415,5 @@ def test_parameters_in_plain_containers() -> None:
     back = leaf_restorer(state)(plain_leaves(state))
     assert jax.tree.structure(back) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, back, state)
+    in_order = OrderedDict(scale=1, add=2)  # which a plain dict sorts
+    assert leaf_restorer(in_order)(plain_leaves(in_order)) == in_order

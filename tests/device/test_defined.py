@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
+from looped import in_loops
 from meshes import over_devices
 
 import jfold as jf
 from jfold.base import jaxprs
 from jfold.device.defined import is_defined
-from jfold.scheduling.spec import RESIDUALS
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 pytestmark = pytest.mark.usefixtures('wide')
 
@@ -181,6 +182,17 @@ def test_operations_of_either_kind_with_few_rows_or_none(
     params = model.init(KEY)
     for batch in BATCHES:
         agree(model, params, batch, 1e-12, forward=True, size=4)
+
+
+@pytest.mark.parametrize('strategy', STRATEGIES)
+def test_loops_of_an_operation_that_a_batch_lacks(strategy: str) -> None:
+    """Its room is not empty, and its parameter has a gradient of zero."""
+    length = scalar(lambda w, x: jnp.sqrt(w * (x @ x)), 'length')
+    cases = {list: jf.Vector(2, 'float64') >> length, float: number >> square}
+    model = in_loops(jf.OneOf(type, cases), strategy=strategy)
+    params = model.init(KEY)
+    for batch in ([[1.0, 2.0], 3.0], [3.0, 4.0]):
+        agree(model, params, batch, 1e-12)
 
 
 def test_shards_of_which_some_lack_an_operation() -> None:

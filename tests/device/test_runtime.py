@@ -102,6 +102,18 @@ def test_spare_rows_repeat_one_row_whole(compiles: Any) -> None:
     agree(model, model.init(jax.random.key(0)), batch, 1e-4)
 
 
+def test_spare_rows_of_what_gradients_divide_by() -> None:
+    """Running sums are stored for gradients of weights, but are no cotangents."""
+
+    def step(p: Any, state: Any, x: Any) -> Any:
+        return jnp.tanh(state + p[0] / jnp.cumsum(x))
+
+    fold = jf.Fold(jf.Function(step, init_square), jf.Zeros([3]))
+    model = in_loops(jf.Map(jf.Vector(3)) >> fold)
+    lists = [[[1.0, 2, 3]] * n for n in (1, 3)]
+    agree(model, model.init(jax.random.key(0)), lists, 1e-5)
+
+
 def test_loops_that_zeros_would_not_end() -> None:
     """Past the end of a level a tile repeats a real row: inputs there are not ready."""
 

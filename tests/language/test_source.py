@@ -93,6 +93,15 @@ def test_deep_data_where_functions_of_lists_are_fused() -> None:
     check_program(program, [[1.0, (2.0, 3.0)], [], [2.0]])
 
 
+def test_two_uses_of_a_function_of_an_item() -> None:
+    """Item by item, not use by use."""
+    sine = jf.Function(jnp.sin, name='sine')
+    both = jf.Record((jf.Scalar() >> sine, jf.Scalar() >> sine))
+    typing = infer(jf.Map(both >> jnp.subtract))
+    program, unrolled = (lower_typed(typing, True, x) for x in (False, True))
+    check_graphs(program, unrolled, [[(1.0, 2.0), (3.0, 4.0)], [(5.0, 6.0)] * 3])
+
+
 def test_sums_of_items_of_another_recurrence() -> None:
     """Two uses of a sum; what leaves give to one alone is a recurrence's own. Functions
     of the user may have any names that the source has for sets of its operations."""

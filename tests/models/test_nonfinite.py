@@ -374,3 +374,12 @@ def test_bounds_of_no_ints() -> None:
         'expected `below` of at least 1, got 0; write `below=1` or more', ValueError
     ):
         jf.Scalar('int32', below=0)
+
+
+def test_nodes_are_searched_level_by_level() -> None:
+    """Though a graph has them in the order of evaluation."""
+    root = jf.Function(lambda a, b: jnp.sqrt(a - b), name='root')
+    examples = [pair(pair(9.0, 5.0), 1.0), pair(pair(9.0, 5.0), 3.0)]
+    found = told(trees(number, root), examples)
+    assert 'example 1' in found
+    assert 'root' in found
