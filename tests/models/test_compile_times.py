@@ -18,7 +18,7 @@ import pytest
 from binary_trees import chain, tree_block
 
 import jfold as jf
-from jfold.data import progress
+from jfold.data import progress_bars
 from jfold.models import compile_times
 
 
@@ -62,8 +62,8 @@ def test_a_line_while_a_step_compiles(
     python = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, 'IPython', python)
     monkeypatch.setattr(sys, 'stderr', stream)
-    monkeypatch.setattr(progress, 'BAR_DELAY', 0.0)
-    monkeypatch.setattr(progress, 'PACE', 0.01)
+    monkeypatch.setattr(progress_bars, 'BAR_DELAY', 0.0)
+    monkeypatch.setattr(progress_bars, 'PACE', 0.01)
     model = jf.compile(tree_block(4))
     params, schedule = model.init(jax.random.key(0)), model.schedule([chain(3)])
 

@@ -36,7 +36,7 @@ def quick(source: str) -> str:
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize('names', [IN_TURN[k::3] for k in range(3)], ids=' '.join)
+@pytest.mark.parametrize('names', [IN_TURN[k::6] for k in range(6)], ids=' '.join)
 def test_all_cells_run(names: list[str], tmp_path: Path) -> None:
     """Some notebooks in one process, which forgets the names of those before."""
     sources: list[str] = []

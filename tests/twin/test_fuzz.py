@@ -233,7 +233,7 @@ def until_one_fails(folder: Path) -> Worker:
     return worker
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_planted_fault_is_found_made_small_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
