@@ -156,15 +156,15 @@ class Budget:
         late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
         # Where each batch is of another kind, those to come are, too.
-        if old is not None and meets_operations(old, need):
-            chain.kinds += 1
-            if chain.kinds > KINDS:
-                most = with_all_operations(old, most)
+        is_kind = old is not None and meets_operations(old, need)
+        if old is not None and is_kind and chain.kinds >= KINDS:
+            most = with_all_operations(old, most)
         # Meanwhile other threads may outgrow `old`, too: all grow alike, to one spec.
         more = headroom()
         new = grow(old, most, more, self._sizes, stage)
         spec = self._append(need, new, chain)
         chain.outgrown += old is not None
+        chain.kinds += is_kind
         self._log(need, _growth(old, need), level)
         return spec
 
