@@ -17,7 +17,7 @@ def drawn(few: int, many: int) -> int:
     return many if options['all'] else few
 
 
-def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     """Return the tests that `make test` does not run.
 
     These are the ones marked `long`, and of one marked `sampled(n)` all but n cases,
@@ -31,4 +31,4 @@ def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     for name, group in cases.items():
         (count,) = group[0].get_closest_marker('sampled').args
         left |= {*group} - {*random.Random(name).sample(group, min(count, len(group)))}
-    return [item for item in items if item in left]
+    return left
