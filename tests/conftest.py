@@ -60,17 +60,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests that draw are told how many examples before they are imported."""
-    options['all'] = config.option.all_tests
+    """Tests that draw are told how many examples before they are imported.
+
+    Nothing is left out of what is named, as in `file.py::test`.
+    """
+    is_named = any('::' in x for x in config.args)
+    options['all'] = is_named or config.option.all_tests
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """What takes long is left out, but where it is named, as in `file.py::test`."""
-    if any('::' in x for x in config.args):
-        return
-    left = set() if config.option.all_tests else left_out(items)
+    """Long tests, and most cases of sampled ones, are left out."""
+    left = set() if options['all'] else left_out(items)
     chosen = [item for item in items if item not in left][:: config.option.every]
     config.hook.pytest_deselected(items=[*{*items} - {*chosen}])
     items[:] = chosen

@@ -24,7 +24,7 @@ ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # fields that add up
 # For fields in `ADDED`, and for `profiles`, how much more may be needed by chance.
 Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 
-# Capacities that grew for operations that no batch had used, before others get room.
+# How often batches may bring unused operations before all operations get room.
 KINDS = 2
 COARSE = 8  # sizes per octave, so that models share few shapes
 FINE = 64  # sizes per octave where every row of room is computed, used or not

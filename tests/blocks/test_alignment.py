@@ -156,6 +156,7 @@ def test_an_item_by_an_index_in_the_data() -> None:
     ('index', 'text'),
     [
         (2, 'expected an item 2, got a sequence of length 2; in Pipe[1].Nth()'),
+        (3, 'expected an item 3, got a sequence of length 2; in Pipe[1].Nth()'),
         (-3, 'expected an item -3, got a sequence of length 2'),
         (10**30, f'expected an item {10**30}, got a sequence of length 2'),
         (

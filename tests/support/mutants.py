@@ -138,11 +138,12 @@ if __name__ == '__main__':
     parser.add_argument('--workers', type=int, default=2)
     options = parser.parse_args()
     chosen = [x for x in MUTANTS if options.only.lower() in repr(x).lower()]
-    found = []
+    found, begin = [], time.monotonic()
     for outcome in all_tried(chosen, options.workers):
         print(outcome, flush=True)
         found.append(outcome)
     print(table(found))
     survivors = [x for x in found if not x.test]
-    print(f'\n{len(found) - len(survivors)} of {len(found)} mutants killed')
+    killed, seconds = len(found) - len(survivors), time.monotonic() - begin
+    print(f'\n{killed} of {len(found)} mutants killed in {seconds:.0f} s')
     sys.exit(bool(survivors))
