@@ -51,107 +51,87 @@ class Reverse:
 
 
 @dataclass(frozen=True, eq=False)
-class Derivative:
-    """The derivative of a function at given arguments, a linear map of tangents.
+class Linear:
+    """A linear map of tangents: a derivative at the arguments, or a batch of such maps.
 
-    Its methods take all arguments (`known`), the tangents of arguments that have one,
-    and the cotangents of live outputs.
+    Its functions take all arguments (`known`), the tangents of arguments that have one,
+    and the cotangents of outputs whose type has tangents.
 
     Attributes:
-      function: maps arguments to outputs; its forward mode is JAX's.
-      reverse: the reverse of the function.
+      push: maps arguments and their tangents to tangents of outputs.
+      pull: maps arguments and cotangents of outputs to cotangents of the tangents.
+      again: the reverse of `push` in its arguments: maps arguments, tangents and
+        cotangents of outputs to cotangents of the arguments, second derivatives.
+    """
+
+    push: Callable[[Arrays, Arrays], Arrays]
+    pull: Callable[[Arrays, MaybeZeros], MaybeZeros]
+    again: Callable[[Arrays, Arrays, MaybeZeros], MaybeZeros]
+
+
+def _derivative(
+    function: Function, reverse: Reverse, moving: Sequence[bool], live: Sequence[bool]
+) -> Linear:
+    """Return the derivative of `function`, whose forward mode is JAX's.
+
+    Args:
       moving: by argument, whether there is a tangent.
       live: by output, whether it is of a type that has tangents.
     """
 
-    function: Function
-    reverse: Reverse
-    moving: tuple[bool, ...]
-    live: tuple[bool, ...]
-
-    def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Map `tangents` of arguments to tangents of outputs, each [*shape]."""
-
+    def push(known: Arrays, tangents: Arrays) -> Arrays:
         # Only arguments with tangents are differentiated: for the others JAX would
         # compute with tangents of zeros.
-        def of_moving(moving: Arrays) -> Arrays:
-            outputs = self.function(replace_list(known, moving, self.moving))
-            return partition(outputs, self.live)
+        def of_moving(primals: Arrays) -> Arrays:
+            return partition(function(replace_list(known, primals, moving)), live)
 
-        primals = partition(known, self.moving)
-        pushed: Arrays = jax.jvp(of_moving, (primals,), (tangents,))[1]
+        pushed: Arrays = jax.jvp(of_moving, (partition(known, moving),), (tangents,))[1]
         return pushed
 
-    def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
-        """Map `cotangents` of outputs to cotangents of the arguments with a tangent."""
+    def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         # Integers among the outputs have no cotangents. The reverse returns cotangents
         # of all arguments; those of arguments that do not move are dropped.
-        padded = scatter_list(cotangents, self.live)
-        pulled = self.reverse.pull(known, padded)
-        return partition(pad_zeros(pulled, len(known)), self.moving)
+        pulled = reverse.pull(known, scatter_list(cotangents, live))
+        return partition(pad_zeros(pulled, len(known)), moving)
 
-    def again(
-        self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
-    ) -> MaybeZeros:
-        """Differentiate `push`: map cotangents of its results to cotangents of `known`.
+    def again(known: Arrays, tangents: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
+        along, padded = scatter_list(tangents, moving), scatter_list(cotangents, live)
+        return pad_zeros(reverse.again(known, along, padded), len(known))
 
-        They are second derivatives of the function, each [*shape].
-        """
-        along = scatter_list(tangents, self.moving)
-        padded = scatter_list(cotangents, self.live)
-        return pad_zeros(self.reverse.again(known, along, padded), len(known))
+    return Linear(push, pull, again)
 
 
-@dataclass(frozen=True, eq=False)
-class Batched:
-    """A linear map that `jax.vmap` applies to a batch of `many` items.
+def _batched(
+    linear: Linear, axis: Any, known_in: list[int | None], moving_in: list[int | None]
+) -> Linear:
+    """Return a linear map for a batch of items, by `jax.vmap`.
 
-    Its methods are those of `Derivative`, on arrays [many, *shape]. Cotangents of
-    arguments and tangents without a batch axis are summed: [*shape].
+    Its cotangents of arguments and tangents without a batch axis are sums, [*shape].
 
-    Attributes:
-      linear: the map of one item, a derivative at the arguments `known`.
+    Args:
       axis: JAX's data of the batch axis.
       known_in, moving_in: by argument and by tangent, the batch axis, 0 or `None`.
     """
 
-    linear: Linear
-    axis: Any
-    known_in: list[int | None]
-    moving_in: list[int | None]
+    def mapped(function: Callable[..., Any], *in_axes: object) -> Callable[..., Any]:
+        # The mesh axes that the user's own `vmap` names are passed on to this one.
+        mesh = axis.spmd_name or axis.explicit_mesh_axis
+        sizes = {'axis_size': axis.size, 'axis_name': axis.name, 'spmd_axis_name': mesh}
+        return jax.vmap(function, in_axes, **sizes)
 
-    def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
-            known, tangents
-        )
-        return pushed
-
-    def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
+    def summed(cotangents: MaybeZeros, axes: list[int | None]) -> MaybeZeros:
         # The transpose of a broadcast is a sum.
-        pulled = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
-        return _summed(pulled, self.moving_in)
+        pairs = zip(cotangents, axes, strict=True)
+        return [x.sum(0) if x is not None and a is None else x for x, a in pairs]
 
-    def again(
-        self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
-    ) -> MaybeZeros:
-        again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
-        return _summed(again(known, tangents, cotangents), self.known_in)
+    def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
+        return summed(mapped(linear.pull, known_in, 0)(known, cotangents), moving_in)
 
-    def _map(
-        self, function: Callable[..., Any], *in_axes: object
-    ) -> Callable[..., Any]:
-        """Apply `jax.vmap`, with the axis of this batch, to a function of one item."""
-        return jax.vmap(
-            function,
-            in_axes,
-            axis_size=self.axis.size,
-            axis_name=self.axis.name,
-            # The mesh axes that the user's own `vmap` names are passed on to this one.
-            spmd_axis_name=self.axis.spmd_name or self.axis.explicit_mesh_axis,
-        )
+    def again(*operands: Any) -> MaybeZeros:
+        every = mapped(linear.again, known_in, moving_in, 0)(*operands)
+        return summed(every, known_in)
 
-
-Linear: TypeAlias = Derivative | Batched
+    return Linear(mapped(linear.push, known_in, moving_in), pull, again)
 
 
 def tangents_of(
@@ -180,11 +160,10 @@ def tangents_of(
     live = tuple(map(is_inexact, outputs))
     if not any(moving) or not any(live):
         return [None for _ in outputs]
-    linear = Derivative(function, reverse, moving, live)
+    linear = _derivative(function, reverse, moving, live)
     avals = [jax.typeof(x).to_tangent_aval() for x in partition(outputs, live)]
-    return scatter_list(
-        _bind(linear, known, partition(all_tangents, moving), avals), live
-    )
+    pushed = _bind(linear, known, partition(all_tangents, moving), avals)
+    return scatter_list(pushed, live)
 
 
 def maybe_zero(tangent: Any) -> Array | None:
@@ -216,14 +195,6 @@ def replace_list(
 def pad_zeros(values: MaybeZeros, count: int) -> MaybeZeros:
     """Return a list of `count` values, extended by `None`, which stands for zero."""
     return [*values, *(None for _ in range(count - len(values)))]
-
-
-def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
-    """Sum each value whose axis is `None` over its leading axis; keep the others."""
-    return [
-        x.sum(0) if x is not None and axis is None else x
-        for x, axis in zip(values, axes, strict=True)
-    ]
 
 
 # ---- the primitive -------------------------------------------------------------------
@@ -344,7 +315,7 @@ def _batch(
     pairs = zip(operands, dims, strict=True)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
     axes = [None if d is None else 0 for d in dims]
-    batched = Batched(linear, axis, axes[:count], axes[count:])
+    batched = _batched(linear, axis, axes[:count], axes[count:])
     many = [core.unmapped_aval(axis.size, 0, x, axis.explicit_mesh_axis) for x in avals]
     return _bind(batched, moved[:count], moved[count:], many), [0] * len(avals)
 
