@@ -22,11 +22,11 @@ from jax import Array, lax
 
 from jfold.base.arrays import Arrays, ByOperation, cast_varying, masked, varying_axes
 from jfold.base.tracebacks import api_boundary
-from jfold.device.backward import backward, stash_specs
+from jfold.device.backward import backward
 from jfold.device.buffers import Batch
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.execution import Execution, make_execution
-from jfold.device.forward import Carry, forward, saved_specs
+from jfold.device.forward import Carry, forward
 from jfold.device.linear import MaybeZeros
 from jfold.device.outside_loops import apply_all, kept_bytes
 from jfold.device.random_keys import Draws, with_keys
@@ -167,9 +167,7 @@ def _counts(schedule: Schedule) -> Array:
 def _one_after_another(x: Array, counts: Array) -> Array:
     """Concatenate the first `counts[i]` rows of each part i of `x`, with zeros behind.
 
-    Args:
-      x: [parts * rows, ...], the parts one after another.
-      counts: [parts] int32, the number of real rows, the first ones, of each part.
+    The parts of `x` [parts * rows, ...] follow one another; `counts` is [parts] int32.
     """
     rows, ends = jnp.arange(len(x)), jnp.cumsum(counts)
     part = jnp.searchsorted(ends, rows, side='right').clip(max=len(counts) - 1)
@@ -199,10 +197,8 @@ def _pull(
 ) -> MaybeZeros:
     """Run the reverse pass; return cotangents of the flat arguments, `None` for zeros.
 
-    Args:
-      arguments: weights, outputs computed before the loops, index array and constants;
-        the last two have no cotangents.
-      cotangents: of the tensors of all results, each [rows, *shape], or `None`.
+    The index array and the constants have none. `cotangents` are of the tensors of all
+    results, each [rows, *shape], or `None`.
     """
     weights, _, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
@@ -216,10 +212,7 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
     """Raise TypeError if a weight has a tangent that the reverse pass would drop.
 
     A function without trained parameters that closes over a value differentiated
-    outside has such a tangent.
-
-    Args:
-      tangents: by operation, of its weights, each [*shape], or `None` for zero.
+    outside has such a tangent. By operation `tangents` are [*shape], or `None`.
     """
     for o, of_weights in tangents.items():
         if any(x is not None for x in of_weights) and not execution.is_trained(o):
@@ -241,8 +234,10 @@ def residual_bytes(spec: Spec) -> int:
     kept = kept_bytes(execution, _in_loops) if has_slots(spec.program) else 0
     looped = execution.loops
     pullbacks = looped.pullbacks([True for _ in looped.tensors])
-    specs = [] if kept else saved_specs(looped)
+    specs = []
+    for o, policy in looped.policies.items():
+        specs += [] if kept else looped.residual_buffers(o, policy.rows())
     for o, pullback in pullbacks.items():
-        specs += stash_specs(looped, o, pullback).values()
+        specs += looped.stash_buffers(o, pullback).values()
     sizes = (math.prod(x.shape) * x.dtype.itemsize for x in specs)
     return int(kept + sum(sizes))

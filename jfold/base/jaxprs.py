@@ -38,20 +38,15 @@ def open_jaxpr(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
 
 
 def evaluate(
-    closed: core.ClosedJaxpr,
-    arguments: Iterable[jax.Array],
-    rules: Rules | None = None,
-    known: Environment | None = None,
+    closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], rules: Rules | None = None
 ) -> Arrays:
     """Run a jaxpr equation by equation, and return the values of its outputs.
 
     The equations in nested `jit`s are run one by one as well, those in control flow are
-    not, and no rules apply to them. Variables in `known` have their values there, and
-    are not computed.
+    not, and no rules apply to them.
     """
     jaxpr, _ = open_jaxpr(closed)
-    env = environment(closed, arguments) | dict(known or {})
-    return run(jaxpr.eqns, env, jaxpr.outvars, rules)
+    return run(jaxpr.eqns, environment(closed, arguments), jaxpr.outvars, rules)
 
 
 def environment(
@@ -86,20 +81,15 @@ def run(
         # An equation without results has an effect, as `jax.debug.print` has.
         if equation.outvars and all(v in env for v in equation.outvars):
             continue
-        values = list(map(read, equation.invars))
-        results = _result(equation, values, rules or {})
+        name, values = equation.primitive.name, list(map(read, equation.invars))
+        if name == 'jit':
+            results = evaluate(equation.params['jaxpr'], values, rules)
+        elif rules and name in rules:
+            results = _listed(equation, rules[name](equation, values))
+        else:
+            results = bind(equation, values)
         env |= zip(equation.outvars, results, strict=True)
     return list(map(read, outputs))
-
-
-def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
-    """Run one equation, or its primitive's rule if `rules` has it; return results."""
-    name = equation.primitive.name
-    if name == 'jit':
-        return evaluate(equation.params['jaxpr'], values, rules)
-    if name not in rules:
-        return bind(equation, values)
-    return _listed(equation, rules[name](equation, values))
 
 
 def apply(equation: core.JaxprEqn, operands: Sequence[jax.Array]) -> jax.Array:
@@ -165,28 +155,18 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return a jaxpr that runs equal additions, transposes and the like once."""
-    jaxpr, _ = open_jaxpr(closed)
-    same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in _SIZELESS:
-            read = (
-                str(v) if isinstance(v, core.Literal) else same.get(v, v)
-                for v in equation.invars
-            )
-            key = equation.primitive, str(equation.params), *read
-            (result,) = equation.outvars
-            # The first of equal equations computes the result of all.
-            same[result] = first.setdefault(key, result)
+    # The operands are stored, too: while they live, nothing else has their identity.
+    first: dict[Any, tuple[Arrays, jax.Array]] = {}
 
-    def first_alone(*leaves: jax.Array) -> Arrays:
-        env = environment(closed, leaves)
-        for equation in jaxpr.eqns:
-            results = [same.get(v, v) for v in equation.outvars]
-            steps = [equation] if results == equation.outvars else []
-            env |= zip(equation.outvars, run(steps, env, results), strict=True)
-        return run((), env, jaxpr.outvars)
+    def once(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+        pairs = zip(equation.invars, operands, strict=True)
+        read = (str(v) if isinstance(v, core.Literal) else id(x) for v, x in pairs)
+        key = equation.primitive, str(equation.params), *read
+        if key not in first:
+            first[key] = operands, apply(equation, operands)
+        return first[key][1]
 
-    return jax.make_jaxpr(first_alone)(*map(spec, jaxpr.invars))
+    return rewritten(closed, dict.fromkeys(_SIZELESS, once))
 
 
 # ---- dependence ----------------------------------------------------------------------

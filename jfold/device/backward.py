@@ -31,7 +31,6 @@ from jax import Array
 from jfold.base.arrays import (
     Arrays,
     ByOperation,
-    Spec,
     array_spec,
     cast_varying,
     masked,
@@ -41,9 +40,8 @@ from jfold.device.buffers import (
     Batch,
     Buffers,
     Number,
-    Residuals,
     Saved,
-    buffer_spec,
+    Stashes,
     interleave,
     new_buffer,
     repeated,
@@ -62,7 +60,7 @@ from jfold.device.xla import Chained
 from jfold.program.components import output_places, phases, results_in
 from jfold.scheduling.layout import active_types
 
-Carry: TypeAlias = tuple[Buffers, Residuals]
+Carry: TypeAlias = tuple[Buffers, Saved, Stashes]
 State: TypeAlias = Chained[Carry]
 
 
@@ -71,17 +69,20 @@ class Reads:
     """The data that the reverse pass reads and never writes.
 
     Attributes:
-      pullbacks: by operation number, its reverse; only operations that cotangents reach
-        are in the dict.
-      weights: by number of the same operations, their weights.
+      pullbacks: by operation, its reverse; only of operations that cotangents reach.
+      weights: by number of the same operations.
       values: the buffers of all values of the forward pass.
     """
 
-    execution: Execution
     pullbacks: Mapping[int, Pullback]
     weights: Mapping[int, Weights]
     values: Buffers
     loops: Loops
+
+    @property
+    def execution(self) -> Execution:
+        """The kernels, layout and tensors of the program."""
+        return self.loops.execution
 
 
 def backward(
@@ -99,14 +100,11 @@ def backward(
     the second an output to its cotangents [rows, *shape]; `None` stands for zeros.
 
     Args:
-      pullbacks: by operation, its reverse; only of operations that cotangents reach.
       arrays: by operation, its weights, each [*shape].
-      values, saved: all values and residuals of the forward pass.
       cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
-    loops = make_loops(execution.spec, batch, down=True)
-    reads = Reads(execution, pullbacks, weights, values, loops)
+    reads = Reads(pullbacks, weights, values, make_loops(execution, batch, down=True))
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
     state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
@@ -123,7 +121,7 @@ def backward(
             pullbacks[o].to_inputs for o in operations
         ):
             level = functools.partial(_pull_level, reads, c, operations)
-            state = loops.levels(c, level, state)
+            state = reads.loops.levels(c, level, state)
         # Late cotangents are read by other components, never by a loop of this one, so
         # one pass after its loops computes them.
         for o in operations:
@@ -151,7 +149,7 @@ def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
     # All rows are of one level, the first of their component.
     for c in sorted({layout.component[o] for o, _ in places}, reverse=True):
         state = _sum_uses(reads, c, 0, state)
-    edges, _ = state.carry
+    edges = state.carry[0]
     result: dict[int, Array | None] = {}
     for number, (o, k) in zip(numbers, places, strict=True):
         t, rows = program.operations[o].outputs[k], layout.region[o]
@@ -195,14 +193,12 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     """Run the reverse of a tile; return buffers with the cotangents of its inputs.
 
     Rows that an earlier tile reversed, of this level or past its end, read the same as
-    before, so the same numbers are written to the same places.
-
-    Args:
-      several: whether edge buffers are written more than once in a level.
+    before, so the same numbers are written to the same places. `several` tells whether
+    edge buffers are written more than once in a level.
     """
-    edges, residuals = carry
+    edges, saved, stashes = carry
     pullback = reads.pullbacks[tile.operation]
-    rows = reads.execution.apart(_rows(reads, tile, edges, residuals))
+    rows = reads.execution.apart(_rows(reads, tile, edges, saved))
     # Else XLA might gather again after the first write, and copy the buffer for that.
     if several:
         rows = replace(rows, cotangents=reads.loops.read_once(rows.cotangents))
@@ -210,54 +206,49 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     early = dict(zip(pullback.reverse.early_inputs, moving, strict=True))
     edges = _write_edges(reads, tile, edges, early, rows.cotangents)
     if pullback.defers:
-        residuals = _write_stashes(reads, tile, residuals, crossing)
-    return edges, residuals
+        saved, stashes = _write_stashes(reads, tile, saved, stashes, crossing)
+    return edges, saved, stashes
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
     """Sum the cotangents of each often-used value of a level; return the new state."""
-    edges, residuals = state.carry
-    edges = sum_uses(reads.execution, reads.loops, c, level, edges)
-    return Chained(state.zero, (edges, residuals))
+    edges, saved, stashes = state.carry
+    edges = sum_uses(reads.loops, c, level, edges)
+    return Chained(state.zero, (edges, saved, stashes))
 
 
 # ---- rows of an operation ------------------------------------------------------------
 
 
-def _rows(reads: Reads, tile: Tile, edges: Buffers, residuals: Residuals) -> Rows:
+def _rows(reads: Reads, tile: Tile, edges: Buffers, saved: Saved) -> Rows:
     """Gather the operands of the reverse of a tile or chunk.
 
     Spare (padding) rows of a chunk repeat the first row, with a cotangent of zero: on
     zeros an operation may give NaN, and zero times NaN is NaN.
     """
-    o, rows = tile.operation, tile.rows
+    o, rows, execution = tile.operation, tile.rows, reads.execution
     pullback, weights = reads.pullbacks[o], reads.weights[o]
     # Inputs are gathered once more rather than stored.
-    inputs = gather_inputs(reads.execution, reads.loops, reads.values, tile)
-    cotangents = list(_cotangents(reads, tile, edges))
+    inputs = gather_inputs(reads.loops, reads.values, tile)
+    types, bases = execution.operations[o].outputs, execution.layout.value_base[o]
+    cotangents = [
+        _cotangent(reads, edges, types[k], bases[k] + tile.first, rows)
+        for k in pullback.reverse.flow.live
+    ]
     real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
-    real = cast_varying(real, reads.execution.varying)
+    real = cast_varying(real, execution.varying)
 
     if pullback.stores:
-        saved = [slice_rows(x, tile.first, rows) for x in residuals.saved[o]]
+        residuals = [slice_rows(x, tile.first, rows) for x in saved[o]]
         # Spare rows repeat the first, in residuals as in inputs: an input of one row
         # beside a product of another might lie where the function is not defined.
         if tile.count is not None:
-            saved = [repeated(x, real) for x in saved]
+            residuals = [repeated(x, real) for x in residuals]
     else:
-        _, saved = pullback.reverse.save_residuals(weights, inputs, rows, {})
+        _, residuals = pullback.reverse.save_residuals(weights, inputs, rows, {})
     if tile.count is not None:
         cotangents = [masked(x, real) for x in cotangents]
-    return Rows(weights, inputs, saved, cotangents, real)
-
-
-def _cotangents(reads: Reads, tile: Tile, edges: Buffers) -> Iterator[Array]:
-    """Yield cotangents [rows, *shape] of a tile's live outputs, summed over uses."""
-    o = tile.operation
-    outputs = reads.execution.operations[o].outputs
-    bases = reads.execution.layout.value_base[o]
-    for k in reads.pullbacks[o].reverse.flow.live:
-        yield _cotangent(reads, edges, outputs[k], bases[k] + tile.first, tile.rows)
+    return Rows(weights, inputs, residuals, cotangents, real)
 
 
 def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -> Array:
@@ -283,10 +274,8 @@ def _write_edges(
 ) -> Buffers:
     """Write the cotangents of a tile's inputs to `edges`; return the new buffers.
 
-    Args:
-      moving: by number of the input, its cotangents [rows, *shape].
-      cotangents: of the live outputs, each [rows, *shape], read from `edges`; XLA has
-        to read them before it writes.
+    `moving` has them by number of the input, each [rows, *shape]. XLA has to read the
+    `cotangents` of the live outputs, [rows, *shape], from `edges` before it writes.
     """
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
@@ -320,20 +309,9 @@ def _write_edges(
 # ---- stashes: from the loops to the gradients of weights -----------------------------
 
 
-def stash_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
-    """Map numbers of stashes of operation `o` to the specs of their buffers.
-
-    A stash that is stored in the buffer of a residual needs no other. The dict is empty
-    if the operation defers no gradients.
-    """
-    rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
-    specs = {k: buffer_spec(rows, x.row) for k, x in crossing if x.replaces is None}
-    return specs if pullback.defers else {}
-
-
 def _write_stashes(
-    reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
-) -> Residuals:
+    reads: Reads, tile: Tile, saved: Saved, stashes: Stashes, crossing: Arrays
+) -> tuple[Saved, Stashes]:
     """Write a tile's stashes `crossing`, each [rows, ...]; return the new buffers.
 
     To save memory, a stash may be stored in the buffer of a product, as many rows
@@ -350,18 +328,18 @@ def _write_stashes(
     """
     o = tile.operation
     shift = reads.execution.shift(o)
-    saved, buffers = list(residuals.saved[o]), dict(residuals.crossing[o])
+    residuals, buffers = list(saved[o]), dict(stashes[o])
     pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
     for k, (x, stash) in enumerate(pairs):
-        if stash.replaces is None:
+        if (place := stash.replaces) is None:
             buffers[k] = write(buffers[k], x, tile.first)
         else:
-            saved[stash.replaces] = write(saved[stash.replaces], x, tile.first + shift)
-    return Residuals(residuals.saved | {o: saved}, residuals.crossing | {o: buffers})
+            residuals[place] = write(residuals[place], x, tile.first + shift)
+    return saved | {o: residuals}, stashes | {o: buffers}
 
 
 def _read_stashes(
-    reads: Reads, tile: Tile, residuals: Residuals, real: Array
+    reads: Reads, tile: Tile, saved: Saved, stashes: Stashes, real: Array
 ) -> Iterator[Array]:
     """Yield the stashes [rows, ...] that the loops stored for the rows of a tile.
 
@@ -372,10 +350,9 @@ def _read_stashes(
     shift = reads.execution.shift(o)
     for k, stash in enumerate(reads.pullbacks[o].reverse.crossing):
         if stash.replaces is None:
-            x = slice_rows(residuals.crossing[o][k], tile.first, tile.rows)
+            x = slice_rows(stashes[o][k], tile.first, tile.rows)
         else:
-            saved = residuals.saved[o][stash.replaces]
-            x = slice_rows(saved, tile.first + shift, tile.rows)
+            x = slice_rows(saved[o][stash.replaces], tile.first + shift, tile.rows)
         # Zeros would give NaN for a stash that the gradients divide by, such as a norm
         # or the sum of a softmax: its spare rows repeat a real one.
         yield masked(x, real) if stash.is_linear else repeated(x, real)
@@ -391,40 +368,36 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     them, they are computed from stashes. If not, both halves of the reverse run here:
     nothing is stored in between, and XLA drops results that nobody uses as dead code.
     """
-    pullback, (edges, residuals) = reads.pullbacks[o], state.carry
-    reverse, count = pullback.reverse, len(_no_grads(reads, o))
+    pullback, (edges, saved, stashes) = reads.pullbacks[o], state.carry
+    reverse, execution = pullback.reverse, reads.execution
+    # Integers come last among weights, and have no gradient.
+    trained = reads.weights[o].arrays[: execution.kernels[o].trained_count]
+    zeros = [cast_varying(jnp.zeros_like(x), execution.varying) for x in trained]
 
     def chunk(tile: Tile, edges: Buffers) -> tuple[Buffers, Arrays]:
-        rows, moving = _rows(reads, tile, edges, residuals), list[Array]()
+        rows, moving = _rows(reads, tile, edges, saved), list[Array]()
         if pullback.defers:
-            crossing = list(_read_stashes(reads, tile, residuals, rows.real))
-            rows, crossing = reads.execution.apart((rows, crossing))
+            crossing = list(_read_stashes(reads, tile, saved, stashes, rows.real))
+            rows, crossing = execution.apart((rows, crossing))
         else:
-            rows = reads.execution.apart(rows)
+            rows = execution.apart(rows)
             moving, crossing = reverse.pull_to_inputs(rows)
         grads, late = reverse.pull_to_weights(rows, crossing)
-        grads, late = reads.execution.apart((grads[:count], late))
+        grads, late = execution.apart((grads[: len(zeros)], late))
         written = dict(zip(reverse.late_inputs, late, strict=True))
         if pullback.to_inputs and pullback.runs_at_once:
             written |= zip(reverse.early_inputs, moving, strict=True)
         return _write_edges(reads, tile, edges, written, rows.cotangents), grads
 
-    if pullback.defers and not reverse.late_inputs:
-        # The loop below only reads edges, which are complete by now, so it need not
-        # wait for the loop before.
-        start = Chained(0, (edges, _no_grads(reads, o)))
-        return state, reads.loops.chunks(o, chunk, start).carry[1]
-    start = Chained(state.zero, (edges, _no_grads(reads, o)))
+    # If the loop only reads edges, which are complete by now, it need not wait for the
+    # loop before.
+    only_reads = pullback.defers and not reverse.late_inputs
+    start = Chained(0 if only_reads else state.zero, (edges, zeros))
     done = reads.loops.chunks(o, chunk, start)
     edges, grads = done.carry
-    return Chained(done.zero, (edges, residuals)), grads
-
-
-def _no_grads(reads: Reads, o: int) -> Arrays:
-    """Return zeros like each trained weight [*shape] of operation `o`."""
-    # Integers come last among weights, and have no gradient.
-    trained = reads.weights[o].arrays[: reads.execution.kernels[o].trained_count]
-    return [cast_varying(jnp.zeros_like(x), reads.execution.varying) for x in trained]
+    if only_reads:
+        return state, grads
+    return Chained(done.zero, (edges, saved, stashes)), grads
 
 
 def _gradients(
@@ -460,14 +433,14 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
         for tensor, x in zip(execution.tensors, cotangents, strict=True):
             if tensor.type == t and x is not None:
                 edges[t] = write(edges[t], x, tensor.edge)
-    crossing = {
+    stashes = {
         o: {
             k: new_buffer(spec, extra, execution.varying)
-            for k, spec in stash_specs(execution, o, pullback).items()
+            for k, spec in execution.stash_buffers(o, pullback).items()
         }
         for o, pullback in reads.pullbacks.items()
     }
-    return edges, Residuals(saved, crossing)
+    return edges, saved, stashes
 
 
 def _types(reads: Reads) -> set[int]:

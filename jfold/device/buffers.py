@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -30,6 +29,9 @@ Number: TypeAlias = 'Array | int'
 Buffers: TypeAlias = dict[int, Array]
 # By operation, arrays [size, ...] that the forward pass stores for the reverse.
 Saved: TypeAlias = dict[int, Arrays]
+# By operation, then by number of the stash, arrays [size, ...] that the reverse loops
+# store for gradients of weights, unless they overwrite arrays in `Saved`.
+Stashes: TypeAlias = dict[int, dict[int, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,6 @@ class Batch:
     """The data of a batch on the device.
 
     Attributes:
-      layout: the places of rows in buffers, and of sections in the index array.
       indices: [size] int32, the index array: all row numbers and counts of the batch.
       constants: by type [capacity, *shape], where `*shape` is that of one value.
     """
@@ -76,14 +77,10 @@ class Batch:
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return, for a round of cotangent sums, the first sum and the number of tiles.
+        """Return the first sum and the number of tiles, [] int32, of a round of sums.
 
-        Both are [] int32. `sums.py` says what a round is.
-
-        Args:
-          type_: number of the type of the summed cotangents.
-          step: number of the level or step, counted through all components.
-          stage: number of the round at that step.
+        `sums.py` says what a round is: the `stage`-th at a `step`, a level or step
+        counted through all components.
         """
         section = self.sections.steps[type_]
         _, stages, numbers = section.shape
@@ -102,23 +99,6 @@ class Batch:
     def _number(self, section: Section, place: int) -> Array:
         """Return the `place`-th number of a section, counted from 0, [] int32."""
         return lax.squeeze(self.read(section, place, 1), (0,))
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Residuals:
-    """The buffers of residuals and stashes of each operation.
-
-    Attributes:
-      saved: by operation, list of arrays [size, ...] that the forward pass stores for
-        the reverse.
-      crossing: by operation, then by number of the stash, arrays [size, ...] that the
-        reverse loops store for gradients of weights. Some stashes are not here, as they
-        overwrite arrays in `saved`.
-    """
-
-    saved: Saved
-    crossing: dict[int, dict[int, Array]]
 
 
 def values_of(values: Buffers, batch: Batch, t: int) -> Array:
@@ -163,9 +143,8 @@ def scattered(
 ) -> Array:
     """Combine rows [count, ...] with those of a buffer [size, ...] at row indices `at`.
 
-    Args:
-      combine: `lax.scatter_add`, `lax.scatter_max` or `lax.scatter_min`.
-      at: [count] row indices; rows with an index outside of the buffer are dropped.
+    `combine` is `lax.scatter_add` or the like. Rows with an index `at` [count] outside
+    of the buffer are dropped.
     """
     window_dims = tuple(range(1, buffer.ndim))
     dimensions = lax.ScatterDimensionNumbers(window_dims, (0,), (0,))

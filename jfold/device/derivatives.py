@@ -63,8 +63,8 @@ class CustomDerivatives:
 
         def derived(arguments: Arrays, tangents: MaybeZeros) -> Derived:
             self.check(tangents)
-            outputs, saved = self._save(arguments)
-            return outputs, *self._reverse(len(outputs), arguments, saved)
+            (outputs, _), reverse, known = self._derived(arguments)
+            return outputs, reverse, known
 
         result: Arrays = differentiable(self.run, derived)(arguments)
         return result
@@ -74,40 +74,35 @@ class CustomDerivatives:
 
         Only forward mode differentiates residuals; reverse mode goes through arguments.
         """
-
-        # `_save` calls itself in its own rule: so forward mode has derivatives of any
+        # `_save` is called in its own rule: so forward mode has derivatives of any
         # order, each traced only when it is asked for.
-        def derived(arguments: Arrays, _: MaybeZeros) -> Derived:
-            result = self._save(arguments)
-            return result, *self._reverse(len(result[0]), arguments, result[1])
-
-        result: tuple[Arrays, Any] = differentiable(self.save, derived)(arguments)
+        saving = differentiable(self.save, lambda x, _: self._derived(x))
+        result: tuple[Arrays, Any] = saving(arguments)
         return result
 
-    def _reverse(
-        self, outputs: int, arguments: Arrays, saved: ArrayTree
-    ) -> tuple[Reverse, Arrays]:
-        """Return the reverse, and the operands it takes beside output cotangents.
+    def _derived(self, arguments: Arrays) -> Derived:
+        """Return outputs and residuals, their reverse, and its operands.
 
-        These operands are the arguments and the leaves of the residuals `saved`.
+        These operands are the arguments and the leaves of the residuals.
         """
+        outputs, saved = self._save(arguments)
         leaves, structure = jax.tree.flatten(saved)
-        count = len(arguments)
+        count, live = len(arguments), len(outputs)
 
         # Residuals are operands beside the arguments, since a rule may not close over
         # traced values. Cotangents behind those of the outputs are of residuals: they
         # are dropped.
         def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
             saved = jax.tree.unflatten(structure, known[count:])
-            return self._pull(known[:count], saved, cotangents[:outputs])
+            return self._pull(known[:count], saved, cotangents[:live])
 
         def again(
             known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
         ) -> MaybeZeros:
             arguments, moving = known[:count], along[:count]
-            return self._second(arguments, moving, cotangents[:outputs])[1]
+            return self._second(arguments, moving, cotangents[:live])[1]
 
-        return Reverse(pull, again), [*arguments, *leaves]
+        return (outputs, saved), Reverse(pull, again), [*arguments, *leaves]
 
     def _pull(
         self, arguments: Arrays, saved: ArrayTree, cotangents: MaybeZeros

@@ -12,7 +12,9 @@ Products are numbered by their order in the kernel's jaxpr; hoisted ones, called
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -22,12 +24,8 @@ import jax
 from jfold.base.arrays import Arrays, Specs, Varying
 from jfold.base.errors import naming_layer
 from jfold.device import xla
-from jfold.device.hoisting import (
-    ROOM,
-    external_products,
-    hoisted_bytes,
-    hoisted_products,
-)
+from jfold.device.buffers import buffer_spec
+from jfold.device.hoisting import ROOM, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights, make_kernel
 from jfold.device.kernel_reverse import Activity
 from jfold.device.linear import partition
@@ -65,7 +63,6 @@ class Policy:
     """The choice of the matrix products of an operation that the forward pass stores.
 
     Attributes:
-      kernel: the kernel of the operation.
       reverse: the reverse whose residuals are stored; if `None`, none are, and the
         reverse pass runs the forward pass of its rows again.
       hoists: whether hoisted products may be stored while the forward pass runs.
@@ -78,11 +75,8 @@ class Policy:
     @functools.cached_property
     def hoisted(self) -> tuple[int, ...]:
         """The numbers of products that are computed before the loop and read later."""
-        if not self.hoists:
-            return ()
         of_reverse = self.reverse.products_read if self.reverse else ()
-        read = {*hoisted_products(self.kernel), *of_reverse}
-        return tuple(k for k in external_products(self.kernel) if k in read)
+        return hoisted_products(self.kernel, of_reverse) if self.hoists else ()
 
     def rows(self, known: Collection[int] = ()) -> Specs:
         """Return the specs of one row of each residual, except products in `known`."""
@@ -97,7 +91,7 @@ class Policy:
         """
         if self.reverse:
             return self.reverse.save_residuals(weights, inputs, rows, known)
-        return self.kernel.with_products(weights, inputs, rows, (), known)
+        return self.kernel.run(weights, inputs, rows, (), known)
 
     def joined(self, known: Products, others: Arrays) -> Arrays:
         """Return all residuals, each [rows, ...], in the order the reverse reads them.
@@ -115,12 +109,9 @@ class Execution:
     """The static data that running a program needs: kernels, layout and tensors.
 
     Attributes:
-      spec: the program, with capacities and options.
-      layout: the places of rows in buffers, and of sections in the index array.
-      components: in the order in which they run; operations whose capacity is zero are
-        left out.
-      kernels: by number of the operation; operations whose capacity is zero have none,
-        nor have segment sums that are computed in one go.
+      components: in the order in which they run, without operations of capacity zero.
+      kernels: by operation; those of capacity zero have none, nor have segment sums
+        that are computed in one go.
       tensors: the tensors of all results, which are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
       program_execution: the execution of the whole program, if this one is `loops`, a
@@ -141,15 +132,12 @@ class Execution:
         applied = self.program.applied
         if not applied:
             return self
-        components = tuple(
-            part
-            if applied.isdisjoint(part.operations)
-            else replace(part, operations=())
-            for part in self.components
-        )
         return replace(
             self,
-            components=components,
+            components=tuple(
+                replace(x, operations=()) if applied.intersection(x.operations) else x
+                for x in self.components
+            ),
             kernels={o: x for o, x in self.kernels.items() if o not in applied},
             tensors=tensors_read(self.spec, phases(self.program).leaving),
             program_execution=self,
@@ -172,8 +160,27 @@ class Execution:
         is the width of the widest tile where tiles overlap, and zero elsewhere.
         """
         # Operations without recurrence defer nothing, so they stash nothing.
-        recurrent = self.components[self.layout.component[o]].recurrent
-        return max(self.layout.widths[o]) if recurrent else 0
+        return max(self.layout.widths[o]) if self.is_recurrent(o) else 0
+
+    def residual_buffers(self, o: int, rows: Specs) -> Specs:
+        """Return specs of buffers for residuals of operation `o`, by a row of each."""
+        size = self.layout.region[o] + self.shift(o)
+        return [buffer_spec(size, row) for row in rows]
+
+    def stash_buffers(
+        self, o: int, pullback: Pullback
+    ) -> dict[int, jax.ShapeDtypeStruct]:
+        """Map numbers of stashes of operation `o` to the specs of their buffers.
+
+        Those stored in the buffer of a residual are left out; all, if none is deferred.
+        """
+        rows, stashes = self.layout.region[o], enumerate(pullback.reverse.crossing)
+        specs = {k: buffer_spec(rows, x.row) for k, x in stashes if x.replaces is None}
+        return specs if pullback.defers else {}
+
+    def is_recurrent(self, o: int) -> bool:
+        """Return whether operation `o` belongs to a recurrent component."""
+        return self.components[self.layout.component[o]].recurrent
 
     def apart(self, tree: T) -> T:
         """Return arrays unchanged, behind an XLA barrier if `reproducible`."""
@@ -204,11 +211,13 @@ class Execution:
         """
         # A reproducible result must not depend on the capacity.
         always = strategy_of(self.spec).fixed or self.spec.reproducible
-        region = self.layout.region
-        return {
-            o: Policy(x, None, always or region[o] * hoisted_bytes(x) <= ROOM)
-            for o, x in self.kernels.items()
-        }
+        policies = {}
+        for o, kernel in self.kernels.items():
+            rows = map(kernel.product_row, hoisted_products(kernel))
+            size = sum(math.prod(x.shape) * x.dtype.itemsize for x in rows)
+            fits = self.layout.region[o] * size <= ROOM
+            policies[o] = Policy(kernel, None, always or fits)
+        return policies
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
@@ -219,32 +228,19 @@ class Execution:
         """
         if self.spec.residuals == RECOMPUTE_ALL:
             return self.forward_alone
-        flows = self.flows([True for _ in self.tensors])
-        return {o: self._policy(o, flows.get(o)) for o in self.kernels}
-
-    def _policy(self, o: int, flow: Activity | None) -> Policy:
-        """Return the policy of operation `o`: whether it stores residuals, and which.
-
-        It stores none if no cotangent reaches the operation (`flow` is `None`), or if
-        it has no gradient.
-        """
-        try:
-            reverse = None if flow is None else self._reverse(o, flow)
-        except Exception:  # whatever a function of the user's raises
-            reverse = None
-        if reverse is None:
-            return self.forward_alone[o]
-        return Policy(self.kernels[o], reverse, reverse.hoists)
+        policies = dict(self.forward_alone)
+        for o, flow in self.flows([True for _ in self.tensors]).items():
+            with contextlib.suppress(Exception):  # whatever a user's function raises
+                reverse = self._reverse(o, flow)
+                policies[o] = Policy(self.kernels[o], reverse, reverse.hoists)
+        return policies
 
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """Return, by operation, which of its inputs and outputs cotangents reach.
+        """Return which inputs and outputs of operations cotangents reach.
 
-        Operations that no cotangent reaches are left out.
-
-        Args:
-          used: by result tensor, whether it has a cotangent.
+        Operations that none reaches are left out. `used` tells which tensors have one.
         """
         pairs = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
@@ -308,22 +304,18 @@ class Execution:
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
         """Map the number of each operation that cotangents reach to its `Pullback`.
 
-        Args:
-          used: by result tensor, whether it has a cotangent.
-
-        Raises:
-          Exception: whatever a function without a gradient raises, with a note of its
-            layer.
+        `used` tells which tensors have one. Raises whatever a function without a
+        gradient raises, with a note of its layer.
         """
-        return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
-
-    def _pullback(self, o: int, flow: Activity) -> Pullback:
-        # Reverses are memoized, so equal ones are one object. If the policy has another
-        # reverse, its residuals are for cotangents of other outputs.
-        reverse = self._reverse(o, flow)
-        stores = self.policies[o].reverse is reverse
-        recurrent = self.components[self.layout.component[o]].recurrent
-        return Pullback(reverse, stores, self.is_trained(o), recurrent)
+        result: dict[int, Pullback] = {}
+        for o, flow in self.flows(used).items():
+            reverse = self._reverse(o, flow)
+            # Reverses are memoized, so equal ones are one object. If the policy has
+            # another, its residuals are for cotangents of other outputs.
+            stores = self.policies[o].reverse is reverse
+            places = self.is_trained(o), self.is_recurrent(o)
+            result[o] = Pullback(reverse, stores, *places)
+        return result
 
     def _reverse(self, o: int, flow: Activity) -> Reverse:
         with naming_layer(self.operations[o].layer.name):
@@ -335,7 +327,6 @@ class Pullback:
     """The reverse of an operation, and where it runs.
 
     Attributes:
-      reverse: the reverse of the kernel, in two halves.
       stores: whether the forward pass has stored the residuals; else they are
         recomputed.
       to_weights: whether the weights get gradients.
@@ -379,9 +370,7 @@ def make_execution(
 ) -> Execution:
     """Return the static data that running a spec's program needs.
 
-    Args:
-      params: by layer name, parameters or specs of them.
-      varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
+    `params` has parameters, or specs of them, by layer name.
     """
     program, sums = spec.program, segment_sums(spec.program)
     # Products hoisted from a loop are stored, which `recompute all` forbids.

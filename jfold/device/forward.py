@@ -18,13 +18,12 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
-from jfold.base.arrays import Arrays, ByOperation, Spec, Specs, array_spec, cast_varying
+from jfold.base.arrays import Arrays, ByOperation, array_spec, cast_varying
 from jfold.device import xla
 from jfold.device.buffers import (
     Batch,
     Buffers,
     Saved,
-    buffer_spec,
     new_buffer,
     values_of,
     write,
@@ -55,7 +54,7 @@ def forward(
         computed before the loops and are read in them.
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in execution.kernels.items()}
-    loops = make_loops(execution.spec, batch, down=False)
+    loops = make_loops(execution, batch, down=False)
     hoisted: dict[int, dict[int, Array]] = {}
 
     # The batch, the weights and hoisted products are constant to the loops; these carry
@@ -67,9 +66,8 @@ def forward(
         # Hoisted products of spare rows are arbitrary: nobody reads their results.
         products = loops.slices(list(hoisted[o].values()), tile)
         known = dict(zip(hoisted[o], products, strict=True))
-        every = range(len(kernel.types))
-        read = inputs_read(kernel, tuple(known)) if known else every
-        inputs = gather_inputs(execution, loops, values, tile, read)
+        read = inputs_read(kernel, tuple(known)) if known else range(len(kernel.types))
+        inputs = gather_inputs(loops, values, tile, read)
         inputs, known = execution.apart((inputs, known))
         result = policies[o].run(weights[o], inputs, tile.rows, known)
         outputs, stored = execution.apart(result)
@@ -84,60 +82,60 @@ def forward(
 
     extra = xla.extra_rows(even=True)
     values = _new_values(execution, batch, entering, extra)
-    carry = values, _new_saved(execution, policies, extra)
-    state = Chained(cast_varying(jnp.zeros((), jnp.int32), execution.varying), carry)
+    saved = {
+        o: [
+            new_buffer(x, extra, execution.varying)
+            for x in execution.residual_buffers(o, policy.rows(policy.hoisted))
+        ]
+        for o, policy in policies.items()
+    }
+    zero = cast_varying(jnp.zeros((), jnp.int32), execution.varying)
+    state = Chained(zero, (values, saved))
     # No operation reads results of a later component, so each component has a loop of
     # its own, with no more levels than its own nodes are deep.
     for c, component in enumerate(execution.components):
         if component.operations:
             for o in component.operations:
                 state, hoisted[o] = _hoist(
-                    execution, loops, weights[o], policies[o], o, state, extra
+                    loops, weights[o], policies[o], o, state, extra
                 )
-            level = functools.partial(run_level, c)
-            state = loops.levels(c, level, state)
+            state = loops.levels(c, functools.partial(run_level, c), state)
     values, saved = state.carry
     joined = {o: policies[o].joined(hoisted.get(o, {}), x) for o, x in saved.items()}
     return values, joined
 
 
 def gather_inputs(
-    execution: Execution,
-    loops: Loops,
-    values: Buffers,
-    tile: Tile,
-    read: Collection[int] | None = None,
+    loops: Loops, values: Buffers, tile: Tile, read: Collection[int] | None = None
 ) -> Arrays:
     """Return the inputs of a tile, each [rows, *shape]; zeros for those not in `read`.
 
-    Spare (padding) rows, if the tile counts its real ones, repeat the first: the values
-    that their indices point to may not be computed yet.
-
-    Args:
-      read: numbers of the inputs to read; all if left out.
+    All are read if `read` is left out. Spare (padding) rows, if the tile counts its
+    real ones, repeat the first: the values that their indices point to may not be
+    computed yet.
     """
-    batch, types = loops.batch, execution.operations[tile.operation].inputs
+    execution, batch = loops.execution, loops.batch
+    types = execution.operations[tile.operation].inputs
     gathered: dict[int, Array] = {}
+
+    def index(place: int) -> Array:
+        """Return the row numbers [rows] of the values that the tile reads there."""
+        section = batch.sections.inputs[tile.operation][place]
+        rows = batch.read(section, tile.first, tile.rows)
+        if tile.count is None:
+            return rows
+        return jnp.where(jnp.arange(tile.rows) < tile.count, rows, rows[0])
+
     for group in execution.layout.together[tile.operation]:
-        chosen = [place for place in group if read is None or place in read]
-        if chosen:
-            rows = [_input_rows(batch, tile, place) for place in chosen]
-            arrays = loops.gather(values_of(values, batch, types[group[0]]), rows)
-            gathered |= dict(zip(chosen, arrays, strict=True))
+        if chosen := [place for place in group if read is None or place in read]:
+            buffer = values_of(values, batch, types[group[0]])
+            arrays = loops.gather(buffer, list(map(index, chosen)))
+            gathered |= zip(chosen, arrays, strict=True)
     specs = execution.kernels[tile.operation].inputs(tile.rows)
     return [
         gathered[a] if a in gathered else jnp.zeros(x.shape, x.dtype)
         for a, x in enumerate(specs)
     ]
-
-
-def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
-    """Return the row indices [rows] of the values that a tile reads as one input."""
-    section = batch.sections.inputs[tile.operation][place]
-    index = batch.read(section, tile.first, tile.rows)
-    if tile.count is None:
-        return index
-    return jnp.where(jnp.arange(tile.rows) < tile.count, index, index[0])
 
 
 def _write_outputs(
@@ -148,13 +146,10 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Buffers:
-    """Write a tile's `outputs` to the buffers `values`; return the new buffers.
+    """Write a tile's `outputs`, each [rows, *shape], to `values`; return new buffers.
 
-    XLA writes them after it has read the inputs.
-
-    Args:
-      gathered: numbers of the inputs that were read from `values`.
-      inputs, outputs: of the tile, each [rows, *shape].
+    XLA writes them after it has read the `inputs`, of which those in `gathered` were
+    read from `values`.
     """
     o = tile.operation
     operation, bases = execution.operations[o], execution.layout.value_base[o]
@@ -176,7 +171,6 @@ def _write_outputs(
 
 
 def _hoist(
-    execution: Execution,
     loops: Loops,
     weights: Weights,
     policy: Policy,
@@ -189,18 +183,17 @@ def _hoist(
     Return the new state, and a dict from each product's number to a buffer [rows, ...]
     that has the product for all rows of the operation, in order.
     """
-    kernel, numbers, values = policy.kernel, policy.hoisted, state.carry[0]
+    execution, (values, _) = loops.execution, state.carry
+    kernel, numbers = policy.kernel, policy.hoisted
     if not numbers:
         return state, {}
-    specs = [_buffer(execution, o, kernel.product_row(k)) for k in numbers]
+    specs = execution.residual_buffers(o, list(map(kernel.product_row, numbers)))
     new = [new_buffer(x, extra, execution.varying) for x in specs]
     read = inputs_read(kernel, (), numbers)
 
     def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
-        inputs = execution.apart(gather_inputs(execution, loops, values, tile, read))
-        _, products = kernel.with_products(
-            weights, inputs, tile.rows, numbers, {}, outputs=False
-        )
+        inputs = execution.apart(gather_inputs(loops, values, tile, read))
+        _, products = kernel.run(weights, inputs, tile.rows, numbers, outputs=False)
         pairs = zip(buffers, execution.apart(products), strict=True)
         return [write(buffer, x, tile.first) for buffer, x in pairs], []
 
@@ -236,27 +229,3 @@ def _new_values(
         t, base = program.operations[o].outputs[k], execution.layout.value_base[o][k]
         values[t] = write(values[t], rows, base)
     return values
-
-
-def _new_saved(
-    execution: Execution, policies: Mapping[int, Policy], extra: Iterator[int]
-) -> Saved:
-    """Return buffers of zeros for the residuals that the loops write."""
-    return {
-        o: [
-            new_buffer(_buffer(execution, o, row), extra, execution.varying)
-            for row in policy.rows(policy.hoisted)
-        ]
-        for o, policy in policies.items()
-    }
-
-
-def _buffer(execution: Execution, o: int, row: Spec) -> Spec:
-    """Return the spec of a buffer for residuals of operation `o`, each like `row`."""
-    return buffer_spec(execution.layout.region[o] + execution.shift(o), row)
-
-
-def saved_specs(execution: Execution) -> Specs:
-    """Return the specs of buffers for all residuals that are stored for the reverse."""
-    policies = execution.policies.items()
-    return [_buffer(execution, o, row) for o, x in policies for row in x.rows()]

@@ -61,21 +61,15 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
 
 
 @memoized
-def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
-    """Return the numbers of external products that the loop reads.
+def hoisted_products(kernel: Kernel, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Return the numbers of external products that the loop reads, or are `wanted`.
 
     They are computed before the loop. External products that only other external
     products read are left out.
     """
     numbers = external_products(kernel)
     read = _variables_read(kernel, numbers, ())
-    return tuple(k for k in numbers if kernel.products(2)[k] in read)
-
-
-def hoisted_bytes(kernel: Kernel) -> int:
-    """Return the bytes in one row of all products computed before the loop."""
-    rows = map(kernel.product_row, hoisted_products(kernel))
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in rows)
+    return tuple(k for k in numbers if k in wanted or kernel.products(2)[k] in read)
 
 
 @memoized

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -64,7 +64,7 @@ class Weights:
 
     arrays: Arrays
     forward: Arrays
-    reverse: Arrays = field(default_factory=list)
+    reverse: Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,35 +86,23 @@ class Kernel(Memoized):
     reproducible: bool
     external: tuple[bool, ...]
 
-    def outputs(
-        self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
-    ) -> Arrays:
-        """Run the operation on `inputs`; return its outputs; all are [rows, *shape].
-
-        Args:
-          real: [rows] bool, which rows are real; all if left out.
-        """
-        closed = self.forward(rows)
-        known = self.shared(closed, weights.forward, rows)
-        real = self.all_real(rows) if real is None else real
-        arguments = [*weights.arrays, *inputs, real]
-        return jaxprs.evaluate(closed, arguments, self.rules, known)
-
-    def with_products(
+    def run(
         self,
         weights: Weights,
         inputs: Arrays,
         rows: int,
-        wanted: Sequence[int],
-        known: Products,
+        wanted: Sequence[int] = (),
+        known: Products | None = None,
+        real: jax.Array | None = None,
         outputs: bool = True,
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation on real rows; return outputs and the `wanted` products.
+        """Run the operation; return outputs and the `wanted` products.
 
         Args:
           inputs: list of arrays, each [rows, *shape]; inputs that nothing wanted is
             computed from are not read.
           known: by number, products [rows, ...] that are computed already.
+          real: [rows] bool, which rows are real; all if left out.
           outputs: whether outputs are wanted.
 
         Returns:
@@ -122,19 +110,20 @@ class Kernel(Memoized):
         """
         closed, products, axes = self.forward(rows), self.products(rows), self.row_axes
         jaxpr, _ = jaxprs.open_jaxpr(closed)
-        arguments = [*weights.arrays, *inputs, self.all_real(rows)]
-        env = jaxprs.environment(closed, arguments)
+        real = self.all_real(rows) if real is None else real
+        env = jaxprs.environment(closed, [*weights.arrays, *inputs, real])
         env |= self.shared(closed, weights.forward, rows)
         # Products are stored rows first; the jaxpr may have rows on another axis.
-        env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in known.items()}
+        pairs = (known or {}).items()
+        env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in pairs}
         atoms = [*(jaxpr.outvars if outputs else ()), *(products[k] for k in wanted)]
         # Equations with effects are run too, though nothing reads their results.
         effects = {e for e in jaxpr.eqns if e.effects}
         steps = jaxprs.slice_for(jaxpr.eqns, atoms, env, keep=effects)
         values = jaxprs.run(steps, env, atoms, self.rules)
         count = len(values) - len(wanted)
-        pairs = zip(wanted, values[count:], strict=True)
-        return values[:count], [jnp.moveaxis(x, axes[k], 0) for k, x in pairs]
+        stored = zip(wanted, values[count:], strict=True)
+        return values[:count], [jnp.moveaxis(x, axes[k], 0) for k, x in stored]
 
     @memoized
     def products(self, rows: int) -> list[core.Var]:
@@ -286,16 +275,13 @@ class Kernel(Memoized):
     ) -> Weights:
         """Bundle the weights `arrays` with transposes of them that narrow tiles read.
 
-        Args:
-          reverse: the jaxpr of the reverse of a narrow tile, if it reads any, too.
+        `reverse` is the jaxpr of the reverse of a narrow tile, if it reads any, too.
         """
         # Each pass has transposes of its own: a matrix that one of them reads
         # transposed, the other mostly reads as it is.
-        passes = [x for x in (self.forward(2), reverse) if x is not None]
-        shares = self.shares(2)
-        return Weights(
-            arrays, *(xla.transposes(x, arrays) if shares else [] for x in passes)
-        )
+        passes = [self.forward(2), reverse] if self.shares(2) else [None, None]
+        read = ([] if x is None else xla.transposes(x, arrays) for x in passes)
+        return Weights(arrays, *read)
 
     def shares(self, rows: int) -> bool:
         """Return whether tiles of `rows` rows read weights transposed before the loops.

@@ -57,8 +57,7 @@ class Rows:
 
     Attributes:
       inputs: list of arrays, each [rows, *shape].
-      residuals: list of arrays that the forward pass stored or that were recomputed,
-        each [rows, ...].
+      residuals: list of arrays, each [rows, ...], stored or recomputed.
       cotangents: list of arrays, each [rows, *shape], of the outputs that have one.
       real: [rows] bool, whether the row counts in gradients of weights.
     """
@@ -95,10 +94,9 @@ class Activity:
 
 @dataclass(frozen=True)
 class Stash:
-    """A value that the reverse loops store for the gradients of weights.
+    """A value that the reverse loops store for gradients of weights, a `row` each.
 
     Attributes:
-      row: the spec (shape and dtype) of one row.
       is_linear: whether it depends on the cotangents; a norm of an input does not.
       replaces: number of a residual in whose buffer it is stored, since only
         `pull_to_inputs` reads that residual; `None` if it has a buffer of its own.
@@ -135,7 +133,7 @@ class SplitReverse(Memoized):
         if there is one left.
         """
         halves, rows = self._split(2), self.residuals()
-        places = list(map(self._place, self.products_read))
+        products = list(map(self._product, self.products_read))
         stashes, taken = list[Stash](), set[int | None]()
         # A product is stored because the derivatives of its readers need it. Its
         # cotangent is the result of these derivatives, so it may overwrite the product.
@@ -143,10 +141,9 @@ class SplitReverse(Memoized):
             row = one_row(jaxprs.spec(variable), axis or 0)
             fit = (
                 j
-                for j, place in enumerate(places)
+                for j, product in enumerate(products)
                 if rows[j] == row and j not in taken
-                if halves.is_read_before(place, variable)
-                and not halves.reads_late(place)
+                if halves.is_read_before(product, variable)
             )
             stashes.append(Stash(row, variable in halves.linear, next(fit, None)))
             taken.add(stashes[-1].replaces)
@@ -204,7 +201,7 @@ class SplitReverse(Memoized):
     ) -> tuple[Arrays, Arrays]:
         """Run the operation; return outputs, and `products_read` except for `known`."""
         wanted = [k for k in self.products_read if k not in known]
-        return self.kernel.with_products(weights, inputs, rows, wanted, known)
+        return self.kernel.run(weights, inputs, rows, wanted, known)
 
     def pull_to_inputs(self, rows: Rows) -> tuple[Arrays, Arrays]:
         """Run the reverse's half in the loop; return input cotangents, and stashes.
@@ -235,13 +232,14 @@ class SplitReverse(Memoized):
     @functools.cached_property
     def products_read(self) -> tuple[int, ...]:
         """The products with an axis of rows that the reverse reads."""
-        halves = self._split(2)
-        return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
+        read = self._split(2).read
+        return tuple(k for k in self.kernel.row_axes if self._product(k) in read)
 
-    def _place(self, product: int) -> int:
-        """Return a product's place among the arguments of the reverse's jaxpr."""
+    def _product(self, number: int) -> core.Var:
+        """Return the argument of the reverse's jaxpr that is a product."""
         first = self.kernel.weight_count + len(self.kernel.types) + 1
-        return first + list(self.kernel.row_axes).index(product)
+        place = first + list(self.kernel.row_axes).index(number)
+        return jaxprs.open_jaxpr(self._reverse(2))[0].invars[place]
 
     # ---- the two halves
 

@@ -74,9 +74,8 @@ def _derivative(
 ) -> Linear:
     """Return the derivative of `function`, whose forward mode is JAX's.
 
-    Args:
-      moving: by argument, whether there is a tangent.
-      live: by output, whether it is of a type that has tangents.
+    `moving` tells which arguments have a tangent, `live` which outputs are of a type
+    that has tangents.
     """
 
     def push(known: Arrays, tangents: Arrays) -> Arrays:
@@ -106,11 +105,8 @@ def _batched(
 ) -> Linear:
     """Return a linear map for a batch of items, by `jax.vmap`.
 
-    Its cotangents of arguments and tangents without a batch axis are sums, [*shape].
-
-    Args:
-      axis: JAX's data of the batch axis.
-      known_in, moving_in: by argument and by tangent, the batch axis, 0 or `None`.
+    The batch axis of arguments and tangents, `known_in` and `moving_in`, is 0 or
+    `None`; cotangents of those without are sums, [*shape].
     """
 
     def mapped(function: Callable[..., Any], *in_axes: object) -> Callable[..., Any]:
@@ -143,15 +139,8 @@ def tangents_of(
 ) -> MaybeZeros:
     """Return the tangents of outputs of `function`, for `tangents` of its arguments.
 
-    JAX can differentiate them in both modes.
-
-    Args:
-      known: the arguments.
-      tangents: of the first arguments; the others have none.
-
-    Returns:
-      A tangent [*shape] per output, `None` for zero. If no argument has a tangent, all
-      are `None`.
+    They are [*shape], or `None` for zero, and JAX can differentiate them in both modes.
+    The last of the arguments `known` may have no tangent in the list.
     """
     # Without tangents the primitive is not bound: so programs without derivatives lack
     # it.

@@ -2,9 +2,9 @@
 """The loops of the forward and the reverse pass, in two strategies.
 
 A pass says what runs on a tile. A strategy says how often and in which order it runs,
-and how rows are read: trip counts come from the batch in `CountedLoops`, from the
-capacity in `FixedLoops`. Both have the same methods, which run `step` on levels, on
-tiles of a level, on chunks or on tiles of sums of cotangents, and return the new state.
+and how rows are read: trip counts come from the batch in `Loops`, from the capacity in
+`FixedLoops`. Methods run `step` on levels, on tiles of a level, on chunks or on tiles
+of sums of cotangents, and return the new state.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
@@ -27,9 +27,8 @@ from jax import Array, lax
 from jfold.base.arrays import Arrays
 from jfold.device import xla
 from jfold.device.buffers import Batch, Number, slice_rows, take
+from jfold.device.execution import Execution
 from jfold.device.xla import Chained, loop_after
-from jfold.scheduling.layout import running_components
-from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import max_left_over, reverse_widths, strategy_of
 
 Carry = TypeVar('Carry')
@@ -41,7 +40,6 @@ class Tile:
     """The rows of an operation that run together, in a loop or as a chunk.
 
     Attributes:
-      operation: number of the operation.
       first: [] int32, index of the first row.
       rows: number of rows.
       count: [] int32, the number of real rows, which come first, maybe more than
@@ -56,10 +54,7 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A round of a component's loop: a level, or a step of fixed loops.
-
-    A level is the nodes whose inputs all lie on earlier levels; a step is one tile of
-    each operation.
+    """A level (nodes whose inputs lie on earlier levels), or a step of fixed loops.
 
     Attributes:
       number: [] int32, counted in its component from 0.
@@ -67,7 +62,7 @@ class Level:
     """
 
     number: Number
-    loop: int
+    loop: int = 0
 
 
 LevelStep: TypeAlias = Callable[[Level, State], State]
@@ -78,45 +73,26 @@ ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
-    """A forward or reverse pass over a batch, the base of both strategies of loops.
+class Loops:
+    """The loops of a pass over a batch, the reverse pass if `down`.
 
-    Attributes:
-      down: whether it is the reverse pass.
+    Trip counts come from the batch, and tiles have several widths.
     """
 
-    spec: Spec
+    execution: Execution
     batch: Batch
     down: bool
 
-    def _add_chunk(
-        self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
-    ) -> Summed[Carry]:
-        """Run `step` on a chunk from row `first` on; add the gradients to `carry`."""
-        changing, total = carry
-        rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
-        changing, new = step(Tile(o, first, rows, count), changing)
-        return changing, list(map(jnp.add, total, new))
-
-    def _sum_width(self, t: int) -> int:
-        """Return how many sums of type `t` a tile computes."""
-        return self.batch.layout.sum_width[t]
-
-
-class CountedLoops(_Pass):
-    """The loops with trip counts from the batch, and tiles of several widths."""
-
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """Run `step` on each level of component `c`; once if it is not recurrent."""
-        if not running_components(self.spec)[c].recurrent:
-            return step(Level(0, 0), state)
+        if not self.execution.components[c].recurrent:
+            return step(Level(0), state)
         count = self.batch.levels(c)
 
-        def body(i: Array, state: State) -> State:
-            return step(Level(count - 1 - i if self.down else i, 0), state)
+        def body(i: Number, state: State) -> State:
+            return step(Level(count - 1 - i if self.down else i), state)
 
-        done: State = lax.fori_loop(0, count, body, state)
-        return done
+        return _repeated(count, body, state)
 
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
@@ -145,9 +121,8 @@ class CountedLoops(_Pass):
         widths = self.batch.layout.widths[o]
         if self.down:
             widths = reverse_widths(widths)
-        for rows, left in zip(
-            widths, max_left_over(widths, self.batch.empty), strict=True
-        ):
+        lefts = max_left_over(widths, self.batch.empty)
+        for rows, left in zip(widths, lefts, strict=True):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)
         # This number is zero, since `row` has reached the end, but XLA does not know
@@ -167,17 +142,23 @@ class CountedLoops(_Pass):
         row, carry = loop_after(lambda row: nodes - row > 0, run, start, state.carry)
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
+    def _add_chunk(
+        self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
+    ) -> Summed[Carry]:
+        """Run `step` on a chunk from row `first` on; add the gradients to `carry`."""
+        changing, total = carry
+        rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
+        changing, new = step(Tile(o, first, rows, count), changing)
+        return changing, list(map(jnp.add, total, new))
+
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
         """Run `run` on the first row of each tile of a round of sums of type `t`."""
-        (first, count), width = self.batch.sums(t, step, stage), self._sum_width(t)
+        first, count = self.batch.sums(t, step, stage)
+        width = self.batch.layout.sum_width[t]
 
-        def body(i: Number, carry: Carry) -> Carry:
-            return run(first + i * width, carry)
-
-        done: Carry = lax.fori_loop(0, count, body, carry)
-        return done
+        return _repeated(count, lambda i, carry: run(first + i * width, carry), carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
@@ -192,11 +173,8 @@ class CountedLoops(_Pass):
         return rows
 
 
-class FixedLoops(_Pass):
-    """The loops with trip counts from the capacity.
-
-    Each step runs one tile of each operation.
-    """
+class FixedLoops(Loops):
+    """The loops with trip counts from the capacity: a step runs a tile of each."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """Run `step` on all steps that component `c` has room for.
@@ -208,14 +186,14 @@ class FixedLoops(_Pass):
         runs = list(enumerate(zip(trips, before, strict=False)))
         for loop, (count, first) in reversed(runs) if self.down else runs:
             start = first + count - 1 if self.down else first
-            run = functools.partial(self._step, step, loop, start)
+
+            def run(
+                i: Number, state: State, start: int = start, loop: int = loop
+            ) -> State:
+                return step(Level(start - i if self.down else start + i, loop), state)
+
             state = _repeated(count, run, state)
         return state
-
-    def _step(
-        self, step: LevelStep[State], loop: int, start: int, i: Number, state: State
-    ) -> State:
-        return step(Level(start - i if self.down else start + i, loop), state)
 
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
@@ -242,7 +220,7 @@ class FixedLoops(_Pass):
             pairs = zip(new, carry[1], strict=True)
             return changing, [jnp.where(first < count, x, y) for x, y in pairs]
 
-        trips = -(-self.spec.capacity.rows[o] // rows)
+        trips = -(-self.execution.spec.capacity.rows[o] // rows)
         return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def sums(
@@ -253,22 +231,17 @@ class FixedLoops(_Pass):
         Tiles of all rounds run: sums that are complete get the same values again, and
         the others are computed again when their round comes.
         """
-        room, width = self.spec.capacity.sums[t], self._sum_width(t)
-
-        def body(i: Number, carry: Carry) -> Carry:
-            return run(i * width, carry)
-
-        return _repeated(-(-room // width), body, carry)
+        width = self.batch.layout.sum_width[t]
+        trips = -(-self.execution.spec.capacity.sums[t] // width)
+        return _repeated(trips, lambda i, carry: run(i * width, carry), carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
         return xla.gathered(buffer, places)
 
     def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
-        """Return the rows of a tile, each [rows, ...], from buffers [size, ...].
-
-        XLA may fuse them with their readers: kernels of their own take time to start.
-        """
+        """Return the rows of a tile, each [rows, ...], which XLA may fuse."""
+        # Kernels of their own take time to start.
         return [slice_rows(buffer, tile.first, tile.rows) for buffer in buffers]
 
     def read_once(self, rows: Arrays) -> Arrays:
@@ -277,23 +250,16 @@ class FixedLoops(_Pass):
 
 
 def _repeated(
-    count: int, step: Callable[[Number, Carry], Carry], carry: Carry
+    count: Number, step: Callable[[Number, Carry], Carry], carry: Carry
 ) -> Carry:
     """Run `carry = step(i, carry)` for i below `count`; one step needs no loop."""
-    if count == 1:
+    if isinstance(count, int) and count == 1:
         return step(0, carry)
     done: Carry = lax.fori_loop(0, count, step, carry)
     return done
 
 
-Loops: TypeAlias = CountedLoops | FixedLoops
-
-
-def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
-    """Return the loops of a forward pass, or of a reverse pass if `down`.
-
-    Their trip counts come from the capacity if the spec's strategy is fixed, else from
-    the batch.
-    """
-    strategy = FixedLoops if strategy_of(spec).fixed else CountedLoops
-    return strategy(spec, batch, down)
+def make_loops(execution: Execution, batch: Batch, down: bool) -> Loops:
+    """Return the loops of a forward pass, or of a reverse pass if `down`."""
+    strategy = FixedLoops if strategy_of(execution.spec).fixed else Loops
+    return strategy(execution, batch, down)

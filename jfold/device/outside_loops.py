@@ -79,12 +79,8 @@ def apply_all(
 ) -> Arrays:
     """Run a whole program; return the tensors of all results, each [rows, *shape].
 
-    Operations outside of loops run here, as plain JAX; `in_loops` runs the others.
-
-    Args:
-      weights: by operation, list of arrays, each [*shape].
-      indices: [size] int32, the index array.
-      constants: by type [rows, *shape].
+    Operations outside of loops run here, as plain JAX; `in_loops` runs the others. By
+    operation `weights` are [*shape], by type `constants` are [rows, *shape].
     """
     state = State(execution, Batch(execution.layout, indices, constants))
     order = phases(execution.program)
@@ -162,7 +158,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
         real, arrays = extent.real, [mask_spare(x, extent.count > 0) for x in weights]
 
     def run(arrays: Arrays, inputs: Arrays) -> Arrays:
-        return kernel.outputs(kernel.weights(arrays), inputs, extent.rows, real)
+        return kernel.run(kernel.weights(arrays), inputs, extent.rows, real=real)[0]
 
     if execution.spec.residuals == RECOMPUTE_ALL:
         run = jax.checkpoint(run)
@@ -196,8 +192,7 @@ def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
     """Return whether padding rows of `table` may hold arbitrary finite numbers.
 
     They may if it is an operation that is finite on all finite inputs, and if padding
-    rows of outputs that it reads in place may, too. Else they repeat a real row. False
-    for results, and where no mask would be saved.
+    rows of outputs that it reads in place may, too. False where no mask would be saved.
     """
     execution = state.execution
     if table >= len(execution.operations):

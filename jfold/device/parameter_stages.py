@@ -16,7 +16,6 @@ the cotangent must see rows one by one, also in a function of whole tiles.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -73,8 +72,8 @@ class Hoisted:
         """
         # A constant that is traced outside may have a gradient there. JAX would refuse
         # it as a constant of the rule below, so it is one of the rule's arguments.
-        jaxpr, constants = jaxprs.open_jaxpr(self.closed)
-        known = dict(zip(jaxpr.constvars, constants, strict=True))
+        jaxpr, _ = jaxprs.open_jaxpr(self.closed)
+        known = jaxprs.environment(self.closed, (), strict=False)
         traced = [v for v, x in known.items() if isinstance(x, jax.core.Tracer)]
         inputs = dict(zip(jaxpr.invars, arguments, strict=False))
         inputs |= {v: known.pop(v) for v in traced}
@@ -113,13 +112,11 @@ class Hoisted:
     ) -> Arrays:
         """Run the late stage; return the outputs, each [*shape].
 
-        Args:
-          frontier: values of the variables of the frontier.
-          arguments: the arguments of the jaxpr behind the first ones: inputs.
-          rules: by primitive, what runs in place of its equations.
+        `frontier` has the values of its variables, `arguments` the inputs, and `rules`,
+        by primitive, what runs in place of its equations.
         """
-        jaxpr, constants = jaxprs.open_jaxpr(self.closed)
-        env = dict(zip(jaxpr.constvars, constants, strict=True))
+        jaxpr, _ = jaxprs.open_jaxpr(self.closed)
+        env = jaxprs.environment(self.closed, (), strict=False)
         first = len(jaxpr.invars) - len(arguments)
         env |= zip(jaxpr.invars[first:], arguments, strict=True)
         env |= zip(self.frontier, frontier, strict=True)
@@ -128,9 +125,7 @@ class Hoisted:
     def dropping(self, real: Array) -> Rules:
         """Return rules of the late stage, to drop gradients of padding rows.
 
-        Args:
-          real: [] bool, whether the one row is real; or [rows] bool for functions of
-            whole tiles.
+        `real` [] bool says whether the one row is real; or [rows] bool for whole tiles.
         """
 
         def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
@@ -156,15 +151,13 @@ def stage(
 ) -> Hoisted:
     """Split a jaxpr: equations on its first `fixed` arguments alone, and all others.
 
-    Args:
-      name: of the layer, for messages.
-      other: the jaxpr for another number of rows, if the function is of whole tiles;
-        equations that differ between the two depend on rows.
+    `name` is that of the layer. `other` is the jaxpr for another number of rows, if the
+    function is of whole tiles; equations that differ between the two depend on rows.
     """
-    jaxpr, constants = jaxprs.open_jaxpr(closed)
-    pairs = zip(jaxpr.constvars, constants, strict=True)
+    jaxpr, _ = jaxprs.open_jaxpr(closed)
+    constants = jaxprs.environment(closed, (), strict=False).items()
     # Constants that are traced outside count as parameters.
-    traced = [v for v, x in pairs if isinstance(x, jax.core.Tracer)]
+    traced = [v for v, x in constants if isinstance(x, jax.core.Tracer)]
     first = [*jaxpr.invars[:fixed], *traced]
     sized = () if other is None else _sized(jaxpr, jaxprs.open_jaxpr(other)[0])
     of_rows, varying = jaxprs.reachable(jaxpr, [*jaxpr.invars[fixed:], *sized])
@@ -189,16 +182,11 @@ def stage(
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
     """Return variables whose shape differs in `other`; all if the equations differ."""
-    pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
-    alike = len(jaxpr.eqns) == len(other.eqns)
-    if not alike or any(x.primitive is not y.primitive for x, y in pairs):
-        return [v for e in jaxpr.eqns for v in e.outvars]
-    outputs = [zip(x.outvars, y.outvars, strict=True) for x, y in pairs]
-    return [
-        v
-        for v, w in itertools.chain(*outputs)
-        if jaxprs.spec(v).shape != jaxprs.spec(w).shape
-    ]
+    outputs, others = ([v for e in x.eqns for v in e.outvars] for x in (jaxpr, other))
+    if [e.primitive for e in jaxpr.eqns] != [e.primitive for e in other.eqns]:
+        return outputs
+    pairs = zip(outputs, others, strict=True)
+    return [v for v, w in pairs if jaxprs.spec(v).shape != jaxprs.spec(w).shape]
 
 
 def _are_in(varying: Container[core.Var], equation: core.JaxprEqn) -> list[bool]:
@@ -223,18 +211,17 @@ def _pull(
 
 def _has_own_reverse(equation: core.JaxprEqn) -> bool:
     """Return whether an equation is, or contains, a `custom_vjp`."""
-    if equation.primitive.name.startswith('custom_vjp_call'):
-        return True
-    equations = (
-        jaxprs.open_jaxpr(closed)[0].eqns for closed in jaxprs.subjaxprs(equation)
+    return equation.primitive.name.startswith('custom_vjp_call') or any(
+        _has_own_reverse(e)
+        for closed in jaxprs.subjaxprs(equation)
+        for e in jaxprs.open_jaxpr(closed)[0].eqns
     )
-    return any(map(_has_own_reverse, itertools.chain(*equations)))
 
 
 def _is_linear(equation: core.JaxprEqn) -> bool:
     """Return whether an equation's reverse is known to be linear in the cotangents."""
     operands, results = (
-        [jaxprs.spec(v) for v in atoms] for atoms in (equation.invars, equation.outvars)
+        list(map(jaxprs.spec, atoms)) for atoms in (equation.invars, equation.outvars)
     )
     moving, used = (
         [i for i, x in enumerate(specs) if jaxprs.is_inexact(x)]
@@ -263,9 +250,8 @@ def _dropping(
 ) -> Arrays:
     """Run an equation; its reverse drops gradients of padding rows (`real` is false).
 
-    Args:
-      of_rows: by operand, whether it depends on rows.
-      real: [] bool, or [rows] bool if the operands are of a whole tile.
+    `of_rows` tells which operands depend on rows. `real` is [] bool, or [rows] bool if
+    the operands are of a whole tile.
     """
 
     def bound(operands: Sequence[Array], real: Array) -> Arrays:
@@ -331,9 +317,7 @@ def hoist_from_checkpoints(
 ) -> core.ClosedJaxpr:
     """Move equations on parameters alone out of the `jax.checkpoint`s of a jaxpr.
 
-    Args:
-      closed: the jaxpr; returned as it is if it has no `jax.checkpoint`.
-      of_rows: by argument, whether it depends on rows, as parameters do not.
+    `of_rows` tells which arguments depend on rows, as parameters do not.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     if not any(e.primitive.name in _CHECKPOINTS for e in jaxpr.eqns):
@@ -354,7 +338,8 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
     """
     # Nested `jit`s are inlined, and checkpoints within are cut as well.
     closed = jaxprs.inlined(equation.params['jaxpr'])
-    inner, constants = jaxprs.open_jaxpr(hoist_from_checkpoints(closed, of_rows))
+    closed = hoist_from_checkpoints(closed, of_rows)
+    inner, _ = jaxprs.open_jaxpr(closed)
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]
     depend, varying = jaxprs.reachable(inner, rows)
     # An equation with an effect, as a print, stays though nothing reads its results.
@@ -363,8 +348,7 @@ def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> 
     computed = varying.union(v for e in late for v in e.outvars)
     # Variables that late equations read, computed outside: the new operands.
     frontier = [v for v in dict.fromkeys(read) if v not in computed]
-    env = dict(zip(inner.constvars, constants, strict=True))
-    env |= zip(inner.invars, operands, strict=True)
+    env = jaxprs.environment(closed, operands)
     hoisted = [e for e in inner.eqns if e not in late]
     outside = jaxprs.run(jaxprs.slice_for(hoisted, frontier), env, frontier)
 

@@ -114,9 +114,7 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
 def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
     """Return `ids` as an array of integers [examples], checked.
 
-    Raises:
-      TypeError: they are no integers.
-      ValueError: their shape is not [examples].
+    Raises TypeError if they are no integers, ValueError if their shape is another.
     """
     identities = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(identities.dtype, np.integer):
@@ -135,9 +133,8 @@ def with_keys(
 ) -> Schedule:
     """Return a shard's `schedule`, with random keys put in as constants.
 
-    Args:
-      draws: `None` to return `schedule` as it is; if `draws.evaluates`, its program is
-        replaced by one that draws nothing.
+    Without `draws` it stays as it is; if `draws.evaluates`, its program is replaced by
+    one that draws nothing.
     """
     if draws is None:
         return schedule

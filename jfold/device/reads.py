@@ -28,8 +28,8 @@ from jfold.base.arrays import Varying, cast_varying
 from jfold.base.jaxprs import is_inexact
 from jfold.device.buffers import Batch, scattered, slice_rows, take
 from jfold.device.execution import Execution
-from jfold.graph import shared_counts, value_parts
-from jfold.program.components import Place, first_results, phases, results_in, sources
+from jfold.graph import shared_counts
+from jfold.program.components import Place, output_places, phases, results_in, sources
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
 from jfold.scheduling.index_array import Section
 from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers, slots
@@ -39,9 +39,7 @@ from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers
 class Produced:
     """An array of values of one type, which have successive numbers from `first` on.
 
-    Attributes:
-      first: number of the first value, among all values of the type.
-      rows: [count, *shape], the values.
+    `rows`: [count, *shape].
     """
 
     first: int
@@ -73,7 +71,6 @@ class Extent:
     """The number of rows of an operation or a result, with and without padding.
 
     Attributes:
-      rows: number of rows.
       count: [] int32, the number of real rows.
       anything: whether padding rows may hold any finite numbers; else they repeat a
         real row.
@@ -88,19 +85,14 @@ class Extent:
     @functools.cached_property
     def real(self) -> Array:
         """The mask [rows] bool, true for rows that are not padding."""
-        return cast_varying(
-            lax.lt(lax.iota('int32', self.rows), self.count), self.varying
-        )
+        real = lax.lt(lax.iota('int32', self.rows), self.count)
+        return cast_varying(real, self.varying)
 
 
 def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
     """Stop the gradient through padding rows of `x`; replace these by `spare` if given.
 
-    Args:
-      x: [rows, ...], or [*shape] if `real` is one bool.
-      real: [rows] bool, or [] bool for all of `x`.
-      spare: the replacement, of the shape of `x`; if left out, `x`, of which only the
-        gradient is stopped.
+    Both are [rows, ...], as `real` [rows] bool, or [*shape] if `real` is one bool.
     """
     if spare is None and not is_inexact(x):
         return x
@@ -115,11 +107,7 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 class Read:
     """The rows that an input of an operation, or a tensor of a result, reads.
 
-    Attributes:
-      slot: this input or tensor: its place, its type, and the part that it reads whole,
-        where it reads in place.
-      mode: whether rows are read in place, gathered by an index, or summed.
-      sums: the section with the row that each value is added to, if they are summed.
+    `sums` is the section with the row that each value is added to, if they are summed.
     """
 
     slot: Slot
@@ -180,30 +168,27 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 def _repeats(state: State, read: Read, rows: int) -> bool:
     """Return whether padding rows of an input that is read in place repeat real rows.
 
-    Padding rows of an output do if padding rows of its operation's inputs do. False for
-    gathered inputs.
+    Padding rows of an output do if padding rows of its operation's inputs do.
     """
-    program = state.execution.program
-    if read.slot.part is None or read.mode is not ReadMode.IN_PLACE:
+    program, part = state.execution.program, read.slot.part
+    if part is None or read.mode is not ReadMode.IN_PLACE or part in state.anything:
         return False
-    _, table, _ = value_parts(program)[read.slot.part]
-    o = table - len(program.types)
-    is_output = o >= 0 and read.slot.part not in state.anything
-    return is_output and state.execution.layout.region[o] >= rows
+    number = part - len(program.types)  # of an output; less than zero for constants
+    regions = state.execution.layout.region
+    return number >= 0 and regions[output_places(program)[number][0]] >= rows
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
     """Return the rows [rows, *shape] of constants or an output, without a gather."""
-    program = state.execution.program
+    program, t = state.execution.program, read.slot.type
     assert read.slot.part is not None
-    t, table, k = value_parts(program)[read.slot.part]
-    if table < len(program.types):
+    number = read.slot.part - len(program.types)  # of an output
+    if number < 0:
         values = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
-    else:
-        number = first_results(program)[table - len(program.types)] + k
-        if number not in state.produced:  # there is no room for it, so no row is read
-            return zeros_of(state, t, rows)
+    elif number in state.produced:
         values = state.produced[number].rows
+    else:  # there is no room for it, so no row is read
+        return zeros_of(state, t, rows)
     # If a user has put a capacity together by hand, a reader may have more or fewer
     # rows than what it reads.
     spare = [(0, rows - len(values)), *[(0, 0)] * (values.ndim - 1)]
@@ -215,12 +200,8 @@ def combined(
 ) -> Array:
     """Return segment sums, or maxima or minima without a gradient, [rows, *shape].
 
-    Sums without summands are zero.
-
-    Args:
-      summands: [n, *shape].
-      section: with n numbers, the row of the sum that each summand adds to.
-      combines: 'add', 'maximum' or 'minimum'.
+    Sums without summands are zero. `section` has the row of the sum that each of the
+    `summands` [n, *shape] adds to.
     """
     to = state.batch.read(section, 0, *section.shape)
     if combines != ADD:
@@ -262,9 +243,7 @@ def read_values(
     """Gather values [rows, *shape] of type number `t`, by row indices in a `section`.
 
     They are constants, or results of operations, computed in loops or outside of them.
-
-    Args:
-      place: the reader, a key of `state.leaving` if it may read results from loops.
+    `place` is the reader, a key of `state.leaving` if it may read results from loops.
     """
     if place not in state.leaving:
         return _gathered(state, t, makers, section)
@@ -280,17 +259,12 @@ def read_values(
 
 
 def _gathered(
-    state: State,
-    t: int,
-    makers: ProducerSet,
-    section: Section,
-    constants: bool = True,
+    state: State, t: int, makers: ProducerSet, section: Section, constants: bool = True
 ) -> Array:
     """Gather values [rows, *shape] like `read_values`, but from outside of loops alone.
 
-    Args:
-      constants: whether the values may be constants. If not, an index of a value that
-        no operation in `makers` computes gathers an arbitrary row.
+    An index of a value that is of no operation in `makers`, and no constant if there
+    may be `constants`, gathers an arbitrary row.
     """
     parts = list(_parts(state, t, makers, constants))
     rows = state.batch.read(section, 0, *section.shape)
@@ -305,9 +279,8 @@ def _gathered(
 def zeros_of(state: State, t: int, rows: int) -> Array:
     """Return zeros [rows, *shape] of type `t`, where there is nothing to read."""
     type_ = state.execution.program.types[t]
-    return cast_varying(
-        jnp.zeros((rows, *type_.shape), type_.dtype), state.execution.varying
-    )
+    zeros = jnp.zeros((rows, *type_.shape), type_.dtype)
+    return cast_varying(zeros, state.execution.varying)
 
 
 def _wide(x: Array) -> Array:
@@ -323,11 +296,8 @@ def _parts(
     constants = state.batch.constants[t]
     if len(constants) and with_constants:
         yield Produced(0, jnp.asarray(constants))
-    by_row = {
-        state.produced[r].first: state.produced[r]
-        for r in results_in(makers)
-        if r in state.produced
-    }
+    produced = [state.produced[r] for r in results_in(makers) if r in state.produced]
+    by_row = {x.first: x for x in produced}
     yield from (by_row[first] for first in sorted(by_row))
 
 

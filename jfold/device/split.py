@@ -13,6 +13,7 @@ unless it is cheaper to run it twice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,16 +35,16 @@ class Split:
     Attributes:
       early, late: the equations of each half, in order.
       crossing: stashes, variables that the early half computes and the late one reads.
-      linear: stashes that depend on the cotangents, which are the last arguments.
+      linear: variables that depend on the cotangents, which are the last arguments.
     """
 
     closed: core.ClosedJaxpr
-    early: tuple[core.JaxprEqn, ...]
-    late: tuple[core.JaxprEqn, ...]
-    early_outputs: tuple[Atom, ...]
-    late_outputs: tuple[Atom, ...]
-    crossing: tuple[core.Var, ...]
-    linear: frozenset[core.Var]
+    early: list[core.JaxprEqn]
+    late: list[core.JaxprEqn]
+    early_outputs: list[Atom]
+    late_outputs: list[Atom]
+    crossing: list[core.Var]
+    linear: set[core.Var]
 
     def run_early(
         self, arguments: Arrays, known: Environment, rules: Rules
@@ -53,7 +54,7 @@ class Split:
         Values in `known` are not computed again; `rules` has, by primitive, a function
         that runs in place of its equations.
         """
-        wanted = self.early_outputs + self.crossing
+        wanted = [*self.early_outputs, *self.crossing]
         env = jaxprs.environment(self.closed, arguments) | dict(known)
         values = jaxprs.run(self.early, env, wanted, rules)
         count = len(self.early_outputs)
@@ -65,25 +66,24 @@ class Split:
         env |= zip(self.crossing, crossing, strict=True)
         return jaxprs.run(self.late, env, self.late_outputs, rules)
 
-    def reads(self, index: int) -> bool:
-        """Return whether either half reads argument `index` of the jaxpr."""
-        variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
-        early = jaxprs.read_by(self.early, self.early_outputs)
-        return variable in early or self.reads_late(index)
+    @functools.cached_property
+    def read(self) -> set[core.Var]:
+        """The variables that one of the halves reads."""
+        return self._read_late.union(jaxprs.read_by(self.early, self.early_outputs))
 
-    def reads_late(self, index: int) -> bool:
-        """Return whether the late half reads argument `index` of the jaxpr."""
-        variable = jaxprs.open_jaxpr(self.closed)[0].invars[index]
-        return variable in jaxprs.read_by(self.late, self.late_outputs)
+    @functools.cached_property
+    def _read_late(self) -> set[core.Var]:
+        return set(jaxprs.read_by(self.late, self.late_outputs))
 
-    def is_read_before(self, index: int, variable: core.Var) -> bool:
-        """Return whether `variable` is computed after all reads of argument `index`.
+    def is_read_before(self, argument: core.Var, variable: core.Var) -> bool:
+        """Return whether `variable` is computed after all reads of an argument.
 
         Then the variable, of the early half, may take the argument's place.
         """
-        argument = jaxprs.open_jaxpr(self.closed)[0].invars[index]
-        outputs = *self.early_outputs, *self.crossing
-        return xla.is_read_before(argument, variable, self.early, outputs)
+        outputs = [*self.early_outputs, *self.crossing]
+        return argument not in self._read_late and xla.is_read_before(
+            argument, variable, self.early, outputs
+        )
 
 
 def split(
@@ -109,23 +109,15 @@ def split(
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
-    late_steps = [
-        e for e in jaxprs.slice_for(jaxpr.eqns, late_outputs) if e not in shared
-    ]
+    needed = jaxprs.slice_for(jaxpr.eqns, late_outputs)
+    late_steps = [e for e in needed if e not in shared]
     computed = {v for e in shared for v in e.outvars}
     read = jaxprs.read_by(late_steps, late_outputs)
-    crossing = dict.fromkeys(v for v in read if v in computed)
+    crossing = list(dict.fromkeys(v for v in read if v in computed))
     # Equations that `late_steps` need only through stashes drop out.
     late_steps = jaxprs.slice_for(late_steps, late_outputs, known=computed)
-    return Split(
-        closed,
-        tuple(early),
-        tuple(late_steps),
-        tuple(early_outputs),
-        tuple(late_outputs),
-        tuple(crossing),
-        frozenset(pulled.intersection(crossing)),
-    )
+    outputs = early_outputs, late_outputs
+    return Split(closed, early, late_steps, *outputs, crossing, pulled)
 
 
 # Functions that cost less than storing and reading their results.

@@ -38,39 +38,29 @@ def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
     return any(execution.spec.capacity.sums[t] for t in types)
 
 
-def sum_uses(
-    execution: Execution, loops: Loops, c: int, level: Number, edges: Buffers
-) -> Buffers:
-    """Add up the cotangents of values of a level that have many uses.
+def sum_uses(loops: Loops, c: int, level: Number, edges: Buffers) -> Buffers:
+    """Add up the cotangents of often-used values of a level of component `c`.
 
     Return the buffers `edges`, with the sums in rows of their own.
-
-    Args:
-      c: number of the component.
-      level: [] int32, counted in the component.
     """
-    operations = running_components(execution.spec)[c].operations
-    types = {t for o in operations for t in execution.operations[o].outputs}
+    spec, operations = loops.execution.spec, loops.execution.operations
+    running = running_components(spec)[c].operations
+    types = {t for o in running for t in operations[o].outputs}
     # The tables of sums count levels through all components.
-    before = sum(levels for levels, _ in execution.layout.tables[:c])
-    edges = dict(edges)
-    for t in sorted(types & edges.keys()):
-        if execution.spec.capacity.sums[t]:
-            edges[t] = _sum_type(execution, loops, t, before + level, edges[t])
-    return edges
+    before = sum(levels for levels, _ in loops.batch.layout.tables[:c])
+    summed = {t for t in types & edges.keys() if spec.capacity.sums[t]}
+    new = {t: _sum_type(loops, t, before + level, edges[t]) for t in sorted(summed)}
+    return edges | new
 
 
-def _sum_type(
-    execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
-) -> Array:
+def _sum_type(loops: Loops, t: int, step: Number, buffer: Array) -> Array:
     """Sum the cotangents of often-used values of type `t`; return the new buffer.
 
-    Args:
-      step: number of the level, counted through all components.
-      buffer: [edge rows, *shape], the cotangent of each use of a value, then sums.
+    `step` is the level, counted through all components. The buffer [edge rows, *shape]
+    has the cotangent of each use of a value, then sums.
     """
-    batch, layout = loops.batch, execution.layout
-    base, width = layout.edge_sums[t], layout.sum_width[t]
+    batch = loops.batch
+    base, width = batch.layout.edge_sums[t], batch.layout.sum_width[t]
 
     # A tile may run past the last sum of a round. It then writes sums of later rounds,
     # which are computed again in their turn; or sums of later levels, which are
@@ -86,5 +76,6 @@ def _sum_type(
         """Write the sums of the `s`-th round; return the buffer."""
         return loops.sums(t, step, s, tile, buffer)
 
-    done: Array = lax.fori_loop(0, execution.spec.capacity.stages, stage, buffer)
+    stages = loops.execution.spec.capacity.stages
+    done: Array = lax.fori_loop(0, stages, stage, buffer)
     return done

@@ -21,7 +21,7 @@ import structure
 
 import jfold as jf
 from jfold import blocks
-from jfold.device.buffers import Batch, Residuals
+from jfold.device.buffers import Batch
 from jfold.device.kernel import Weights
 from jfold.device.kernel_reverse import Rows
 
@@ -364,7 +364,7 @@ def test_any_is_rare() -> None:
     assert sum('Any' in x for x in words) < 0.05 * len(found)
 
 
-@pytest.mark.parametrize('kind', [Batch, Residuals, Rows, Weights])
+@pytest.mark.parametrize('kind', [Batch, Rows, Weights])
 def test_fields_of_arrays_have_shapes(kind: Any) -> None:
     """In brackets, once for each field that holds arrays."""
     shapes = re.findall(r'\[[^\]]+\]', kind.__doc__)

@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         'Spare rows of a chunk repeat the first, in residuals as in inputs.',
         'jfold/device/backward.py',
-        'saved = [repeated(x, real) for x in saved]',
-        'saved = [*saved]',
+        'residuals = [repeated(x, real) for x in residuals]',
+        'residuals = [*residuals]',
         ('tests/device/test_runtime.py',),
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         'A stash in the place of a product lies one widest tile further on.',
         'jfold/device/execution.py',
-        'return max(self.layout.widths[o]) if recurrent else 0',
+        'return max(self.layout.widths[o]) if self.is_recurrent(o) else 0',
         'return 0',
         ('tests/device/test_small_limits.py', 'tests/scheduling/test_schedule.py'),
     ),
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         'Sums of cotangents count levels through all components.',
         'jfold/device/sums.py',
-        'before = sum(levels for levels, _ in execution.layout.tables[:c])',
+        'before = sum(levels for levels, _ in loops.batch.layout.tables[:c])',
         'before = 0',
         ('tests/tracing/test_sharing.py', 'tests/device/test_small_limits.py'),
     ),
