@@ -37,7 +37,7 @@ from jfold.base.arrays import (
 from jfold.base.jaxprs import is_inexact
 from jfold.base.memo import Memoized, memoized
 from jfold.device import fixed_order, xla
-from jfold.device.defined import is_defined
+from jfold.device.analyses import is_defined
 from jfold.device.parameter_stages import Hoisted, hoist_from_checkpoints, stage
 from jfold.program.operations import PROBES, Operation
 from jfold.types import TensorType, TupleType, pack

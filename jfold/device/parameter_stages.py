@@ -30,7 +30,8 @@ from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, cast_varying, masked, varying_axes
 from jfold.base.errors import naming_layer
 from jfold.base.tracebacks import api_boundary
-from jfold.device import linearity, xla
+from jfold.device import xla
+from jfold.device.analyses import is_linear
 from jfold.device.derivatives import CustomDerivatives
 from jfold.device.fixed_order import in_order
 from jfold.device.linear import MaybeZeros
@@ -234,7 +235,7 @@ def _is_linear(equation: core.JaxprEqn) -> bool:
 
     # The reverse as a jaxpr of operands, held fixed, and cotangents.
     closed = jax.make_jaxpr(pulled)(operands, [results[i] for i in used])
-    return linearity.is_linear(closed, len(operands))
+    return is_linear(closed, len(operands))
 
 
 def _bind(

@@ -18,7 +18,7 @@ from meshes import over_devices
 
 import jfold as jf
 from jfold.base import jaxprs
-from jfold.device.defined import is_defined
+from jfold.device.analyses import is_defined
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 pytestmark = pytest.mark.usefixtures('wide')

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jfold.device.linearity import is_linear
+from jfold.device.analyses import is_linear
 
 LINEAR: dict[str, Callable[..., Any]] = {
     'a sum': lambda w, x, y: x + 2 * y,

@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         'A product of two cotangents is not linear.',
-        'jfold/device/linearity.py',
+        'jfold/device/analyses.py',
         'others[0] if len(others) == 1 else Form.OTHER if others else Form.FIXED',
         'others[0] if others else Form.FIXED',
         ('tests/device/test_linearity.py',),
