@@ -14,9 +14,10 @@ waits for, since they come from outside of it alone.
 
 Products of the forward pass are stored, elementwise values computed again. The jaxpr of
 the reverse takes the stored products as arguments. It is split by dependence into the
-equations that cotangents of inputs need and the rest, so that little runs twice; the
-stashes in between are mostly cotangents of products. `whole_reverse` is the reverse of
-functions that cannot be split.
+equations that cotangents of inputs need and the rest, so that little runs twice. An
+equation that both halves need runs in the loop, and its result is stashed, unless it is
+cheaper to run it twice; stashes are mostly cotangents of products. `whole_reverse` is
+the reverse of functions that cannot be split.
 
 In shapes, `rows` is the number of rows of a tile (neighbouring rows of one level) or of
 a chunk (rows of any levels), and `*shape` the shape of one row or weight. Inputs,
@@ -44,10 +45,9 @@ from jfold.device import xla
 from jfold.device.hoisting import is_worth_storing
 from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.linear import partition, replace_list
-from jfold.device.split import Split, split
 
 if TYPE_CHECKING:
-    from jfold.base.jaxprs import Rule
+    from jfold.base.jaxprs import Atom, Rule
 
 
 @jax.tree_util.register_dataclass
@@ -67,11 +67,6 @@ class Rows:
     residuals: Arrays
     cotangents: Arrays
     real: jax.Array
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return int(self.real.shape[0])
 
 
 @dataclass(frozen=True)
@@ -108,6 +103,25 @@ class Stash:
 
 
 @dataclass(frozen=True, eq=False)
+class Halves:
+    """The jaxpr of a reverse in two halves.
+
+    Attributes:
+      early: the equations that the loop runs, for early outputs and stashes, in order.
+      late: the equations that run after the loop.
+      crossing: stashes, variables that the early half computes and the late one reads.
+      pulled: variables that depend on cotangents.
+    """
+
+    early: list[core.JaxprEqn]
+    late: list[core.JaxprEqn]
+    early_outputs: list[Atom]
+    late_outputs: list[Atom]
+    crossing: list[core.Var]
+    pulled: set[core.Var]
+
+
+@dataclass(frozen=True, eq=False)
 class SplitReverse(Memoized):
     """The reverse of a kernel in two halves, one in loops and one after."""
 
@@ -133,7 +147,9 @@ class SplitReverse(Memoized):
         if there is one left.
         """
         halves, rows = self._split(2), self.residuals()
-        products = list(map(self._product, self.products_read))
+        products = [self._products[k] for k in self.products_read]
+        outputs = [*halves.early_outputs, *halves.crossing]
+        late = jaxprs.read_by(halves.late, halves.late_outputs)
         stashes, taken = list[Stash](), set[int | None]()
         # A product is stored because the derivatives of its readers need it. Its
         # cotangent is the result of these derivatives, so it may overwrite the product.
@@ -142,10 +158,10 @@ class SplitReverse(Memoized):
             fit = (
                 j
                 for j, product in enumerate(products)
-                if rows[j] == row and j not in taken
-                if halves.is_read_before(product, variable)
+                if rows[j] == row and j not in taken and product not in late
+                if xla.is_read_before(product, variable, halves.early, outputs)
             )
-            stashes.append(Stash(row, variable in halves.linear, next(fit, None)))
+            stashes.append(Stash(row, variable in halves.pulled, next(fit, None)))
             taken.add(stashes[-1].replaces)
         return stashes
 
@@ -208,11 +224,15 @@ class SplitReverse(Memoized):
 
         The cotangents are those of `early_inputs`. Each array is [rows, ...].
         """
-        halves, arguments = self._split(rows.count), self._arguments(rows)
-        known = self.kernel.shared(halves.closed, rows.weights.reverse, rows.count)
-        moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
-        pairs = zip(crossing, self._crossing_axes, strict=True)
-        return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
+        count = len(rows.real)
+        halves, closed = self._split(count), self._reverse(count)
+        env = jaxprs.environment(closed, self._arguments(rows))
+        env |= self.kernel.shared(closed, rows.weights.reverse, count)
+        wanted = [*halves.early_outputs, *halves.crossing]
+        values = jaxprs.run(halves.early, env, wanted, self.kernel.rules)
+        first = len(halves.early_outputs)
+        pairs = zip(values[first:], self._crossing_axes, strict=True)
+        return values[:first], [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
         """Run the reverse's half after the loop, on the stashes `crossing` [rows, ...].
@@ -222,8 +242,10 @@ class SplitReverse(Memoized):
         """
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
-        halves, arguments = self._split(rows.count), self._arguments(rows)
-        results = halves.run_late(arguments, crossed, self.kernel.rules)
+        halves, closed = self._split(len(rows.real)), self._reverse(len(rows.real))
+        env = jaxprs.environment(closed, self._arguments(rows))
+        env |= zip(halves.crossing, crossed, strict=True)
+        results = jaxprs.run(halves.late, env, halves.late_outputs, self.kernel.rules)
         count = self.kernel.trained_count
         return results[:count], results[count:]
 
@@ -232,14 +254,17 @@ class SplitReverse(Memoized):
     @functools.cached_property
     def products_read(self) -> tuple[int, ...]:
         """The products with an axis of rows that the reverse reads."""
-        read = self._split(2).read
-        return tuple(k for k in self.kernel.row_axes if self._product(k) in read)
+        halves = self._split(2)
+        steps, outputs = halves.early + halves.late, halves.early_outputs
+        read = jaxprs.read_by(steps, [*outputs, *halves.late_outputs])
+        return tuple(k for k, v in self._products.items() if v in read)
 
-    def _product(self, number: int) -> core.Var:
-        """Return the argument of the reverse's jaxpr that is a product."""
+    @functools.cached_property
+    def _products(self) -> dict[int, core.Var]:
+        """The arguments of the reverse's jaxpr that are products, by number."""
+        jaxpr, _ = jaxprs.open_jaxpr(self._reverse(2))
         first = self.kernel.weight_count + len(self.kernel.types) + 1
-        place = first + list(self.kernel.row_axes).index(number)
-        return jaxprs.open_jaxpr(self._reverse(2))[0].invars[place]
+        return dict(zip(self.kernel.row_axes, jaxpr.invars[first:], strict=False))
 
     # ---- the two halves
 
@@ -250,7 +275,7 @@ class SplitReverse(Memoized):
         """
         # Nothing reads the zeros, so XLA never computes them.
         read = dict(zip(self.products_read, rows.residuals, strict=True))
-        specs = list(map(jaxprs.spec, self.kernel.products(rows.count)))
+        specs = list(map(jaxprs.spec, self.kernel.products(len(rows.real))))
         products = [
             jnp.moveaxis(read[k], 0, axis)
             if k in read
@@ -261,12 +286,31 @@ class SplitReverse(Memoized):
         return [*rows.weights.arrays, *per_row]
 
     @memoized
-    def _split(self, rows: int) -> Split:
-        """Return the reverse's two halves on `rows` rows."""
-        trained, closed = self.kernel.trained_count, self._reverse(rows)
-        late = [trained + self.flow.places.index(a) for a in self.late_inputs]
-        fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
-        return split(closed, [*range(trained), *late], fixed, cotangents)
+    def _split(self, rows: int) -> Halves:
+        """Split the reverse on `rows` rows in two halves, by dependence."""
+        jaxpr, _ = jaxprs.open_jaxpr(self._reverse(rows))
+        trained, cotangents = self.kernel.trained_count, len(self.flow.live)
+        late = {trained + self.flow.places.index(a) for a in self.late_inputs}
+        late.update(range(trained))
+        late_outputs = [jaxpr.outvars[i] for i in sorted(late)]
+        early_outputs = [v for i, v in enumerate(jaxpr.outvars) if i not in late]
+        first = len(jaxpr.invars) - cotangents
+        _, pulled = jaxprs.reachable(jaxpr, jaxpr.invars[first:])
+        # Outputs that the loop wants are early, with all equations that they need.
+        early = jaxprs.slice_for(jaxpr.eqns, early_outputs)
+        # The results of these equations may be stashed if they have rows, unless they
+        # are cheaper to compute twice.
+        varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[self.kernel.weight_count :])
+        repeated = _repeated(jaxpr, pulled)
+        shared = {e for e in early if e in varying and e not in repeated}
+        needed = jaxprs.slice_for(jaxpr.eqns, late_outputs)
+        late_steps = [e for e in needed if e not in shared]
+        computed = {v for e in shared for v in e.outvars}
+        read = jaxprs.read_by(late_steps, late_outputs)
+        crossing = list(dict.fromkeys(v for v in read if v in computed))
+        # Equations that `late_steps` need only through stashes drop out.
+        late_steps = jaxprs.slice_for(late_steps, late_outputs, known=computed)
+        return Halves(early, late_steps, early_outputs, late_outputs, crossing, pulled)
 
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:
@@ -326,6 +370,32 @@ class SplitReverse(Memoized):
             [kernel.spec(stored[k].shape, stored[k].dtype) for k in kernel.row_axes],
             [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
         ]
+
+
+# Functions that cost less than storing and reading their results.
+_CHEAP = xla.REPEATED | frozenset(
+    'acos acosh asin asinh atan atan2 atanh cbrt cos cosh div erf erf_inv erfc exp '
+    'exp2 expm1 log log1p logistic pow reduce_and reduce_max reduce_min reduce_or '
+    'reduce_sum rem round rsqrt sin sinh sqrt tan tanh'.split()
+)
+
+
+def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
+    """Return the equations that are cheaper to run in both halves than to store.
+
+    They read only arguments and results of other such equations. They are all moves of
+    data, and cheap equations that depend on no cotangent (no variable in `pulled`).
+    """
+    at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
+    for equation in jaxpr.eqns:
+        inputs = jaxprs.variables(equation.invars)
+        # Of equations on cotangents only moves of data are repeated: with all cheap
+        # ones most of the reverse would run twice.
+        chosen = jaxprs.MOVES if pulled.intersection(inputs) else _CHEAP
+        if equation.primitive.name in chosen and at_hand.issuperset(inputs):
+            at_hand.update(equation.outvars)
+            repeated.add(equation)
+    return repeated
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:

@@ -91,7 +91,7 @@ class WholeReverse:
     ) -> tuple[Arrays, Arrays]:
         """Run the operation by `jax.vjp`; return outputs, and arrays to be stored."""
         real = self.kernel.all_real(rows)
-        outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
+        outputs, pullback = self._linearized(weights.arrays, inputs, real)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
@@ -105,29 +105,25 @@ class WholeReverse:
 
     def _pulled(self, rows: Rows) -> tuple[Arrays, Arrays]:
         """Run the reverse; return gradients of weights and cotangents of inputs."""
-        if not self.kernel.reproducible:
-            return self._revived(rows)(rows.cotangents)
 
         def pulled(rows: Rows) -> Arrays:
-            return list(itertools.chain(*self._revived(rows)(rows.cotangents)))
+            weights, inputs, real = rows.weights.arrays, rows.inputs, rows.real
+            _, pullback = self._linearized(weights, inputs, real)
+            # Stored leaves replace those just made, whose computation so becomes dead
+            # code.
+            leaves, structure = jax.tree.flatten(pullback)
+            remaining = iter(rows.residuals)
+            revived = [
+                leaf if axis is None else jnp.moveaxis(next(remaining), 0, axis)
+                for leaf, axis in zip(leaves, self._axes, strict=True)
+            ]
+            pull: Pullback = jax.tree.unflatten(structure, revived)
+            return list(itertools.chain(*pull(rows.cotangents)))
 
-        results, count = fixed_order.in_order(pulled, rows), self.kernel.trained_count
+        ordered = self.kernel.reproducible
+        results = fixed_order.in_order(pulled, rows) if ordered else pulled(rows)
+        count = self.kernel.trained_count
         return results[:count], results[count:]
-
-    def _revived(self, rows: Rows) -> Pullback:
-        """Rebuild the reverse, the pytree of `jax.vjp`, from its stored leaves."""
-        _, pullback = self._linearized(
-            rows.weights.arrays, rows.inputs, rows.real, rows.count
-        )
-        # Stored leaves replace those just made, whose computation so becomes dead code.
-        leaves, structure = jax.tree.flatten(pullback)
-        remaining = iter(rows.residuals)
-        revived = [
-            leaf if axis is None else jnp.moveaxis(next(remaining), 0, axis)
-            for leaf, axis in zip(leaves, self._axes, strict=True)
-        ]
-        result: Pullback = jax.tree.unflatten(structure, revived)
-        return result
 
     @functools.cached_property
     def _axes(self) -> list[int | None]:
@@ -143,7 +139,7 @@ class WholeReverse:
         specs: list[Spec | None] = []
 
         def look(weights: Arrays, inputs: Arrays, real: jax.Array) -> None:
-            _, pullback = self._linearized(weights, inputs, real, rows)
+            _, pullback = self._linearized(weights, inputs, real)
             # Leaves at hand are recognized by identity, not by equality.
             at_hand = {id(x) for x in jax.tree.leaves((weights, inputs, real))}
             for leaf in jax.tree.leaves(pullback):
@@ -155,13 +151,13 @@ class WholeReverse:
         return specs
 
     def _linearized(
-        self, weights: Arrays, inputs: Arrays, real: jax.Array, rows: int
+        self, weights: Arrays, inputs: Arrays, real: jax.Array
     ) -> tuple[Arrays, Pullback]:
         """Return all outputs, each [rows, *shape], and their reverse.
 
         The reverse takes cotangents of those outputs alone that have one (`flow.live`).
         """
-        forward, end = self.kernel.forward(rows), self.kernel.trained_count
+        forward, end = self.kernel.forward(len(real)), self.kernel.trained_count
 
         # Products are saved; the pullback computes all else again.
         @functools.partial(jax.checkpoint, policy=_is_saved, prevent_cse=False)
@@ -171,17 +167,12 @@ class WholeReverse:
 
         # All outputs are computed; those without a cotangent have no reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
-            """Return outputs that have a cotangent, then all, each [rows, *shape]."""
             all_inputs = replace_list(inputs, moving, self.flow.active)
             results = run(*trained, *weights[end:], *all_inputs, real)
             return [results[k] for k in self.flow.live], results
 
-        _, pullback, results = jax.vjp(
-            outputs,
-            list(weights[:end]),
-            partition(inputs, self.flow.active),
-            has_aux=True,
-        )
+        moving = partition(inputs, self.flow.active)
+        _, pullback, results = jax.vjp(outputs, weights[:end], moving, has_aux=True)
         return results, pullback
 
 
