@@ -91,11 +91,7 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 def _run_shard(
     shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
 ) -> Results:
-    """Run one shard of a schedule; return the tensors of each result, each [rows, ...].
-
-    Args:
-      used: parameters by name, of the layers that the program uses.
-    """
+    """Run one shard on the layers `used`; return tensors [rows, ...] by result."""
     schedule = with_keys(schedule, draws, shards)
     # Gradients flow to parameters alone, not into the data.
     indices, constants = jax.tree.map(

@@ -43,10 +43,7 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
-    """Return whether an equation and its derivative are finite on finite operands.
-
-    False if that is not known.
-    """
+    """Return whether an equation and its derivative are finite on finite operands."""
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):

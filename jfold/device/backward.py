@@ -139,10 +139,7 @@ def backward(
 
 
 def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
-    """Return the cotangents of outputs that are computed before loops and read in them.
-
-    By number of the output, each [rows, *shape]; `None` stands for zeros.
-    """
+    """Return the cotangents [rows, *shape] of outputs computed before loops."""
     program, layout = reads.execution.program, reads.execution.layout
     numbers = list(results_in(phases(program).entering))
     places = [output_places(program)[n] for n in numbers]
@@ -420,10 +417,7 @@ def _gradients(
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
-    """Return the carry that the reverse loops start from: all buffers that they change.
-
-    New buffers are zeros, but for the cotangents of results.
-    """
+    """Return what the loops change: zeros, but for the cotangents of results."""
     execution, extra = reads.execution, xla.extra_rows(even=False)
     edges: Buffers = {}
     for t in sorted(_types(reads)):

@@ -77,7 +77,7 @@ class Batch:
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return the first sum and the number of tiles, [] int32, of a round of sums.
+        """Return the first sum and the number of tiles of a round of sums, [] int32.
 
         `sums.py` says what a round is: the `stage`-th at a `step`, a level or step
         counted through all components.

@@ -85,10 +85,7 @@ class Policy:
     def run(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run a tile; return its outputs, and its residuals except products in `known`.
-
-        All are [rows, ...], as are `inputs` and `known`.
-        """
+        """Run a tile; return outputs, and residuals except products in `known`."""
         if self.reverse:
             return self.reverse.save_residuals(weights, inputs, rows, known)
         return self.kernel.run(weights, inputs, rows, (), known)
@@ -191,10 +188,7 @@ class Execution:
         return result
 
     def is_trained(self, o: int) -> bool:
-        """Return whether operation `o` has weights that can get gradients.
-
-        A weight gets a gradient if an output of the operation has a cotangent.
-        """
+        """Return whether `o` has weights that get gradients, if its outputs do."""
         if o not in self.kernels or not self.kernels[o].trained_count:
             return False
         # A value that a function closes over, traced outside, is also a weight.
@@ -368,10 +362,7 @@ class Pullback:
 def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Execution:
-    """Return the static data that running a spec's program needs.
-
-    `params` has parameters, or specs of them, by layer name.
-    """
+    """Return the execution of a spec, for parameters, or specs of them, by layer."""
     program, sums = spec.program, segment_sums(spec.program)
     # Products hoisted from a loop are stored, which `recompute all` forbids.
     stores = spec.residuals != RECOMPUTE_ALL

@@ -149,7 +149,7 @@ class SplitReverse(Memoized):
         halves, rows = self._split(2), self.residuals()
         products = [self._products[k] for k in self.products_read]
         outputs = [*halves.early_outputs, *halves.crossing]
-        late = jaxprs.read_by(halves.late, halves.late_outputs)
+        late = set(jaxprs.read_by(halves.late, halves.late_outputs))
         stashes, taken = list[Stash](), set[int | None]()
         # A product is stored because the derivatives of its readers need it. Its
         # cotangent is the result of these derivatives, so it may overwrite the product.
@@ -256,7 +256,7 @@ class SplitReverse(Memoized):
         """The products with an axis of rows that the reverse reads."""
         halves = self._split(2)
         steps, outputs = halves.early + halves.late, halves.early_outputs
-        read = jaxprs.read_by(steps, [*outputs, *halves.late_outputs])
+        read = set(jaxprs.read_by(steps, [*outputs, *halves.late_outputs]))
         return tuple(k for k, v in self._products.items() if v in read)
 
     @functools.cached_property
@@ -269,10 +269,7 @@ class SplitReverse(Memoized):
     # ---- the two halves
 
     def _arguments(self, rows: Rows) -> Arrays:
-        """Flatten the operands `rows` to the arguments of the jaxpr of the reverse.
-
-        Products that it does not read are zeros.
-        """
+        """Flatten `rows` to arguments of the reverse; products not read are zeros."""
         # Nothing reads the zeros, so XLA never computes them.
         read = dict(zip(self.products_read, rows.residuals, strict=True))
         specs = list(map(jaxprs.spec, self.kernel.products(len(rows.real))))

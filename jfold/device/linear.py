@@ -52,7 +52,7 @@ class Reverse:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A linear map of tangents: a derivative at the arguments, or a batch of such maps.
+    """A linear map of tangents: a derivative at arguments, or a batch of derivatives.
 
     Its functions take all arguments (`known`), the tangents of arguments that have one,
     and the cotangents of outputs whose type has tangents.

@@ -154,7 +154,7 @@ class Loops:
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
-        """Run `run` on the first row of each tile of a round of sums of type `t`."""
+        """Run `run` on the first row of each tile of a round of sums."""
         first, count = self.batch.sums(t, step, stage)
         width = self.batch.layout.sum_width[t]
 

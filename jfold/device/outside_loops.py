@@ -236,8 +236,7 @@ def _results(state: State) -> Iterator[Array]:
 def kept_bytes(execution: Execution, in_loops: InLoops) -> int:
     """Return the bytes that JAX stores for the reverse of operations outside of loops.
 
-    Raises:
-      Exception: whatever a function without a gradient raises.
+    Raises whatever a function without a gradient raises.
     """
     execution.pullbacks([True for _ in execution.tensors])
     weights = {o: kernel.weight_specs for o, kernel in execution.kernels.items()}

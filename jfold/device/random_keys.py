@@ -91,11 +91,7 @@ def make_draws(
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
-    """Return the seed [2] uint32 of the stream `name` of random numbers.
-
-    Raises:
-      TypeError: `rngs` has no key for it; the message names the layer.
-    """
+    """Return the seed [2] uint32 of a stream; raise TypeError if `rngs` has no key."""
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:
         got = 'none' if rngs is None else f'those of {list(rngs)}'

@@ -37,10 +37,7 @@ from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers
 
 @dataclass(frozen=True, eq=False)
 class Produced:
-    """An array of values of one type, which have successive numbers from `first` on.
-
-    `rows`: [count, *shape].
-    """
+    """Values, `rows` [count, *shape], with successive numbers from `first` on."""
 
     first: int
     rows: Array
@@ -166,10 +163,7 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether padding rows of an input that is read in place repeat real rows.
-
-    Padding rows of an output do if padding rows of its operation's inputs do.
-    """
+    """Return whether padding rows of an input, read in place, repeat real rows."""
     program, part = state.execution.program, read.slot.part
     if part is None or read.mode is not ReadMode.IN_PLACE or part in state.anything:
         return False
