@@ -38,14 +38,13 @@ class Stays:
     _instead: ClassVar[tuple[str, str]]  # for the error: the kind; what to pass
 
     def __copy__(self) -> Self:
-        return self._copied(lambda state: state)
+        result = object.__new__(type(self))
+        vars(result).update(cast(Any, self.__getstate__()))
+        return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self._copied(lambda state: copy.deepcopy(state, memo))
-
-    def _copied(self, change: Callable[[Any], Any]) -> Self:
-        result = object.__new__(type(self))
-        vars(result).update(change(self.__getstate__()))
+        result = self.__copy__()
+        vars(result).update(copy.deepcopy(vars(result), memo))
         return result
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -56,7 +56,12 @@ def _clean(error: BaseException) -> None:
     if config.jax_traceback_filtering == 'off':
         return
     if isinstance(error, KeyboardInterrupt):
-        _mark_callers(sys._getframe())
+        # Mark frames for IPython to hide, as JAX marks its own for errors alone.
+        frame: types.FrameType | None = sys._getframe()
+        while frame is not None:
+            if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
+                frame.f_locals['__tracebackhide__'] = True
+            frame = frame.f_back
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -78,17 +83,6 @@ def _first_of_user(error: BaseException | None) -> BaseException | None:
         error = error.__context__
         error = None if id(error) in seen else error
     return error
-
-
-def _mark_callers(frame: types.FrameType | None) -> None:
-    """Mark frames of jfold and JAX for IPython to hide, from `frame` outwards.
-
-    JAX marks its own for errors, but not for KeyboardInterrupt.
-    """
-    while frame is not None:
-        if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
-            frame.f_locals['__tracebackhide__'] = True
-        frame = frame.f_back
 
 
 def _filtered(traceback: Frame | None) -> Frame | None:

@@ -52,9 +52,8 @@ class Runner:
 
         The texts are by row: its first index that is out of bounds.
         """
-        error, outputs = self._forward(
-            self.params, *(padded(x, ROWS, 'edge') for x in inputs)
-        )
+        rows = (padded(x, ROWS, 'edge') for x in inputs)
+        error, outputs = self._forward(self.params, *rows)
         text = jax.device_get(error).get() or ''
         texts = re.findall(r'^at mapped index (\d+): (.*?) *$', text, re.MULTILINE)
         return [np.array(x)[:count] for x in outputs], {int(k): x for k, x in texts}
@@ -76,9 +75,8 @@ class Runner:
         return of_rows, list(map(np.asarray, of_params))
 
     def _on_rows(self, on_row: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.vmap(
-            on_row, (None, *(0 for _ in self.operation.inputs)), axis_size=ROWS
-        )
+        axes = (None, *(0 for _ in self.operation.inputs))
+        return jax.vmap(on_row, axes, axis_size=ROWS)
 
     def _on_row(self, params: object, *inputs: Any) -> list[Any]:
         operation, batched = self.operation, self.operation.layer.batched
@@ -188,20 +186,16 @@ def loss_of(loss: Callable[[Results], Any], results: Results) -> tuple[Any, Mayb
     is_float = list(map(is_inexact, tensors))
     floats = partition(tensors, is_float)
     gradient: MaybeZeros = [None for _ in floats]  # if JAX has no cotangent to pass
-
-    @jax.custom_vjp
-    def watched(floats: list[Any]) -> list[Any]:
-        return floats
-
-    def forward(floats: list[Any]) -> tuple[list[Any], None]:
-        return [x.value for x in floats], None
+    watched: Any = jax.custom_vjp(lambda floats: floats)
 
     def backward(_: None, cotangents: list[Any]) -> tuple[MaybeZeros]:
         # JAX passes a symbolic zero for an array that the loss does not read.
         gradient[:] = map(maybe_zero, cotangents)
         return (gradient,)
 
-    watched.defvjp(forward, backward, symbolic_zeros=True)
+    watched.defvjp(
+        lambda floats: ([x.value for x in floats], None), backward, symbolic_zeros=True
+    )
 
     # Tensors of ints, such as lengths, stay concrete: a loss may read their numbers.
     def of_floats(floats: list[Any]) -> object:
