@@ -122,15 +122,16 @@ def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
     """Return each box's middle x: over the boxes that it reads, right of `begin`."""
     below = [[i for i in box.reads if boxes[i].rank < box.rank] for box in boxes]
-    order: dict[int, None] = {}
-    waiting = sorted(range(len(boxes)), key=lambda k: boxes[k].rank)
-    while waiting:  # so that a box stands behind those that it reads
-        k = waiting[-1]
-        ahead = [i for i in below[k] if i not in order]
-        if ahead:
-            waiting += reversed(ahead)
-        else:
-            order[waiting.pop()] = None
+    order: dict[int, None] = {}  # in which a box stands behind those that it reads
+
+    def visit(k: int) -> None:
+        if k not in order:
+            for i in below[k]:
+                visit(i)
+            order[k] = None
+
+    for k in reversed(sorted(range(len(boxes)), key=lambda k: boxes[k].rank)):
+        visit(k)
     places, free = [0.0] * len(boxes), begin
     for k in order:
         if below[k]:
