@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from jfold.base.tracebacks import api_boundary
 
 Operator = Callable[..., Any]
-Instruction = dis.Instruction
 UNKNOWN = 'though its value is not known yet'
 # A wire cannot raise errors for these functions, nor for `is`: Python answers them
 # without calling a method of the wire.
@@ -281,23 +280,18 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
     steps = list(dis.get_instructions(code))
     # A parameter that is assigned to may hold another value than the wire.
     names = {*inputs} - {x.argval for x in steps if x.opname.startswith('STORE')}
-    for before, load, *after in zip(*(steps[k:] for k in range(4)), strict=False):
-        if load.opname.startswith('LOAD') and load.argval in names:
-            if text := _question(before, load.argval, after):
-                raise TypeError(
-                    f'`{code.co_name}`: expected no question that Python answers '
-                    f'before there are values, got {text}; use OneOf to choose by a '
-                    'class, Optional for what may be `None`'
-                )
-
-
-def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return text such as '`x is None`' if bytecode checks parameter `name`, else ''.
-
-    One instruction stands `before` the load of the parameter, and two `after` it.
-    """
-    first, second = after
-    if before.opname.startswith('LOAD') and before.argval in QUESTIONS:
-        return f'`{before.argval}({name}...)`'
-    is_none = first.opname.startswith('LOAD_CONST') and second.opname == 'IS_OP'
-    return f'`{name} is None`' if is_none or first.opname.endswith('_NONE') else ''
+    for before, load, after, last in zip(*(steps[k:] for k in range(4)), strict=False):
+        if not (load.opname.startswith('LOAD') and load.argval in names):
+            continue
+        is_none = after.opname.startswith('LOAD_CONST') and last.opname == 'IS_OP'
+        if before.opname.startswith('LOAD') and before.argval in QUESTIONS:
+            text = f'{before.argval}({load.argval}...)'
+        elif is_none or after.opname.endswith('_NONE'):
+            text = f'{load.argval} is None'
+        else:
+            continue
+        raise TypeError(
+            f'`{code.co_name}`: expected no question that Python answers before there '
+            f'are values, got `{text}`; use OneOf to choose by a class, Optional for '
+            'what may be `None`'
+        )

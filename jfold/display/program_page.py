@@ -216,23 +216,21 @@ def _layers(program: Program, params: Mapping[str, Any]) -> m.Markup:
         numbers = sum(int(x.size) for _, x in leaves)
         count += numbers
         size += sum(int(x.size) * x.dtype.itemsize for _, x in leaves)
-        arrays = m.joined([*map(_array, leaves[:4]), '…' * (len(leaves) > 4)])
+        shown = []  # names, dtypes and shapes
+        for path, x in leaves[:4]:
+            name = cut(jax.tree_util.keystr(path, simple=True, separator='.'), 40)
+            shown += [m.span('muted', name, ' ' if name else '')]
+            shown += [m.span('type', array_type(x)), m.escaped('  ')]
         if layer.parts:  # it is fused, and has none of its own
             names = listed(layer.parts[:4], len(layer.parts))
-            arrays = m.escaped(f'those of {names}')
+            shown = [m.escaped(f'those of {names}')]
+        arrays = m.joined([*shown, '…' * (len(leaves) > 4)])
         if len(rows) < SHOWN:
             name = m.span('title', cut(layer.name))
             rows.append((name, f'{numbers:,}' if numbers else '', arrays))
     total = m.span('muted', 'together'), m.span('title', f'{count:,}'), in_bytes(size)
     head = 'layer', 'parameters', 'arrays'
     return m.table(head, [*rows, total], 'lrl', len(program.layers) - SHOWN, 'layers')
-
-
-def _array(leaf: tuple[Any, Any]) -> m.Markup:
-    """Return the name, dtype and shape of an array among parameters."""
-    name = cut(jax.tree_util.keystr(leaf[0], simple=True, separator='.'), 40)
-    type_ = m.span('type', array_type(leaf[1]))
-    return m.joined([m.span('muted', name, ' ') if name else '', type_, '  '])
 
 
 def _capacities(capacities: Sequence[Capacity]) -> m.Markup:
