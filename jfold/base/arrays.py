@@ -109,10 +109,9 @@ def row_axis(two: Spec, three: Spec) -> int | None:
 
     [2, 5], [3, 5] -> 0. It is `None` if no axis differs, or several, or other lengths.
     """
-    pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
-    axes = [axis for axis, (a, b) in pairs if a != b]
-    clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
-    return axes[0] if clean else None
+    pairs = enumerate(zip(two.shape, three.shape, strict=True))
+    differing = [(axis, lengths) for axis, lengths in pairs if len({*lengths}) > 1]
+    return differing[0][0] if [x for _, x in differing] == [(2, 3)] else None
 
 
 def one_row(two: Spec, axis: int) -> Spec:

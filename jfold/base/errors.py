@@ -107,21 +107,15 @@ def check_at_least(name: str, value: object, least: int) -> int:
     Raises TypeError if it is no int, and ValueError if it is less.
     """
     if not is_int(value):
-        raise TypeError(
-            f'expected `{name}` as int, got {value!r}{_int_hint(name, value)}'
-        )
+        hint = ''
+        with contextlib.suppress(ValueError, OverflowError):  # for `2.0` and `'2'`
+            if isinstance(value, str | float) and (number := float(value)).is_integer():
+                hint = f'; write `{name}={int(number)}`'
+        raise TypeError(f'expected `{name}` as int, got {value!r}{hint}')
     if value < least:
         text = f'expected `{name}` of at least {least}, got {value}'
         raise ValueError(f'{text}; write `{name}={least}` or more')
     return int(value)
-
-
-def _int_hint(name: str, value: object) -> str:
-    """Return a hint to write `name=2` if the value is `2.0` or `'2'`, else ''."""
-    with contextlib.suppress(ValueError, OverflowError):
-        if isinstance(value, str | float) and (number := float(value)).is_integer():
-            return f'; write `{name}={int(number)}`'
-    return ''
 
 
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:

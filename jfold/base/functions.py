@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,35 +51,24 @@ def mean_of_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
     return mean.astype(rows.dtype) if is_inexact else mean
 
 
+_ITEMS: dict[tuple[Any, ...], Callable[[Any], Any]] = {}  # the cache of `take_item`
+
+
 def take_item(key: object) -> Callable[[Any], Any]:
     """Return the function `x -> x[key]`, one object (so one layer) per distinct key.
 
     Raises:
       TypeError: `key` is not hashable, nor a slice, nor a tuple of such keys.
     """
-    return take_frozen(frozen(key))
-
-
-@functools.cache
-def take_frozen(parts: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Return the function `x -> x[key]`; `parts` is the key, as `frozen` returns it."""
-    key = _thawed(parts)
 
     def item(x: Any) -> Any:
         return x[key]
 
-    return item
+    return _ITEMS.setdefault(_frozen(key), item)
 
 
-def frozen(key: object) -> tuple[Any, ...]:
+def _frozen(key: object) -> tuple[Any, ...]:
     """Return a key as a hashable tuple of class and value: `True` differs from 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step
-    return (tuple, *map(frozen, key)) if isinstance(key, tuple) else (type(key), key)
-
-
-def _thawed(frozen_key: tuple[Any, ...]) -> object:
-    type_, *parts = frozen_key
-    if type_ is tuple:
-        return tuple(map(_thawed, parts))
-    return slice(*parts) if type_ is slice else parts[0]
+    return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
@@ -38,14 +37,13 @@ class Stays:
     _instead: ClassVar[tuple[str, str]]  # for the error: the kind; what to pass
 
     def __copy__(self) -> Self:
-        return self._copied(lambda state: state)
+        result = object.__new__(type(self))
+        vars(result).update(cast(Any, self.__getstate__()))
+        return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self._copied(lambda state: copy.deepcopy(state, memo))
-
-    def _copied(self, change: Callable[[Any], Any]) -> Self:
-        result = object.__new__(type(self))
-        vars(result).update(change(self.__getstate__()))
+        result = self.__copy__()
+        vars(result).update(copy.deepcopy(vars(result), memo))
         return result
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -105,24 +103,22 @@ class Recent(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._results: dict[Hashable, T] = {}
-        self._last_use: dict[Hashable, int] = {}
+        self._entries: dict[Hashable, tuple[int, T]] = {}  # its last use, a result
         self._clock = 0  # counts look-ups
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the result for a key; call `make` for it if the cache has none."""
         self._clock += 1
-        self._last_use[key] = self._clock
-        result = self._results.get(key)
-        if result is None:
+        entry = self._entries.get(key)
+        if entry is None:
             # Another thread may have made it meanwhile.
-            result = self._results.setdefault(key, make())
-            by_age = sorted(self._last_use.items(), key=operator.itemgetter(1))
-            for old, last_use in by_age[:-MANY]:
+            entry = self._entries.setdefault(key, (self._clock, make()))
+            by_age = sorted(self._entries.items(), key=lambda item: item[1][0])
+            for old, (last_use, _) in by_age[:-MANY]:
                 if self._clock - last_use > LONG:
-                    self._results.pop(old, None)
-                    self._last_use.pop(old, None)
-        return result
+                    self._entries.pop(old, None)
+        self._entries[key] = self._clock, entry[1]
+        return entry[1]
 
     def __len__(self) -> int:
-        return len(self._results)
+        return len(self._entries)

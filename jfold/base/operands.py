@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from jfold.base.tracebacks import api_boundary
 
 Operator = Callable[..., Any]
-Instruction = dis.Instruction
 UNKNOWN = 'though its value is not known yet'
 # A wire cannot raise errors for these functions, nor for `is`: Python answers them
 # without calling a method of the wire.
@@ -39,6 +38,23 @@ def _methods(fn: Operator) -> tuple[Operator, Operator]:
         return self.applied(fn, other, self)
 
     return left, right
+
+
+def _method(fn: Operator) -> Operator:
+    """Return a method like `__neg__`, which applies `fn` to a wire."""
+    return api_boundary(lambda self: self.applied(fn, self))
+
+
+def _refused(
+    what: str, hint: str = 'choose by OneOf, or by jnp.where in a Function'
+) -> Operator:
+    """Return a method that raises TypeError: a wire cannot tell `what`."""
+
+    @api_boundary
+    def refused(self: Operand, *_: object) -> NoReturn:
+        raise TypeError(self._question_message(what, hint))
+
+    return refused
 
 
 class Operand:
@@ -87,22 +103,8 @@ class Operand:
     __gt__, __ge__ = _methods(jnp.greater)[0], _methods(jnp.greater_equal)[0]
     __eq__, __ne__ = _methods(jnp.equal)[0], _methods(jnp.not_equal)[0]
     __hash__ = object.__hash__
-
-    @api_boundary
-    def __neg__(self) -> Any:
-        return self.applied(jnp.negative, self)
-
-    @api_boundary
-    def __pos__(self) -> Any:
-        return self.applied(jnp.positive, self)
-
-    @api_boundary
-    def __invert__(self) -> Any:
-        return self.applied(jnp.invert, self)
-
-    @api_boundary
-    def __abs__(self) -> Any:
-        return self.applied(jnp.abs, self)
+    __neg__, __pos__ = _method(jnp.negative), _method(jnp.positive)
+    __invert__, __abs__ = _method(jnp.invert), _method(jnp.abs)
 
     @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
@@ -129,22 +131,10 @@ class Operand:
     def __len__(self) -> int:
         raise TypeError(self._question_message('its length', self.of_length))
 
-    @api_boundary
-    def __bool__(self) -> bool:
-        hint = 'choose by OneOf, or by jnp.where in a Function'
-        raise TypeError(self._question_message('its truth', hint))
-
-    @api_boundary
-    def __float__(self) -> NoReturn:
-        hint = 'write `jf.Function(fn)(x)`, where `fn` calculates with it'
-        raise TypeError(self._question_message('its number', hint))
-
-    __int__ = __complex__ = __index__ = __float__
-
-    @api_boundary
-    def __contains__(self, item: object) -> NoReturn:
-        hint = 'choose by OneOf, or by jnp.where in a Function'
-        raise TypeError(self._question_message('what is in it', hint))
+    __bool__, __contains__ = _refused('its truth'), _refused('what is in it')
+    __int__ = __float__ = __complex__ = __index__ = _refused(
+        'its number', 'write `jf.Function(fn)(x)`, where `fn` calculates with it'
+    )
 
     @api_boundary
     def __iter__(self) -> Iterator[Any]:
@@ -185,18 +175,14 @@ def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operat
     # The text tells 0.0 from -0.0, and finds NaN again; equality does neither.
     is_ordered = type_ is not complex and (number > 0 or number < 0)
     key = fn, number if is_ordered else repr(number), type_, is_left
-    known = WITH_NUMBERS.get(key)
-    return known or WITH_NUMBERS.setdefault(key, _bound(fn, number, is_left))
-
-
-def _bound(fn: Operator, number: object, is_left: bool) -> Operator:
-    """Return a new function `x -> fn(x, number)`, or `fn(number, x)` if `is_left`."""
+    if known := WITH_NUMBERS.get(key):
+        return known
 
     def bound(x: object) -> Any:
         return fn(number, x) if is_left else fn(x, number)
 
     bound.__name__ = fn.__name__
-    return bound
+    return WITH_NUMBERS.setdefault(key, bound)
 
 
 @contextlib.contextmanager
@@ -294,23 +280,18 @@ def check_type_queries(fn: Callable[..., Any], inputs: Iterable[str]) -> None:
     steps = list(dis.get_instructions(code))
     # A parameter that is assigned to may hold another value than the wire.
     names = {*inputs} - {x.argval for x in steps if x.opname.startswith('STORE')}
-    for before, load, *after in zip(*(steps[k:] for k in range(4)), strict=False):
-        if load.opname.startswith('LOAD') and load.argval in names:
-            if text := _question(before, load.argval, after):
-                raise TypeError(
-                    f'`{code.co_name}`: expected no question that Python answers '
-                    f'before there are values, got {text}; use OneOf to choose by a '
-                    'class, Optional for what may be `None`'
-                )
-
-
-def _question(before: Instruction, name: str, after: list[Instruction]) -> str:
-    """Return text such as '`x is None`' if bytecode checks parameter `name`, else ''.
-
-    One instruction stands `before` the load of the parameter, and two `after` it.
-    """
-    first, second = after
-    if before.opname.startswith('LOAD') and before.argval in QUESTIONS:
-        return f'`{before.argval}({name}...)`'
-    is_none = first.opname.startswith('LOAD_CONST') and second.opname == 'IS_OP'
-    return f'`{name} is None`' if is_none or first.opname.endswith('_NONE') else ''
+    for before, load, after, last in zip(*(steps[k:] for k in range(4)), strict=False):
+        if not (load.opname.startswith('LOAD') and load.argval in names):
+            continue
+        is_none = after.opname.startswith('LOAD_CONST') and last.opname == 'IS_OP'
+        if before.opname.startswith('LOAD') and before.argval in QUESTIONS:
+            text = f'{before.argval}({load.argval}...)'
+        elif is_none or after.opname.endswith('_NONE'):
+            text = f'{load.argval} is None'
+        else:
+            continue
+        raise TypeError(
+            f'`{code.co_name}`: expected no question that Python answers before there '
+            f'are values, got `{text}`; use OneOf to choose by a class, Optional for '
+            'what may be `None`'
+        )

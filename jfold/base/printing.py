@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar('T')
 
 
 class Printed(Protocol):
@@ -44,21 +46,23 @@ def short_text(block: Printed, limit: int = 60) -> str:
     return text if len(text) <= limit else f'{text[: limit - 3]}...'
 
 
+def enclosed(begin: str, parts: Iterable[tuple[str, T]], end: str) -> Iterator[T | str]:
+    """Iterate over the pieces of `{x: a, y: b}`, for parts `('x: ', a)` and so on."""
+    yield begin
+    for number, (label, part) in enumerate(parts):
+        yield f'{", " if number else ""}{label}'
+        yield part
+    yield end
+
+
 def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
     """Iterate over the pieces of `name(a, b, ...)`, for blocks `a`, `b`, ..."""
-    yield f'{name}('
-    for number, part in enumerate(parts):
-        yield from (', ', part) if number else (part,)
-    yield ')'
+    return enclosed(f'{name}(', (('', part) for part in parts), ')')
 
 
 def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
     """Iterate over the pieces of `{key: block, ...}`."""
-    yield '{'
-    for number, (key, value) in enumerate(pairs):
-        yield f'{", " if number else ""}{key!r}: '
-        yield value
-    yield '}'
+    return enclosed('{', ((f'{key!r}: ', value) for key, value in pairs), '}')
 
 
 def callable_name(fn: object) -> str:

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
 
+from jfold.base.printing import enclosed
+
 T = TypeVar('T')
 PyTreeDef: TypeAlias = jax.tree_util.PyTreeDef
 PLAIN = dict, list, tuple
@@ -70,11 +72,8 @@ class Form:
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
         """Iterate over the pieces of `(a, b)`; `shown` has the texts of the parts."""
-        parts = [*shown]
-        yield '('
-        for number, part in enumerate(parts):
-            yield from (', ', part) if number else (part,)
-        yield ',)' if len(parts) == 1 else ')'
+        parts = [('', part) for part in shown]
+        return enclosed('(', parts, ',)' if len(parts) == 1 else ')')
 
 
 @dataclass(frozen=True)
@@ -130,12 +129,9 @@ class StructForm(Form):
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
         """Iterate over the pieces of `Name(k=a)`; `shown` has the texts of parts."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)
-        begin, colon, end = ('(', '=', ')') if is_call else ('{', ': ', '}')
-        yield f'{self.name}{begin}'
-        for number, (key, part) in enumerate(zip(self.keys, shown, strict=True)):
-            comma, text = ', ' if number else '', key if is_call else repr(key)
-            yield from (f'{comma}{text}{colon}', part)
-        yield end
+        labels = [f'{key}=' if is_call else f'{key!r}: ' for key in self.keys]
+        begin, end = '()' if is_call else '{}'
+        return enclosed(f'{self.name}{begin}', zip(labels, shown, strict=True), end)
 
 
 TUPLE = Form()

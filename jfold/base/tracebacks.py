@@ -11,9 +11,8 @@ from __future__ import annotations
 import functools
 import linecache
 import sys
-import sysconfig
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -57,7 +56,12 @@ def _clean(error: BaseException) -> None:
     if config.jax_traceback_filtering == 'off':
         return
     if isinstance(error, KeyboardInterrupt):
-        _mark_callers(sys._getframe())
+        # Mark frames for IPython to hide, as JAX marks its own for errors alone.
+        frame: types.FrameType | None = sys._getframe()
+        while frame is not None:
+            if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
+                frame.f_locals['__tracebackhide__'] = True
+            frame = frame.f_back
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -81,26 +85,20 @@ def _first_of_user(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _mark_callers(frame: types.FrameType | None) -> None:
-    """Mark frames of jfold and JAX for IPython to hide, from `frame` outwards.
-
-    JAX marks its own for errors, but not for KeyboardInterrupt.
-    """
-    while frame is not None:
-        if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
-            frame.f_locals['__tracebackhide__'] = True
-        frame = frame.f_back
-
-
 def _filtered(traceback: Frame | None) -> Frame | None:
     """Return a new traceback without frames of jfold and JAX, or `None` if empty."""
     shown: list[Frame] = []
     hidden = False
-    while traceback is not None:
-        hidden = _is_hidden(traceback.tb_frame, hidden)
-        shown += [] if hidden else [traceback]
-        traceback = traceback.tb_next
+    for entry in _entries(traceback):
+        hidden = _is_hidden(entry.tb_frame, hidden)
+        shown += [] if hidden else [entry]
     return _joined(shown)
+
+
+def _entries(traceback: Frame | None) -> Iterator[Frame]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
 
 
 def _joined(entries: list[Frame]) -> Frame | None:
@@ -124,17 +122,12 @@ def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
 
 # ---- lines of the user's -------------------------------------------------------------
 
-STDLIB = sysconfig.get_path('stdlib')
 SHOWN = 10, 20  # the first and the last frames of a long traceback
 
 
 def is_of_user(frame: types.FrameType) -> bool:
     """Return whether a frame is not of jfold, JAX, Flax, NumPy or Python itself."""
-    package = str(frame.f_globals.get('__name__')).partition('.')[0]
-    file = frame.f_code.co_filename
-    if package in (*PACKAGES, 'numpy') or file.startswith('<frozen'):
-        return False
-    return not file.startswith(STDLIB) or 'site-packages' in file
+    return not _is_hidden(frame, True)
 
 
 def line_text(code: types.CodeType, line: int) -> str:
@@ -149,11 +142,7 @@ def without_middle(traceback: Frame) -> Frame:
 
     Without any such frame the traceback is returned unchanged.
     """
-    entries: list[Frame] = []
-    entry: Frame | None = traceback
-    while entry is not None:
-        entries += [entry] if is_of_user(entry.tb_frame) else []
-        entry = entry.tb_next
+    entries = [x for x in _entries(traceback) if is_of_user(x.tb_frame)]
     first, last = SHOWN
     if len(entries) > first + last:
         entries = entries[:first] + entries[-last:]

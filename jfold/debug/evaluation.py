@@ -45,7 +45,11 @@ def evaluate(
     typing = eager_twin.typed_expression(block)
     _check(typing.layers, example, params)
     if is_lazy and params is not None:
-        params = _called(typing.layers, params)
+        # An example calls some layers. Of those named `x`, `x_1`, ..., all are kept,
+        # since `params` may number them differently.
+        stem = functools.partial(re.sub, r'_\d+$', '')
+        stems = {stem(layer.name) for layer in typing.layers}
+        params = {name: x for name, x in params.items() if stem(name) in stems}
     draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
     if draws is None or draws.evaluates:
         return eager_twin.evaluate(typing, example, params, external)
@@ -56,17 +60,6 @@ def evaluate(
         return node_key(seeds[stream], identity, number)
 
     return eager_twin.evaluate(typing, example, params, external, key)
-
-
-def _called(layers: Sequence[Layer], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `params` for `layers`, the layers that one example calls.
-
-    Of layers named `x`, `x_1`, ..., all are kept, since `params` may number them
-    differently.
-    """
-    stem = functools.partial(re.sub, r'_\d+$', '')
-    stems = {stem(layer.name) for layer in layers}
-    return {name: x for name, x in params.items() if stem(name) in stems}
 
 
 def _check(layers: Sequence[Layer], example: object, params: object) -> None:

@@ -15,10 +15,9 @@ an operation, [values] of a type, [rows] of a chunk of nodes or of a result.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +28,8 @@ from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
 from jfold.debug.nonfinite_rows import (
+    Arrays,
+    Results,
     Runner,
     bad_kind,
     chunks,
@@ -39,10 +40,9 @@ from jfold.debug.nonfinite_rows import (
     waves,
 )
 from jfold.device.execution import make_execution
-from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
-from jfold.graph import ranges
+from jfold.graph import Array, ranges
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.slow_recorder import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
@@ -55,8 +55,7 @@ from jfold.scheduling.selections import select
 from jfold.scheduling.spec import Spec
 from jfold.tracing.record import trace
 
-Array = np.ndarray[Any, Any]
-Arrays = list[Array]
+Values: TypeAlias = tuple[int, Array]  # the number of their type; their numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,13 +133,6 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     program = lower(model.block, fuses=False)
     params = with_external(program.layers, params, external)
     check_params(program.layers, params)
-    if (bad := _bad_parameter(program, params)) is not None:
-        return bad
-    search = Search(program, params, list(check_examples(examples)))
-    return search.first(loss or sum_of_floats)
-
-
-def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | None:
     for layer in program.layers:
         tree = params[layer.name] if layer.params is not None else None
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -148,7 +140,8 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
                 place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
                 message = f'expected finite parameters, got {bad} in {place}'
                 return NonFinite(message, layer=layer.name)
-    return None
+    search = Search(program, params, list(check_examples(examples)))
+    return search.first(loss or sum_of_floats)
 
 
 # ---- the search ----------------------------------------------------------------------
@@ -162,9 +155,9 @@ class Search:
 
     Attributes:
       waves: pairs of an operation and nodes of one level, as `waves` yields them.
-      inputs: per operation and input [nodes], the number of the value read.
-      numbers: per operation and output [nodes], the number of the value.
-      results: per result and tensor [rows], the number of the value returned.
+      inputs: per operation and input, the values read, one a node.
+      outputs: per operation and output, the values made, one a node.
+      results: per result and tensor, the values returned, one a row.
       begin: per type, the number of its first value.
       values: per type, its values [values of the type, *shape].
       cotangents: per type, the gradients of its values so far, like `values`.
@@ -175,30 +168,30 @@ class Search:
     """
 
     def __init__(self, program: Program, params: Any, examples: list[Any]) -> None:
-        self.program, self.params, self.examples = program, params, examples
+        operations = without_draws(program).operations
+        self.program = program = replace(program, operations=operations)
+        self.params, self.examples = params, examples
         self.selection = selection = select(program, trace(program, examples))
         self.graph, self.waves = selection.graph, list(waves(program, selection.graph))
-        self.runners = [
-            Runner(x, x.layer.own(params)) for x in without_draws(program).operations
-        ]
+        self.runners = [Runner(x, x.layer.own(params)) for x in program.operations]
         types, column = len(program.types), selection.values.column
-        operations = [*enumerate(program.operations, types)]
-        results = enumerate(program.results, types + len(operations))
+        tables = [*enumerate(program.operations, types)]
+        results = enumerate(program.results, types + len(tables))
         # Column 0 of an operation is its level, so its inputs begin at 1.
-        self.inputs = [
-            [column(o, a) for a, _ in enumerate(x.inputs, 1)] for o, x in operations
+        self.inputs: list[list[Values]] = [
+            [(t, column(o, a)) for a, t in enumerate(x.inputs, 1)] for o, x in tables
         ]
-        self.numbers = [
-            [self._of_part(o, k) for k, _ in enumerate(x.outputs)]
-            for o, x in operations
+        self.outputs: list[list[Values]] = [
+            [(t, self._of_part(o, k)) for k, t in enumerate(x.outputs)]
+            for o, x in tables
         ]
-        self.results = [
-            [column(r, j) for j, _ in enumerate(x.tensors)] for r, x in results
+        self.results: list[list[Values]] = [
+            [(t, column(r, j)) for j, t in enumerate(x.tensors)] for r, x in results
         ]
         *self.begin, count = selection.numbers.ends
         self.values = self._constants()
+        self.cotangents = [np.zeros_like(x) for x in self.values]
         self.read, self.trained = self._read(count), np.zeros(count, bool)
-        self.cotangents: Arrays = []
         self.totals: dict[str, Arrays] = {}
         self.bad_gradient: NonFinite | None = None
         self.outside: NonFinite | None = None
@@ -225,26 +218,83 @@ class Search:
     def _read(self, count: int) -> Array:
         """Return a mask [count] bool of the values that some result depends on."""
         read = np.zeros(count, bool)
-        for numbers in itertools.chain(*self.results):
-            read[numbers] = True
+        for result in self.results:
+            for _, numbers in result:
+                read[numbers] = True
         # In reverse, so that all readers of a value are seen before its node.
         for o, nodes in reversed(self.waves):
-            is_read = np.zeros(len(nodes), bool)
-            for numbers in self.numbers[o]:
-                is_read |= read[numbers[nodes]]
-            for numbers in self.inputs[o]:
+            is_read = np.any([read[x[nodes]] for _, x in self.outputs[o]], axis=0)
+            for _, numbers in self.inputs[o]:
                 read[numbers[nodes[is_read]]] = True
         return read
 
     def first(self, loss: Callable[[Any], Any]) -> NonFinite | None:
         """Return the first fault in values, else in gradients; `None` without one."""
-        if (fault := self._bad_constant()) is not None:
-            return fault
+        for t, table in enumerate(self.graph.constants):
+            constants, read = table.columns[0], self.read[self._of_part(t)]
+            if (row := first_bad([constants], where=read)) is not None:
+                bad = bad_kind(constants[row])
+                message = f'expected finite numbers, got {bad} in the data'
+                return self._located(CONSTANTS, t, row, message)
         for o, nodes in self.waves:
             for rows in chunks(nodes):
                 if (fault := self._forward(o, rows)) is not None:
                     return fault
         return self.outside or self._in_gradients(loss)
+
+    # ---- values
+
+    def _forward(self, o: int, rows: Array) -> NonFinite | None:
+        """Run nodes `rows` of operation `o`; report their first bad output, or `None`.
+
+        Store the outputs, and set `outside` if an index is out of bounds.
+        """
+        operation, inputs = self.program.operations[o], self._inputs(o, rows)
+        outputs, outside = self.runners[o].forward(len(rows), inputs)
+        # For the reverse: values that depend on no parameter need no gradient, so an
+        # infinite gradient of such a value is no fault.
+        trained = self._is_trained(o, rows)
+        for (t, all_numbers), x in zip(self.outputs[o], outputs, strict=True):
+            numbers = all_numbers[rows]
+            self.values[t][numbers - self.begin[t]] = x
+            self.trained[numbers] = trained & is_inexact(x)
+            x[~self.read[numbers]] = 0  # values that are never read are no faults
+        if (row := first_bad(outputs, inputs)) is not None:
+            bad = bad_kind(*(x[row] for x in outputs))
+            what = f'finite values of {operation!r}, got {bad}'
+            return self._at_node(o, int(rows[row]), what, outside.get(row))
+        # An index outside an array is reported only if no value is at fault: where it
+        # gives NaN, this NaN is the fault, with the index as its cause.
+        if outside and self.outside is None:
+            row = min(outside)
+            what = f'an index within its array in {operation!r}, got another'
+            self.outside = self._at_node(o, int(rows[row]), what, outside[row])
+        return None
+
+    def _inputs(self, o: int, rows: Array) -> Arrays:
+        """Return the inputs of nodes `rows` of operation `o`, each [rows, *shape]."""
+        return [self.values[t][x[rows] - self.begin[t]] for t, x in self.inputs[o]]
+
+    def _is_trained(self, o: int, rows: Array) -> Array:
+        """Return a mask [rows]: which nodes of operation `o` depend on parameters."""
+        result = np.full(len(rows), has_gradient(self.program.operations[o]))
+        for _, numbers in self.inputs[o]:
+            result |= self.trained[numbers[rows]]
+        return result
+
+    # ---- gradients
+
+    def batch(self) -> tuple[Schedule, Results]:
+        """Return a schedule of all examples, and each result's tensors [rows, ...]."""
+        # `returned` takes masks and the examples of rows from a schedule, so one is
+        # built, though nothing runs by it. Spare rows are zero.
+        need = capacity(self.program, demands(self.selection), len(self.selection))
+        schedule, results = build([self.selection], Spec(self.program, need)), []
+        for r, result in enumerate(self.results):
+            rows = len(schedule.owners(r))  # none where each example has one
+            tensors = (self.values[t][x - self.begin[t]] for t, x in result)
+            results.append([jnp.asarray(padded(x, rows)) for x in tensors])
+        return schedule, results
 
     def _in_gradients(self, loss: Callable[[Any], Any]) -> NonFinite | None:
         """Return the fault of the loss or parameter gradients; `None` without one."""
@@ -254,112 +304,29 @@ class Search:
         )
         if (bad := bad_kind(np.asarray(value))) is not None:
             return NonFinite(f'expected a finite loss, got {bad}')
-        self._begin_reverse(grads)
+        tensors = [(r, *x) for r, result in enumerate(self.results) for x in result]
+        for (r, t, numbers), grad in zip(tensors, grads, strict=True):
+            if grad is not None:
+                rows = np.asarray(grad)[: len(numbers)]
+                if (row := self._add(t, numbers, rows)) is not None:
+                    what = f'a loss with a finite gradient, got {bad_kind(rows[row])}'
+                    example = self.graph.results[r].owner(row)
+                    self.bad_gradient = NonFinite(f'expected {what}', example)
         # The execution of a training step says which operations run in reverse.
-        spec = schedule.spec.replaced(program=without_draws(self.program))
-        is_read = [x is not None for y in grads for x in y]
-        flows = make_execution(spec, self.params).flows(is_read)
+        execution = make_execution(schedule.spec, self.params)
+        flows = execution.flows([x is not None for x in grads])
         for o, nodes in reversed(self.waves):
             if o in flows:
                 for rows in chunks(nodes[self._is_trained(o, nodes)]):
                     self._backward(o, rows, flows[o].live)
         # Only parameter gradients count: an infinite gradient of a value may be stopped
         # by a function before it reaches any parameter.
-        in_sum = self._bad_total()
-        return in_sum and (self.bad_gradient or in_sum)
-
-    def _bad_constant(self) -> NonFinite | None:
-        for t, table in enumerate(self.graph.constants):
-            constants = table.columns[0]
-            row = _first_bad_of(constants, self.read[self._of_part(t)])
-            if row is not None:
-                bad = bad_kind(constants[row])
-                message = f'expected finite numbers, got {bad} in the data'
-                return self._located(CONSTANTS, t, row, message)
+        layers = {x.layer.name: x.layer for x in self.program.operations}
+        for name, total in self.totals.items():
+            if (of_layer := _bad_gradient(layers[name], total)) is not None:
+                message = f'expected {of_layer} in sum, though of no node alone'
+                return self.bad_gradient or NonFinite(message, layer=name)
         return None
-
-    # ---- values
-
-    def _forward(self, o: int, rows: Array) -> NonFinite | None:
-        """Run nodes `rows` of operation `o`; report their first bad output, or `None`.
-
-        Store the outputs, and set `outside` if an index is out of bounds.
-        """
-        runner, inputs = self.runners[o], self._inputs(o, rows)
-        outputs, text = runner.forward(len(rows), inputs)
-        # For the reverse: values that depend on no parameter need no gradient, so an
-        # infinite gradient of such a value is no fault.
-        trained = self._is_trained(o, rows)
-        types = runner.operation.outputs
-        for t, all_numbers, x in zip(types, self.numbers[o], outputs, strict=True):
-            numbers = all_numbers[rows]
-            self.values[t][numbers - self.begin[t]] = x
-            self.trained[numbers] = trained & is_inexact(x)
-            x[~self.read[numbers]] = 0  # values that are never read are no faults
-        row = first_bad(outputs, inputs)
-        if row is not None:
-            bad = bad_kind(*(x[row] for x in outputs))
-            what = f'finite values of {runner.operation!r}, got {bad}'
-            if text is not None:  # about any of `rows`: run the bad row alone to see
-                _, text = runner.forward(1, [x[row : row + 1] for x in inputs])
-            return self._at_node(o, int(rows[row]), what, text)
-        # An index outside an array is reported only if no value is at fault: where it
-        # gives NaN, this NaN is the fault, with the index as its cause.
-        if text is not None and self.outside is None:
-            self.outside = self._outside(o, rows)
-        return None
-
-    def _outside(self, o: int, rows: Array) -> NonFinite | None:
-        """Report the first node in `rows` that indexes outside an array, or `None`."""
-        # JAX reports such an index, but not its row, so rows run one by one.
-        for node in rows.tolist():
-            _, text = self.runners[o].forward(1, self._inputs(o, np.array([node])))
-            if text is not None:
-                operation = self.program.operations[o]
-                what = f'an index within its array in {operation!r}, got another'
-                return self._at_node(o, node, what, text)
-        return None
-
-    def _inputs(self, o: int, rows: Array) -> Arrays:
-        """Return the inputs of nodes `rows` of operation `o`, each [rows, *shape]."""
-        pairs = zip(self.program.operations[o].inputs, self.inputs[o], strict=True)
-        return [self.values[t][x[rows] - self.begin[t]] for t, x in pairs]
-
-    def _is_trained(self, o: int, rows: Array) -> Array:
-        """Return a mask [rows]: which nodes of operation `o` depend on parameters."""
-        result = np.full(len(rows), has_gradient(self.program.operations[o]))
-        for numbers in self.inputs[o]:
-            result |= self.trained[numbers[rows]]
-        return result
-
-    # ---- gradients
-
-    def batch(self) -> tuple[Schedule, list[list[jax.Array]]]:
-        """Return a schedule of all examples, and each result's tensors [rows, ...]."""
-        # `returned` takes masks and the examples of rows from a schedule, so one is
-        # built, though nothing runs by it. Spare rows are zero.
-        need = capacity(self.program, demands(self.selection), len(self.selection))
-        schedule, results = build([self.selection], Spec(self.program, need)), []
-        for r, result in enumerate(self.program.results):
-            rows = len(schedule.owners(r))  # none where each example has one
-            pairs = zip(result.tensors, self.results[r], strict=True)
-            tensors = (self.values[t][x - self.begin[t]] for t, x in pairs)
-            results.append([jnp.asarray(padded(x, rows)) for x in tensors])
-        return schedule, results
-
-    def _begin_reverse(self, grads: list[MaybeZeros]) -> None:
-        """Set `cotangents` to zeros and add `grads`, a loss's gradients by results."""
-        self.cotangents = [np.zeros_like(x) for x in self.values]
-        for r, result in enumerate(self.program.results):
-            uses = zip(result.tensors, self.results[r], grads[r], strict=True)
-            for t, numbers, grad in uses:
-                if grad is None:
-                    continue
-                rows = np.asarray(grad)[: len(numbers)]
-                if (row := self._add(t, numbers, rows)) is not None:
-                    what = f'a loss with a finite gradient, got {bad_kind(rows[row])}'
-                    example = self.graph.results[r].owner(row)
-                    self.bad_gradient = NonFinite(f'expected {what}', example)
 
     def _add(self, t: int, numbers: Array, grads: Array) -> int | None:
         """Add `grads` to the `cotangents` of those values `numbers` that are trained.
@@ -370,7 +337,7 @@ class Search:
         places = numbers[trained] - self.begin[t]  # which may repeat
         with np.errstate(all='ignore'):  # too large a sum is found where it is read
             np.add.at(self.cotangents[t], places, grads[trained])
-        return None if self.bad_gradient else _first_bad_of(grads, trained)
+        return None if self.bad_gradient else first_bad([grads], where=trained)
 
     def _backward(self, o: int, rows: Array, live: tuple[int, ...]) -> None:
         """Run nodes `rows` of operation `o` in reverse, from cotangents to gradients.
@@ -379,58 +346,31 @@ class Search:
         those by parameters to `totals`.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
-        outputs = [(operation.outputs[k], self.numbers[o][k][rows]) for k in live]
-        grads = [self.cotangents[t][x - self.begin[t]] for t, x in outputs]
+        outputs = [self.outputs[o][k] for k in live]
+        grads = [self.cotangents[t][x[rows] - self.begin[t]] for t, x in outputs]
         of_inputs, of_params = self.runners[o].reverse(live, inputs, grads)
         # Inputs first: an infinite gradient there makes that of parameters infinite
         # too, and says more of where it comes from.
-        self._add_gradients(o, rows, of_inputs)
-        is_finite = all(np.isfinite(x).all() for x in of_params)
-        if self.bad_gradient is None and not is_finite:
-            self.bad_gradient = self._bad_row(o, live, rows, inputs, grads)
+        pairs = zip(self.inputs[o], of_inputs, strict=True)
+        for a, ((t, numbers), grad) in enumerate(pairs):
+            row = None if grad is None else self._add(t, numbers[rows], grad)
+            if row is not None:
+                bad = bad_kind(of_inputs[a][row])
+                what = f'a finite gradient of input {a} of {operation!r}, got {bad}'
+                self.bad_gradient = self._at_node(o, int(rows[row]), what)
+        if self.bad_gradient is None and bad_kind(*of_params) is not None:
+            # Gradients of parameters are sums over rows, so rows are run alone to find
+            # the one at fault; there is none where finite rows overflow together.
+            for number, node in enumerate(rows.tolist()):
+                alone = ([x[[number]] for x in y] for y in (inputs, grads))
+                _, of_row = self.runners[o].reverse(live, *alone)
+                if (of_layer := _bad_gradient(operation.layer, of_row)) is not None:
+                    self.bad_gradient = self._at_node(o, node, of_layer)
+                    break
         name = operation.layer.name
-        with np.errstate(all='ignore'):  # `_bad_total` finds too large a sum
+        with np.errstate(all='ignore'):  # too large a sum is found in the end
             total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
             self.totals[name] = list(map(np.add, total, of_params))
-
-    def _add_gradients(self, o: int, rows: Array, of_inputs: list[Any]) -> None:
-        """Add `of_inputs`, the gradients by inputs of nodes `rows`, to `cotangents`."""
-        operation = self.program.operations[o]
-        for a, (t, grad) in enumerate(zip(operation.inputs, of_inputs, strict=True)):
-            if grad is None:
-                continue
-            row = self._add(t, self.inputs[o][a][rows], grad)
-            if row is not None:
-                what = f'a finite gradient of input {a} of {operation!r}'
-                message = f'{what}, got {bad_kind(grad[row])}'
-                self.bad_gradient = self._at_node(o, int(rows[row]), message)
-
-    def _bad_row(
-        self, o: int, live: tuple[int, ...], rows: Array, *arrays: Arrays
-    ) -> NonFinite | None:
-        """Report the first node in `rows` with a bad parameter gradient, or `None`.
-
-        Args:
-          arrays: the inputs of all `rows`, and the cotangents of outputs `live`.
-        """
-        layer = self.program.operations[o].layer
-        # Gradients of parameters are sums over rows, so rows are run alone to find the
-        # one at fault; `None` is returned where finite rows overflow together.
-        for number, node in enumerate(rows.tolist()):
-            inputs, cotangents = ([x[[number]] for x in y] for y in arrays)
-            _, of_params = self.runners[o].reverse(live, inputs, cotangents)
-            if (what := _bad_gradient(layer, of_params)) is not None:
-                return self._at_node(o, node, what)
-        return None
-
-    def _bad_total(self) -> NonFinite | None:
-        """Report the first parameter whose summed gradient is bad, or `None`."""
-        layers = {x.layer.name: x.layer for x in self.program.operations}
-        for name, total in self.totals.items():
-            if (what := _bad_gradient(layers[name], total)) is not None:
-                message = f'expected {what} in sum, though of no node alone'
-                return NonFinite(message, layer=name)
-        return None
 
     # ---- reports
 
@@ -441,9 +381,8 @@ class Search:
         shown = ', '.join(map(_shown, inputs)) or 'no inputs'
         message = f'expected {what} of {shown}' + (f': {cause}' if cause else '')
         layer = self.program.operations[o].layer.name
-        return replace(
-            self._located(NODES, o, node, message), layer=layer, inputs=inputs
-        )
+        report = self._located(NODES, o, node, message)
+        return replace(report, layer=layer, inputs=inputs)
 
     def _located(self, kind: str, number: int, row: int, message: str) -> NonFinite:
         """Return a report that names the example, path and block of a faulty row.
@@ -451,10 +390,9 @@ class Search:
         It is row `row` of table `number` of a `kind`, CONSTANTS or NODES.
         """
         tables = self.graph.operations if kind == NODES else self.graph.constants
-        table = tables[number]
-        example = table.owner(row)
+        example = tables[number].owner(row)
         # The example is traced again, alone, where its rows are counted from 0.
-        alone = row - int(table.first[example])
+        alone = row - int(tables[number].first[example])
         error = explain_row(self.program, self.examples[example], kind, number, alone)
         path, block = (error.path, error.block) if error else ('', '')
         return NonFinite(message, example, path, block)
@@ -468,12 +406,6 @@ def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
         if (bad := bad_kind(grad)) is not None:
             return f'a finite gradient of layer {layer.name!r}{path}, got {bad}'
     return None
-
-
-def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """Return the index of the first bad row of `x` in mask `chosen`, or `None`."""
-    row = first_bad([x[chosen]])
-    return None if row is None else int(np.flatnonzero(chosen)[row])
 
 
 def _shown(x: Array) -> str:

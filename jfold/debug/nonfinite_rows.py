@@ -6,80 +6,77 @@ Rows run `ROWS` at a time: an operation is compiled once, for this number of row
 
 from __future__ import annotations
 
-import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.jaxprs import is_inexact
-from jfold.device.linear import MaybeZeros, maybe_zero
-from jfold.graph import Graph
+from jfold.device.linear import (
+    MaybeZeros,
+    maybe_zero,
+    partition,
+    replace_list,
+    scatter_list,
+)
+from jfold.graph import Array, Graph
 from jfold.program.components import components
 from jfold.program.operations import Operation, Operations
 from jfold.types import TupleType, pack
 
-Array = np.ndarray[Any, Any]
-Arrays = list[Array]
-Results = list[list[Any]]  # per result, a list of tensors, each [rows, *shape]
+Arrays: TypeAlias = list[Array]
+Results: TypeAlias = list[list[Any]]  # per result, its tensors, each [rows, *shape]
 ROWS = 32
 
 
 # ---- an operation --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Runner:
     """An operation with its parameters, compiled to run on `ROWS` rows at once."""
 
-    operation: Operation
-    params: Any
+    def __init__(self, operation: Operation, params: Any) -> None:
+        from jax.experimental import checkify  # which takes time to import
 
-    def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, str | None]:
-        """Return the outputs of `count` rows, and an index error's text or `None`.
+        self.operation, self.params = operation, params
+        # By `vmap`, as in a batch, so that a row has the same values as there.
+        checked = checkify.checkify(self._on_row, errors=checkify.index_checks)
+        self._forward = jax.jit(self._on_rows(checked))
+        self._reverse = jax.jit(self._gradients, static_argnums=0)
 
-        The text is the first line of JAX's message about an index out of bounds.
+    def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, dict[int, str]]:
+        """Return the outputs of `count` rows, and JAX's text of each index outside.
+
+        The texts are by row: its first index that is out of bounds.
         """
-        error, outputs = self._forward(self.params, *map(_filled_up, inputs))
-        text: str | None = error.get()
-        # Further lines tell where in the code, with the frames of this file.
-        line = text and text.partition('\n')[0].strip()
-        return [np.array(x)[:count] for x in outputs], line
+        rows = (padded(x, ROWS, 'edge') for x in inputs)
+        error, outputs = self._forward(self.params, *rows)
+        text = jax.device_get(error).get() or ''
+        texts = re.findall(r'^at mapped index (\d+): (.*?) *$', text, re.MULTILINE)
+        return [np.array(x)[:count] for x in outputs], {int(k): x for k, x in texts}
 
     def reverse(
         self, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
-    ) -> tuple[list[Array | None], Arrays]:
+    ) -> tuple[list[Any], Arrays]:
         """Pull `cotangents` of outputs `live` back to inputs and float parameters.
 
         The outputs with indices `live`, one or more, have cotangents. Gradients by
         inputs are [n, *shape], `None` for ints; those by parameters are sums over rows.
         """
         # Spare rows have cotangents of zero, so they add nothing to parameters.
-        rows, grads = map(_filled_up, inputs), (padded(x, ROWS) for x in cotangents)
-        of_inputs, of_params = self._reverse(live, self.params, [*rows], [*grads])
+        rows = [padded(x, ROWS, 'edge') for x in inputs]
+        grads = [padded(x, ROWS) for x in cotangents]
+        of_inputs, of_params = self._reverse(live, self.params, rows, grads)
         count = len(cotangents[0])
         of_rows = [x if x is None else np.asarray(x)[:count] for x in of_inputs]
         return of_rows, list(map(np.asarray, of_params))
 
-    @functools.cached_property
-    def _forward(self) -> Any:
-        from jax.experimental import checkify  # which takes time to import
-
-        return jax.jit(checkify.checkify(self._on_rows, errors=checkify.index_checks))
-
-    @functools.cached_property
-    def _reverse(self) -> Any:
-        return jax.jit(self._gradients, static_argnums=0)
-
-    def _on_rows(self, params: object, *inputs: Any) -> list[Any]:
-        # By `vmap`, as in a batch, so that a row has the same values as there.
+    def _on_rows(self, on_row: Callable[..., Any]) -> Callable[..., Any]:
         axes = (None, *(0 for _ in self.operation.inputs))
-        on_rows = jax.vmap(self._on_row, axes, axis_size=ROWS)
-        outputs: list[Any] = on_rows(params, *inputs)
-        return outputs
+        return jax.vmap(on_row, axes, axis_size=ROWS)
 
     def _on_row(self, params: object, *inputs: Any) -> list[Any]:
         operation, batched = self.operation, self.operation.layer.batched
@@ -89,14 +86,10 @@ class Runner:
         return [jnp.asarray(x[0] if batched else x) for x in outputs]
 
     def _gradients(
-        self,
-        live: tuple[int, ...],
-        params: object,
-        inputs: list[Any],
-        cotangents: list[Any],
+        self, live: tuple[int, ...], params: object, inputs: Any, cotangents: Any
     ) -> tuple[list[Any], list[Any]]:
         def live_outputs(params: object, inputs: list[Any]) -> list[Any]:
-            outputs = self._on_rows(params, *inputs)
+            outputs = self._on_rows(self._on_row)(params, *inputs)
             return [outputs[k] for k in live]
 
         # Inputs have a gradient for each row. The gradient by parameters is a sum over
@@ -134,48 +127,42 @@ def chunks(nodes: Array) -> Iterator[Array]:
     return (nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS))
 
 
-def _filled_up(rows: Array) -> Array:
-    """Return rows [n, ...] with the last repeated to make `ROWS` rows, n <= `ROWS`."""
-    result: Array = rows[np.arange(ROWS).clip(max=len(rows) - 1)]
-    return result
+def padded(x: Array, rows: int, mode: Any = 'constant') -> Array:
+    """Return `x` [n, ...] with rows of zeros appended, to make `rows` rows.
 
-
-def padded(x: Array, rows: int) -> Array:
-    """Return `x` [n, ...] with rows of zeros appended, to make `rows` rows."""
-    return np.concatenate([x, np.zeros((max(rows - len(x), 0), *x.shape[1:]), x.dtype)])
-
-
-# ---- numbers -------------------------------------------------------------------------
+    With the mode 'edge', they are like the last row.
+    """
+    more = (0, max(rows - len(x), 0)), *((0, 0) for _ in x.shape[1:])
+    return np.pad(x, more, mode)
 
 
 def bad_kind(*arrays: Array) -> str | None:
     """Return 'nan' if there is a NaN, else 'inf' if an infinity, else `None`."""
-    floats = [x for x in arrays if is_inexact(x)]
-    if all(np.isfinite(x).all() for x in floats):
-        return None
-    return 'nan' if any(np.isnan(x).any() for x in floats) else 'inf'
+    return (None, 'inf', 'nan')[int(_badness([x[None] for x in arrays], 1)[0])]
 
 
-def first_bad(arrays: Arrays, inputs: Sequence[Array] = ()) -> int | None:
+def first_bad(
+    arrays: Sequence[Array], inputs: Sequence[Array] = (), where: Array | bool = True
+) -> int | None:
     """Return the index of the first row that gains a NaN or infinity, or `None`.
 
     A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
+    Rows where the mask `where` [rows] is false are left out.
     """
-    rows = len(arrays[0]) if arrays else 0
-    bad = np.zeros(rows, bool)
-    for is_bad in np.isnan, lambda x: ~np.isfinite(x):
-        bad |= _rows_with(is_bad, arrays, rows) & ~_rows_with(is_bad, inputs, rows)
-    return int(np.argmax(bad)) if bad.any() else None
+    rows = len(arrays[0])
+    gained = _badness(arrays, rows) > _badness(inputs, rows)
+    places = np.flatnonzero(gained & where)
+    return int(places[0]) if len(places) else None
 
 
-def _rows_with(
-    is_bad: Callable[[Array], Array], arrays: Sequence[Array], rows: int
-) -> Array:
-    """Return a mask [rows]: in which rows `is_bad` holds for a float of `arrays`."""
-    result = np.zeros(rows, bool)
+def _badness(arrays: Sequence[Array], rows: int) -> Array:
+    """Return, by row, 2 if a float of `arrays` is NaN, 1 if infinite, else 0 [rows]."""
+    result = np.zeros(rows, int)
     for x in arrays:
         if is_inexact(x):
-            result |= is_bad(x).any(axis=tuple(range(1, x.ndim)))
+            worst = 2 * np.isnan(x) + np.isinf(x)
+            worst = worst.max(axis=tuple(range(1, x.ndim)), initial=0)
+            result = np.maximum(result, worst)
     return result
 
 
@@ -188,41 +175,32 @@ def sum_of_floats(value: object) -> Any:
     return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
 
 
-def loss_of(
-    loss: Callable[[Results], Any], results: Results
-) -> tuple[Any, list[MaybeZeros]]:
+def loss_of(loss: Callable[[Results], Any], results: Results) -> tuple[Any, MaybeZeros]:
     """Return the value of a loss, and its gradient by each tensor of the results.
 
-    The gradient is a list per result of arrays, each [rows, *shape]. It is `None` for a
-    tensor that has no cotangent in a step of training: a tensor of ints, or one that
-    the loss does not read. Zeros would not do: zero times infinity is NaN.
+    A gradient, [rows, *shape], is `None` for a tensor that has no cotangent in a step
+    of training: a tensor of ints, or one that the loss does not read. Zeros would not
+    do: zero times infinity is NaN.
     """
-    gradient: MaybeZeros = []  # stays empty if JAX has no cotangent to pass back
-
-    @jax.custom_vjp
-    def watched(floats: list[Any]) -> list[Any]:
-        return floats
-
-    def forward(floats: list[Any]) -> tuple[list[Any], None]:
-        return [x.value for x in floats], None
+    tensors = [x for y in results for x in y]
+    is_float = list(map(is_inexact, tensors))
+    floats = partition(tensors, is_float)
+    gradient: MaybeZeros = [None for _ in floats]  # if JAX has no cotangent to pass
+    watched: Any = jax.custom_vjp(lambda floats: floats)
 
     def backward(_: None, cotangents: list[Any]) -> tuple[MaybeZeros]:
         # JAX passes a symbolic zero for an array that the loss does not read.
         gradient[:] = map(maybe_zero, cotangents)
         return (gradient,)
 
-    watched.defvjp(forward, backward, symbolic_zeros=True)
+    watched.defvjp(
+        lambda floats: ([x.value for x in floats], None), backward, symbolic_zeros=True
+    )
 
     # Tensors of ints, such as lengths, stay concrete: a loss may read their numbers.
     def of_floats(floats: list[Any]) -> object:
-        leaves = iter(watched(floats))
-        return loss(
-            [[next(leaves) if is_inexact(x) else x for x in y] for y in results]
-        )
+        remaining = iter(replace_list(tensors, watched(floats), is_float))
+        return loss([[next(remaining) for _ in y] for y in results])
 
-    floats = [x for y in results for x in y if is_inexact(x)]
     value, _ = jax.value_and_grad(of_floats)(floats)
-    leaves = iter(gradient or [None for _ in floats])
-    return value, [
-        [next(leaves) if is_inexact(x) else None for x in y] for y in results
-    ]
+    return value, scatter_list(gradient, is_float)

@@ -7,11 +7,11 @@ No code of the data's classes is called but to iterate over mappings and sequenc
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
 import traceback
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -38,17 +38,17 @@ def error_page(error: InputError) -> str:
 
 def _tree(example: Any, path: str) -> m.Markup:
     """Return the example as a tree, opened along the path to the bad value."""
-    label, end, count, value = '', 0, 0, example
-    first, last = list[Outer](), deque[Outer](maxlen=NEAR)
+    label, end, value, outers = '', 0, example, list[Outer]()
     while end < len(path) and (child := _step(value, path, end)) is not None:
-        (first if count < NEAR else last).append((label, value, child[0]))
+        outers.append((label, value, child[0]))
         label, value = child
-        end, count = end + len(label), count + 1
+        end += len(label)
     note = f'  what is at {elide(path[end:])} of it' if end < len(path) else ''
     result = _branch(label, value, DEPTH, note, marked=True)
-    hidden = count - len(first) - len(last)
-    for k, (label, outer, step) in enumerate(reversed([*first, *last])):
-        if k == len(last):
+    hidden = max(len(outers) - 2 * NEAR, 0)
+    del outers[NEAR : NEAR + hidden]
+    for k, (label, outer, step) in enumerate(reversed(outers)):
+        if k == NEAR:
             result = m.joined([m.more(hidden, 'levels'), result])
         children, depth = _children(outer), 1 if k < 3 else 0
         body = [result if x == step else _branch(x, y, depth) for x, y in children]
@@ -104,23 +104,20 @@ def _inside(value: Any) -> Iterator[Child]:
 def _children(value: Any) -> list[Child]:
     """Return the first children of a value; fewer if its own code raises an error."""
     children: list[Child] = []
-    try:
+    with contextlib.suppress(Exception):  # of the data's own code
         children.extend(itertools.islice(_inside(value), CHILDREN))
-    except Exception:  # of the data's own code
-        pass
     return children
 
 
 def _size(value: Any) -> int:
-    try:
+    with contextlib.suppress(Exception):  # of the data's own code
         return len(value) if isinstance(value, Mapping | Sequence) else 0
-    except Exception:  # of the data's own code
-        return 0
+    return 0
 
 
 def _step(value: Any, path: str, end: int) -> Child | None:
     """Return (step, child of `value`) at `path[end]`; `None` if nothing is there."""
-    try:
+    with contextlib.suppress(Exception):  # of the data's own code
         if isinstance(value, Mapping):
             for key in itertools.islice(value, KEYS):
                 if path.startswith(step := f'[{key!r}]', end):
@@ -129,8 +126,6 @@ def _step(value: Any, path: str, end: int) -> Child | None:
             return match[0], value[int(match[1])]
         if match := _NAME.match(path, end):
             return match[0], getattr(value, match[1])
-    except Exception:  # of the data's own code
-        pass
     return None
 
 

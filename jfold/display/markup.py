@@ -140,16 +140,24 @@ def more(count: int, what: str) -> Markup:
 
 
 def table(
-    head: Sequence[object], rows: Iterable[Sequence[object]], form: str
+    head: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    form: str,
+    left_out: int = 0,
+    what: str = 'rows',
 ) -> Markup:
-    """Return a table; `form` has 'l' (text) or 'r' (numbers) for each column."""
+    """Return a table, and a line below it if some of `what` are left out.
+
+    `form` has 'l' (text) or 'r' (numbers) for each column.
+    """
 
     def row(tag: str, cells: Sequence[object]) -> Markup:
         pairs = zip(cells, form, strict=True)
         return element('tr', *(element(tag, x, class_=f'jf-{a}') for x, a in pairs))
 
     lines = [row('th', head)] if head else []
-    return element('table', *lines, *(row('td', cells) for cells in rows))
+    lines += [row('td', cells) for cells in rows]
+    return joined([element('table', *lines), more(left_out, what)])
 
 
 def folded(title: object, *body: object, opened: bool = False) -> Markup:

@@ -72,10 +72,9 @@ def block_trees(block: b.Block, known: Types | None = None) -> m.Markup:
             break
         lines = _lines(root)
         rows = [_row(line, types) for line in itertools.islice(lines, left)]
-        rest = m.more(sum(1 for _ in itertools.islice(lines, 10_000)), 'blocks')
-        parts.append(
-            m.folded(cut(name), m.table([], rows, 'll'), rest, opened=known is None)
-        )
+        rest = sum(1 for _ in itertools.islice(lines, 10_000))
+        table = m.table([], rows, 'll', rest, 'blocks')
+        parts.append(m.folded(cut(name), table, opened=known is None))
         left -= len(rows)
     return m.joined(parts)
 
@@ -144,10 +143,13 @@ def _folds(program: Operations, opened: bool = False) -> m.Markup:
         rows.append((*cells, cut(read, 24), 'by level' if recurrent[o] else 'once'))
     head = '', 'operation', 'inputs', 'result', 'reads', 'runs'
     count = len(program.operations)
-    body = m.table(head, rows, 'rlllll'), m.more(count - SHOWN, 'operations')
-    folds = [m.folded(several(count, 'operation'), *body, opened=opened)]
+    body = m.table(head, rows, 'rlllll', count - SHOWN, 'operations')
+    folds = [m.folded(several(count, 'operation'), body, opened=opened)]
     if hasattr(program, 'source'):
-        folds.append(_source_fold(str(program.source)))
+        lines = str(program.source).splitlines(keepends=True)
+        source = [cut(text.rstrip('\n'), 240) + '\n' for text in lines[:LINES]]
+        code = m.element('pre', *_tokens(source)), m.more(len(lines) - LINES, 'lines')
+        folds.append(m.folded(f'source, {several(len(lines), "line")}', *code))
     return m.joined(folds)
 
 
@@ -156,16 +158,6 @@ def _inputs(operation: Operation) -> str:
     if operation.from_left:
         return f'{len(operation.arguments)} of {next(texts)}'
     return listed(texts, len(operation.arguments))
-
-
-def _source_fold(source: str) -> m.Markup:
-    lines = source.splitlines(keepends=True)
-    shown = [cut(text.rstrip('\n'), 240) + '\n' for text in lines[:LINES]]
-    body = (
-        m.element('pre', m.joined(_tokens(shown))),
-        m.more(len(lines) - LINES, 'lines'),
-    )
-    return m.folded(f'source, {several(len(lines), "line")}', *body)
 
 
 def _tokens(lines: list[str]) -> Iterator[str]:
@@ -224,23 +216,21 @@ def _layers(program: Program, params: Mapping[str, Any]) -> m.Markup:
         numbers = sum(int(x.size) for _, x in leaves)
         count += numbers
         size += sum(int(x.size) * x.dtype.itemsize for _, x in leaves)
-        arrays = m.joined([*map(_array, leaves[:4]), '…' * (len(leaves) > 4)])
+        shown = []  # names, dtypes and shapes
+        for path, x in leaves[:4]:
+            name = cut(jax.tree_util.keystr(path, simple=True, separator='.'), 40)
+            shown += [m.span('muted', name, ' ' if name else '')]
+            shown += [m.span('type', array_type(x)), m.escaped('  ')]
         if layer.parts:  # it is fused, and has none of its own
             names = listed(layer.parts[:4], len(layer.parts))
-            arrays = m.escaped(f'those of {names}')
+            shown = [m.escaped(f'those of {names}')]
+        arrays = m.joined([*shown, '…' * (len(leaves) > 4)])
         if len(rows) < SHOWN:
             name = m.span('title', cut(layer.name))
             rows.append((name, f'{numbers:,}' if numbers else '', arrays))
     total = m.span('muted', 'together'), m.span('title', f'{count:,}'), in_bytes(size)
-    body = m.table(('layer', 'parameters', 'arrays'), [*rows, total], 'lrl')
-    return m.joined([body, m.more(len(program.layers) - SHOWN, 'layers')])
-
-
-def _array(leaf: tuple[Any, Any]) -> m.Markup:
-    """Return the name, dtype and shape of an array among parameters."""
-    name = cut(jax.tree_util.keystr(leaf[0], simple=True, separator='.'), 40)
-    type_ = m.span('type', array_type(leaf[1]))
-    return m.joined([m.span('muted', name, ' ') if name else '', type_, '  '])
+    head = 'layer', 'parameters', 'arrays'
+    return m.table(head, [*rows, total], 'lrl', len(program.layers) - SHOWN, 'layers')
 
 
 def _capacities(capacities: Sequence[Capacity]) -> m.Markup:
@@ -253,5 +243,4 @@ def _capacities(capacities: Sequence[Capacity]) -> m.Markup:
         rooms = listed(map('{:,}'.format, x.rows[:12]), len(x.rows))
         rows.append((m.span('muted', k), *numbers, rooms))
     head = 'program', 'examples', 'nodes', 'levels', 'rows of operations'
-    body = m.table(head, rows, 'rrrrl')
-    return m.joined([body, m.more(len(capacities) - SHAPES, 'capacities')])
+    return m.table(head, rows, 'rrrrl', len(capacities) - SHAPES, 'capacities')

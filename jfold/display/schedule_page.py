@@ -91,33 +91,29 @@ def example_picture(schedule: Schedule, example: int) -> Markup:
         some = itertools.islice(nodes_of_result(part, r, place), OPERANDS)
         if result.tensors:
             results.setdefault(cut(name, 24), []).extend(some)
-    waiting = [*dict.fromkeys(itertools.chain(*results.values()))][:NODES]
-    reads, known = dict[Node, list[Node]](), dict.fromkeys(waiting)
-    for node in waiting:  # which grows in the loop
-        reads[node] = [*dict.fromkeys(operands_of(part, node))] if node[0] >= 0 else []
-        inner = [x for x in reads[node] if x[0] >= 0 and x not in known][:OPERANDS]
-        new = inner[: NODES - len(known)]
-        known.update(dict.fromkeys(new))
-        waiting += new
-    numbers = {node: k for k, node in enumerate(known)}
-    levels = [level_of(part, node) for node in known]
+    shown = [*dict.fromkeys(itertools.chain(*results.values()))][:NODES]
+    numbers, reads = {node: k for k, node in enumerate(shown)}, list[list[Node]]()
+    for node in shown:  # which grows in the loop
+        reads.append([*dict.fromkeys(operands_of(part, node))] if node[0] >= 0 else [])
+        new = [x for x in reads[-1] if x[0] >= 0 and x not in numbers][:OPERANDS]
+        for x in new[: NODES - len(shown)]:
+            numbers[x] = len(shown)
+            shown.append(x)
+    levels = [level_of(part, node) for node in shown]
     ranks = {level: k for k, level in enumerate(sorted({*levels}))}
     boxes, is_cut = [], False
-    for node, level in zip(known, levels, strict=True):
-        operands = [x for x in reads[node] if x[0] >= 0]
-        inside = tuple(numbers[x] for x in operands if x in numbers)
-        data = [_label(part, x) for x in reads[node] if x[0] < 0]
-        is_short = len(inside) < len(operands)
+    for node, level, operands in zip(shown, levels, reads, strict=True):
+        inside = tuple(numbers[x] for x in operands if x[0] >= 0 and x in numbers)
+        data = [_label(part, x) for x in operands if x[0] < 0]
+        is_short = len(inside) + len(data) < len(operands)
         note = listed(data[:4] + ['…'] * is_short, len(data))
         boxes.append(p.Box(_label(part, node), note, ranks[level], inside))
         is_cut = is_cut or is_short
     for name, nodes in results.items():
         ends = tuple(dict.fromkeys(numbers[x] for x in nodes if x in numbers))
         boxes.append(p.Box(name, '', len(ranks), ends))
-    bands = [f'{_unit(part.spec)} {level}' if level else 'data' for level in ranks] + [
-        ''
-    ]
-    picture = p.ranked(boxes, bands, f'example {example}, by level')
+    bands = [f'{_unit(part.spec)} {level}' if level else 'data' for level in ranks]
+    picture = p.ranked(boxes, [*bands, ''], f'example {example}, by level')
     return Markup(picture + line('muted', 'cut short where … stands' if is_cut else ''))
 
 

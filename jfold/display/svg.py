@@ -6,9 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from jfold.display.markup import Markup, element
 
 CHARACTER, GAP, RANK, HEIGHT = 7.3, 12, 62, 32  # pixels
+T = np.arange(1, 12) / 12
+# The weights of the four ends of a cubic Bézier curve, at eleven points between.
+POINTS = np.stack([(1 - T) ** 3, 3 * T * (1 - T) ** 2, 3 * T**2 * (1 - T), T**3])
 BENDS = 0, 50, -50, 100, -100, 150, -150, 220, 0  # of edges, in pixels
 
 
@@ -97,13 +102,16 @@ def _edge(
         between = [n for n, box in enumerate(boxes) if box.rank in ranks]
         end = 20 + max(at + box.half for at, box in zip(xs, boxes, strict=True))
         for bend in BENDS if between else (0,):
-            curve = (a, b), (a + bend, middle), (x + bend, middle), (x, y)
-            points = [_point(curve, step / 12) for step in range(1, 12)]
-            if all(4 < p < end for p, _ in points) and not any(
-                abs(p - xs[n]) < boxes[n].half + 3 and ys[n] < q < ys[n] + HEIGHT
+            p, q = np.transpose(
+                [(a, b), (a + bend, middle), (x + bend, middle), (x, y)]
+            )
+            p, q = p @ POINTS, q @ POINTS
+            hits = [
+                (abs(p - xs[n]) < boxes[n].half + 3)
+                & (abs(q - ys[n] - HEIGHT / 2) < HEIGHT / 2)
                 for n in between
-                for p, q in points
-            ):
+            ]
+            if 4 < p.min() and p.max() < end and not np.any(hits):
                 break  # it passes by the boxes between
         ends = f'{a + bend:.1f} {middle} {x + bend:.1f} {middle} {x:.1f} {y}'
         form = f'M{a:.1f} {b}C{ends}'
@@ -112,25 +120,19 @@ def _edge(
     return element('path', d=form, class_=kind)
 
 
-def _point(curve: Sequence[tuple[float, float]], t: float) -> tuple[float, float]:
-    """Return the point at t in [0, 1] of a cubic Bézier curve."""
-    weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3
-    pairs = [*zip(weights, curve, strict=True)]
-    return sum(w * x for w, (x, _) in pairs), sum(w * y for w, (_, y) in pairs)
-
-
 def _places(boxes: Sequence[Box], begin: float) -> list[float]:
     """Return each box's middle x: over the boxes that it reads, right of `begin`."""
     below = [[i for i in box.reads if boxes[i].rank < box.rank] for box in boxes]
-    order: dict[int, None] = {}
-    waiting = sorted(range(len(boxes)), key=lambda k: boxes[k].rank)
-    while waiting:  # so that a box stands behind those that it reads
-        k = waiting[-1]
-        ahead = [i for i in below[k] if i not in order]
-        if ahead:
-            waiting += reversed(ahead)
-        else:
-            order[waiting.pop()] = None
+    order: dict[int, None] = {}  # in which a box stands behind those that it reads
+
+    def visit(k: int) -> None:
+        if k not in order:
+            for i in below[k]:
+                visit(i)
+            order[k] = None
+
+    for k in reversed(sorted(range(len(boxes)), key=lambda k: boxes[k].rank)):
+        visit(k)
     places, free = [0.0] * len(boxes), begin
     for k in order:
         if below[k]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -46,9 +47,9 @@ def corpus_page(corpus: Corpus) -> str:
     parts = [_histogram(nodes, 'nodes'), _histogram(depths, 'levels')]
     if corpus.skipped:
         rows = [(f'{at:,}', cut(text, 200)) for at, text in corpus.skipped[:ROWS]]
-        rest = m.more(len(corpus.skipped) - ROWS, 'examples')
+        rest = len(corpus.skipped) - ROWS
         title = f'{len(corpus.skipped):,} skipped'
-        parts.append(m.folded(title, m.table([], rows, 'rl'), rest))
+        parts.append(m.folded(title, m.table([], rows, 'rl', rest, 'examples')))
     return m.page('Corpus', facts, *parts)
 
 
@@ -71,15 +72,11 @@ def ragged_page(ragged: Ragged) -> str:
     lengths = on_host(ragged.lengths)
     if lengths is None:
         return m.page('Ragged', [repr(ragged)])
-    names, columns = _columns(ragged.values)
-    rows, end = [], 0
-    for k, length in enumerate(lengths[:ROWS].tolist()):
-        texts = [_items(x, end, length) for x in columns]
-        rows.append((m.span('muted', k), f'{length:,}', *texts))
-        end += length
+    numbers, begins = np.arange(len(lengths)), lengths.cumsum() - lengths
+    rows = np.stack([numbers, lengths, begins, lengths], 1)[:ROWS].tolist()
     facts = several(len(lengths), 'example'), several(int(lengths.sum()), 'item')
-    body = m.table(('example', 'items', *names), rows, 'rr' + 'l' * len(names))
-    return m.page('Ragged', facts, body, m.more(len(lengths) - ROWS, 'examples'))
+    body = _table('example', 'items', ragged.values, rows, len(lengths))
+    return m.page('Ragged', facts, body)
 
 
 def metrics_page(metrics: MetricValues) -> str:
@@ -87,28 +84,35 @@ def metrics_page(metrics: MetricValues) -> str:
     mask, example = on_host(metrics.mask), on_host(metrics.example)
     if mask is None or example is None:
         return m.page('MetricValues', ['traced, or on other devices'])
-    names, columns = _columns(metrics.values)
-    rows, count = [], int(mask.sum())
-    for k in np.flatnonzero(mask)[:ROWS].tolist():
-        texts = [_items(x, k, 1) for x in columns]
-        rows.append((m.span('muted', k), f'{int(example[k]):,}', *texts))
-    facts = several(count, 'row'), f'{len(mask) - count:,} spare'
-    body = m.table(('row', 'example', *names), rows, 'rr' + 'l' * len(names))
-    return m.page('MetricValues', facts, body, m.more(count - len(rows), 'rows'))
+    places = np.flatnonzero(mask)
+    rows = [(k, int(example[k]), k, 1) for k in places[:ROWS].tolist()]
+    facts = several(len(places), 'row'), f'{len(mask) - len(places):,} spare'
+    body = _table('row', 'example', metrics.values, rows, len(places))
+    return m.page('MetricValues', facts, body)
 
 
-def _columns(values: Any) -> tuple[list[str], list[Any]]:
-    """Return headings and contents of columns for up to `COLUMNS` parts of `values`."""
+def _table(
+    first: str, second: str, values: Any, rows: Sequence[Sequence[int]], count: int
+) -> m.Markup:
+    """Return a table of `count` rows, with a column for each part of `values`.
+
+    Args:
+      first, second: the headings of two columns of numbers.
+      rows: per row that is shown, two numbers, and begin and count of its items.
+    """
     leaves: list[tuple[Any, Any]] = [((), values)]
     if not isinstance(values, Ragged):
         is_part = functools.partial(operator.is_not, values)
         leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=is_part)
-    names, parts = [], [part for _, part in leaves[:COLUMNS]]
+    head, cells = [first, second], [[m.span('muted', k), f'{n:,}'] for k, n, *_ in rows]
     for path, part in leaves[:COLUMNS]:
         name = cut(jax.tree_util.keystr(path, simple=True)) or 'values'
         kind = f' {array_type(part, 1)}' if hasattr(part, 'dtype') else ''
-        names.append(name + kind)
-    return names, parts
+        head.append(name + kind)
+        for row, (*_, begin, length) in zip(cells, rows, strict=True):
+            row.append(_items(part, begin, length))
+    form = 'rr' + 'l' * (len(head) - 2)
+    return m.table(head, cells, form, count - len(rows), f'{first}s')
 
 
 def _items(x: Any, begin: int, count: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from jfold.base.printing import Printed
+from jfold.base.printing import Printed, enclosed
 from jfold.blocks.control import Arguments
 from jfold.combinators import Block, Function
 from jfold.language.paths import fail
@@ -37,11 +37,9 @@ class RecordType(TupleType):
         return RecordType(parts, self.names)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        pairs = zip(self.items, self.names, strict=True)
-        for number, (item, names) in enumerate(pairs):
-            label = f'{"|".join(sorted(names))}: ' if names else ''
-            yield from (', ' if number else '(', label, item)
-        yield ',)' if len(self.items) == 1 else ')'
+        labels = [f'{"|".join(sorted(x))}: ' if x else '' for x in self.names]
+        parts = zip(labels, self.items, strict=True)
+        return enclosed('(', parts, ',)' if len(self.items) == 1 else ')')
 
     def __getitem__(self, key: int | slice) -> Type:
         if isinstance(key, slice):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -20,7 +20,6 @@ from jfold.types import TensorType
 
 Activation = Callable[[jax.Array], jax.Array]
 Outside = Literal['nan', 'clip', 'modulo']
-OUTSIDE = 'nan', 'clip', 'modulo'
 # An initializer of tables [count, features], of variance 1 / features.
 DRAWN = nn.initializers.variance_scaling(
     1.0, 'fan_in', 'normal', out_axis=0, dtype=jnp.float32
@@ -150,8 +149,8 @@ def Embed(
     """
     count = check_at_least('count', count, 1)
     features = check_at_least('features', features, 1)
-    if outside not in OUTSIDE:
-        names = ', '.join(map(repr, OUTSIDE))
+    if outside not in get_args(Outside):
+        names = ', '.join(map(repr, get_args(Outside)))
         raise ValueError(
             f'Embed: expected `outside` as one of {names}, got {outside!r}'
         )

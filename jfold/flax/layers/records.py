@@ -117,11 +117,12 @@ class _Encoder:
     def _of_dataclass(self, cls: Any, path: str) -> Block:
         # Annotations in quotes may name the class itself.
         hints = typing.get_type_hints(cls, localns={cls.__name__: cls})
-        names = [field.name for field in dataclasses.fields(cls)]
-        fields = {
-            name: _field(cls, name) >> self.block(hints[name], f'{path}.{name}')
-            for name in names
-        }
+        fields = {}
+        for name in (field.name for field in dataclasses.fields(cls)):
+            read: Block = GetItem(name)
+            if hasattr(cls, '__getitem__'):  # `x[name]` may be something else
+                read = InputTransform(operator.attrgetter(name))
+            fields[name] = read >> self.block(hints[name], f'{path}.{name}')
         return self._joined(fields, path)
 
     # ---- a JSON schema
@@ -214,13 +215,6 @@ class _Encoder:
 def _numbered(values: Iterable[Any]) -> dict[Any, int]:
     """Return a dict from values to 0, 1, ...; 1 and `True` are one value."""
     return {value: k for k, value in enumerate(dict.fromkeys(values))}
-
-
-def _field(cls: object, name: str) -> Block:
-    """Return a block that reads field `name` of a dataclass."""
-    if hasattr(cls, '__getitem__'):  # `x[name]` may be something else than `x.name`
-        return InputTransform(operator.attrgetter(name))
-    return GetItem(name)
 
 
 def _names_itself(part: object) -> bool:
