@@ -105,7 +105,7 @@ class Generator(Round):
 
         def parameter(part: Any) -> s.Symbol:
             k, name = next(numbered)
-            like = self.joined((key, 'argument', k), s.template_of(part))
+            like = self.joined((key, 'argument', k), part)
             return w.unpacked(like, name)
 
         parameters = s.map_parts(parameter, value)
@@ -143,7 +143,7 @@ class Generator(Round):
 
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
         """Write `return <value>` into `w`; store the value in entry `memo` if given."""
-        self.joined((w.key, 'result'), s.template_of(value))
+        self.joined((w.key, 'result'), value)
         text = s.packed(value)
         if memo:
             w.line(f'{memo} = made = {text}')

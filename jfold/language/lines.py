@@ -174,7 +174,7 @@ class Lines:
             needed = [any(True for _ in s.parts(x)) for x in like]
             names = [self.variable(wanted) if x else '_' for x in needed]
             if any(needed):
-                self.line(f'{_targets(names)} = {text}')
+                self.line(f'{s.unpacking(names)} = {text}')
             pairs = zip(like, names, strict=True)
             return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
         if isinstance(like, s.Items):
@@ -193,7 +193,7 @@ class Lines:
             names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in names):
                 none = s.in_parentheses(['()' for _ in names])
-                self.line(f'{_targets(names)} = zip(*{text}) if {text} else {none}')
+                self.line(f'{s.unpacking(names)} = zip(*{text}) if {text} else {none}')
             return tuple(map(self.columns, like, names))
         if isinstance(like, s.Endless):
             return s.Endless(self.columns(like.item, text))
@@ -319,12 +319,6 @@ class Lines:
         """Write `tape.append(text)`; in code for whole lists, `tape.extend(text)`."""
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
-    def numbers(self, base: str, row: str) -> str:
-        """Return code of row `base + row`; with `count` set, of a range from there."""
-        if self.count is None:
-            return f'{base} + {row}'
-        return f'range({base} + {row}, {base} + {row} + {self.count})'
-
     def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
         """Return the program's constant `index` as an expression; write no code."""
         type_, _ = self.g.tables.constants[index]
@@ -355,8 +349,11 @@ class Lines:
         """Return the text of row number `base + row`, and (region, maker) if in step.
 
         If it is not in step, the text is a new variable, and the second item `None`.
+        With `count` set, the text is of a range from that number on.
         """
-        number = self.numbers(base, row)
+        number = f'{base} + {row}'
+        if self.count is not None:
+            number = f'range({number}, {number} + {self.count})'
         if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
         name = self.variable(wanted)
@@ -461,8 +458,3 @@ def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol
     The result is a symbol; `RETURNED` if the source has returned it.
     """
     raise NotImplementedError(f'writing has no rule for {block!r}')
-
-
-def _targets(names: list[str]) -> str:
-    """Return the left side of an assignment that unpacks: `['a', 'b'] -> 'a, b'`."""
-    return f'{", ".join(names)}{"," if len(names) == 1 else ""}'

@@ -317,7 +317,7 @@ def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
     w.line(f'{name} = grouped({text}, {at}, {groups.n})')
-    return s.Items(s.Nested(name, s.blank(operand)), groups.n)
+    return s.Items(s.Nested(name, operand), groups.n)
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:

@@ -137,7 +137,6 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     combine = node.parts[0]
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
-    item = s.blank(operand.items)
     w.line(f'while len({name}) > 1:')
     with w.nested():
         combined = w.variable('made')
@@ -145,14 +144,14 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         w.line(f'for k in range(0, len({name}) - 1, 2):')
         with w.nested():
             # Producers of either: those of the items, and of results of earlier pairs.
-            known = w.joined((node, 'item'), item)
+            known = w.joined((node, 'item'), operand.items)
             a = w.unpacked(s.one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(s.one_of_lists(known), f'{name}[k + 1]', 'other')
             value = w.part(combine, (a, b))
-            w.joined((node, 'item'), s.listed(s.blank(value)))
+            w.joined((node, 'item'), s.listed(value))
             w.line(f'{combined}.append({s.packed(value)})')
         w.line(f'{name} = made_with_rest({combined}, {name})')
-    known = w.joined((node, 'item'), item)
+    known = w.joined((node, 'item'), operand.items)
     return w.unpacked(s.one_of_lists(known), f'{name}[0]', 'total')
 
 
@@ -165,7 +164,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     assert combine is not None and combine.layer is not None
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
-    item = s.blank(w.joined((node, 'item'), s.blank(operand.items)))
+    item = w.joined((node, 'item'), operand.items)
     items: list[Any] = list(s.leaves(item))
     outputs = list(s.makers(item))
     listed = [g.tables.grouping(combine, node.output, size) for size in GROUPS]
