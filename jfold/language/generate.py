@@ -24,7 +24,7 @@ from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
 from jfold.language.outputs import inside
 from jfold.language.source_rounds import Facts, OperationChoice, Round
-from jfold.language.symbols import Maker, Rows, Tape
+from jfold.language.symbols import Maker, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
 from jfold.language.writing import argument_text
@@ -225,16 +225,12 @@ class Generator(Round):
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Write code that adds one row, an entry per leaf, to result table `r`."""
-        key = 'result', r
-        if r not in self.result_rows:
-            self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
-        makers = self.row_makers.setdefault(r, [0] * len(leaves))
-        for k, tensor in enumerate(leaves):
-            makers[k] |= tensor.makers
+        rows = self.rows_of('result', r, len(leaves))
+        self.read(rows, leaves)
+        for tensor in leaves:
             if tensor.use is not None:
                 tensor.use[0].readers.add(None)
         if leaves:
-            rows = self.result_rows[r]
             name = self.results[r].kind.name or ('items' if r else 'results')
             entries = w.entries(rows, leaves, name, str(self.results[r]))
             w.row(rows, entries[0][0] if entries else None)
@@ -257,8 +253,9 @@ class Generator(Round):
         tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
         end_index = {id(tape): k for k, tape in enumerate(self.counters())}
 
-        def place(rows: Rows | None) -> Place | None:
+        def place(kind: str, number: int) -> Place | None:
             """Return which tapes hold a table; `None` if the table never gets a row."""
+            rows = self.rows.get((kind, number))
             if rows is None or rows.counter is None:
                 return None
             columns = []
@@ -274,8 +271,9 @@ class Generator(Round):
             )
 
         makers: list[list[Any]] = [[] for _ in self.tables.types]
-        for (o, k), maker in self.by_output.items():
-            makers[maker.type].append((maker.number, 'operation', o, k))
+        for o, of_operation in self.made_by.items():
+            for maker in of_operation:
+                makers[maker.type].append((maker.number, 'operation', o, maker.output))
         constants: list[list[Any]] = [[] for _ in self.tables.types]
         for (_, _, below, _), (maker, tape) in self.own.items():
             end = end_index[id(tape)]
@@ -287,8 +285,8 @@ class Generator(Round):
             level=self.level,
             constants=tuple(map(tuple, constants)),
             makers=tuple(map(tuple, makers)),
-            operations=tuple(place(self.rows.get(('operation', o))) for o in every),
-            results=tuple(place(self.result_rows.get(r)) for r in numbers),
+            operations=tuple(place('operation', o) for o in every),
+            results=tuple(place('result', r) for r in numbers),
             labels=tuple(
                 tape_index[id(self.labels[r])] if r in self.labels else -1
                 for r in numbers

@@ -380,7 +380,7 @@ class Lines:
         """Write the tape entries for applying operation `o`; return its outputs."""
         g = self.g
         o = g.applied(o, inputs)
-        rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
+        rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
         name = g.operation_name(o)
         entries = self.entries(rows, inputs, name, repr(g.operations[o]))
         tape = entries[0][0] if entries else None

@@ -238,7 +238,7 @@ def _group_lines(
     one item, and the item `fill` pads a group shorter than `size`; '' if none is.
     """
     g, count = w.g, size * len(items)
-    rows, about = g.rows_of(o, count), repr(g.operations[o])
+    rows, about = g.rows_of('operation', o, count), repr(g.operations[o])
     g.seen.places[rows.key] += 2  # as two places: never in step
     lines, entries, records = list[str](), _entries(items), list[str]()
     if len(items) > 1:

@@ -31,6 +31,7 @@ from jfold.tracing.tape_reader import ROW
 from jfold.types import KeyType, TensorType, Type
 
 FEW_SITES = 4
+NOTHING_READ = Producers((), ())
 
 
 @dataclass
@@ -43,8 +44,7 @@ class Facts:
         each tensor of its value.
       levels: by the key of a join, per tensor of its value the index of the first one
         that always has the same level.
-      inputs: per operation and input, its producers.
-      results: per result and tensor, its producers.
+      sources: the producers of each input and result.
       split: if the choice is `split`, per place the operation that it applies.
       sites: by type and bound, the uses of blocks that read such constants from data.
     """
@@ -52,8 +52,7 @@ class Facts:
     places: Counter[Hashable] = field(default_factory=Counter)
     joined: dict[Hashable, list[ProducerSet]] = field(default_factory=dict)
     levels: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
-    inputs: tuple[tuple[ProducerSet, ...], ...] = ()
-    results: tuple[tuple[ProducerSet, ...], ...] = ()
+    sources: Producers = NOTHING_READ
     split: list[int] = field(default_factory=list)
     sites: dict[Hashable, dict[Any, None]] = field(default_factory=dict)
 
@@ -103,7 +102,6 @@ class Round:
 
     Attributes:
       facts, seen: facts from before, and those of this pass.
-      inputs, row_makers: per operation and per result, the producers found.
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
@@ -125,8 +123,6 @@ class Round:
         self.tables, self.typing = tables, tables.typing
         self.chosen, self.facts, self.deep = chosen, facts, deep
         self.seen = Facts()
-        self.inputs: dict[int, list[ProducerSet]] = {}
-        self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
         self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
@@ -140,16 +136,15 @@ class Round:
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
-        self.by_output: dict[tuple[int, int], Maker] = {}
+        self.made_by: dict[int, list[Maker]] = {}
         self.masks: dict[int, str] = {}
         self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
-        self.result_rows: dict[int, Rows] = {}
         self.labels: dict[int, Tape] = {}
         self.functions: list[str] = []
         self.written: dict[Hashable, str] = {}
         self.memos: list[str] = []
         self.by_identity: dict[Hashable, str] = {}
-        self._recurrence()
+        self.part, self.loops, self.outputs = self._recurrence()
 
     @functools.cached_property
     def results(self) -> list[Result]:
@@ -166,27 +161,24 @@ class Round:
 
     # ---- operations
 
-    def _recurrence(self) -> None:
-        """Find from the facts which operations depend on their own results."""
-        self.part: tuple[int, ...] = ()
-        self.loops: tuple[bool, ...] = ()
-        # Per output of all operations, its operation and its number there.
-        self.outputs: tuple[tuple[int, int], ...] = ()
-        operations = self.operations[: len(self.facts.inputs)]
-        if operations:
-            program = self.program(operations)
-            self.part, self.loops = component_of(program), are_recurrent(program)
-            self.outputs = output_places(program)
+    def _recurrence(self) -> tuple[tuple[Any, ...], ...]:
+        """Find from the facts which operations depend on their own results.
+
+        Return, per operation, its component and whether it is recurrent; and, per
+        output of all operations, its operation and its number there.
+        """
+        operations = self.operations[: len(self.facts.sources.inputs)]
+        if not operations:
+            return (), (), ()
+        program = self.program(operations)
+        return component_of(program), are_recurrent(program), output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
         """Take over `facts`; return whether another pass would repeat the source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by deciding which operations are recurrent.
-        if replace(facts, inputs=before.inputs, results=before.results) != before:
-            return False
-        program = self.program(self.operations[: len(facts.inputs)])
-        is_same = component_of(program) == self.part
-        return is_same and are_recurrent(program) == self.loops
+        is_same = replace(facts, sources=before.sources) == before
+        return is_same and self._recurrence() == (self.part, self.loops, self.outputs)
 
     def program(self, operations: Sequence[Operation]) -> Operations:
         """Return a program of `operations`, with each operand's known producers."""
@@ -196,7 +188,7 @@ class Round:
             operations=tuple(operations),
             constants=tuple(self.tables.constants),
             results=tuple(self.results),
-            sources=Producers(self.facts.inputs, self.facts.results),
+            sources=self.facts.sources,
         )
 
     @property
@@ -234,10 +226,13 @@ class Round:
             assert before == o, 'jfold told places apart wrongly, please report it'
             o = now
         self.applied_at[o] += 1
-        makers = self.inputs.setdefault(o, [0] * len(inputs))
-        for k, tensor in enumerate(inputs):
-            makers[k] |= tensor.makers
+        self.read(self.rows_of('operation', o, len(inputs)), inputs)
         return o
+
+    def read(self, rows: Rows, operands: Sequence[s.Tensor]) -> None:
+        """Note the producers of the operands in a new row of `rows`."""
+        for k, tensor in enumerate(operands):
+            rows.makers[k] |= tensor.makers
 
     def reads_own_level(self, o: int) -> bool:
         """Return whether operation `o` may be recurrent; else each row's level is 1."""
@@ -319,24 +314,24 @@ class Round:
         self.makers[type_].append(maker)
         return maker
 
-    def rows_of(self, o: int, inputs: int) -> Rows:
-        """Return the table of operation `o`; on first use it gets `inputs` columns."""
-        key = 'operation', o
+    def rows_of(self, kind: str, number: int, width: int) -> Rows:
+        """Return the table of an operation or result, on first use with new columns."""
+        key = kind, number
         if key not in self.rows:
-            self.rows[key] = Rows(key, columns=[None] * inputs)
+            self.rows[key] = Rows(key, [None] * width, [0] * width)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
         """Return the `Maker` of each output of operation `o`."""
-        operation = self.operations[o]
-        rows = self.rows_of(o, len(operation.inputs))
-        for k, type_ in enumerate(operation.outputs):
-            if (o, k) not in self.by_output:
-                name = self.operation_name(o)
-                wanted = name if len(operation.outputs) == 1 else f'{name}_{k}'
-                recurrent = self.is_recurrent(o)
-                self.by_output[o, k] = self.maker(wanted, type_, rows, k, recurrent)
-        return [self.by_output[o, k] for k in range(len(operation.outputs))]
+        if o not in self.made_by:
+            operation, name = self.operations[o], self.operation_name(o)
+            rows = self.rows_of('operation', o, len(operation.inputs))
+            self.made_by[o] = [
+                self.maker(wanted, type_, rows, k, self.is_recurrent(o))
+                for k, type_ in enumerate(operation.outputs)
+                for wanted in [f'{name}_{k}' if len(operation.outputs) > 1 else name]
+            ]
+        return self.made_by[o]
 
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
@@ -351,7 +346,7 @@ class Round:
         is_joint = len(self.facts.sites.get(site_key, ())) > FEW_SITES
         key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
-            rows = self.rows[key] = Rows(key)
+            rows = self.rows[key] = Rows(key, [], [])
             if isinstance(type_, KeyType):
                 wanted = f'{type_.name}_keys'
             else:
@@ -417,21 +412,21 @@ class Round:
 
     def new_facts(self) -> Facts:
         """Return the facts that this pass has found."""
-        return replace(
-            self.seen,
-            inputs=tuple(
-                tuple(self.inputs.get(o, [0] * len(operation.inputs)))
-                for o, operation in enumerate(self.operations)
-            ),
-            results=tuple(
-                tuple(self.row_makers.get(r, [0] * len(result.tensors)))
-                for r, result in enumerate(self.results)
-            ),
+        inputs, results = (
+            tuple(
+                tuple(self.rows_of(kind, k, width).makers)
+                for k, width in enumerate(widths)
+            )
+            for kind, widths in (
+                ('operation', [len(x.inputs) for x in self.operations]),
+                ('result', [len(x.tensors) for x in self.results]),
+            )
         )
+        return replace(self.seen, sources=Producers(inputs, results))
 
     def counters(self) -> list[Tape]:
         """Return the tapes, each once, whose lengths are noted after each example."""
-        rows = (*self.rows.values(), *self.result_rows.values())
+        rows = sorted(self.rows.values(), key=lambda x: x.key[0] == 'result')
         constants = [tape for _, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))

@@ -152,13 +152,15 @@ class Rows:
 
     Attributes:
       key: its name, the same each time that source is written.
-      counter: the tape whose length counts the rows; `None` if no row is written.
       columns: per input its tape; or, if the operand is in step, its maker.
+      makers: per input its producers so far.
+      counter: the tape whose length counts the rows; `None` if no row is written.
     """
 
-    key: Hashable
+    key: tuple[Hashable, ...]
+    columns: list[Tape | Maker | None]
+    makers: list[ProducerSet]
     counter: Tape | None = None
-    columns: list[Tape | Maker | None] = field(default_factory=list)
 
 
 @dataclass(eq=False)
