@@ -15,22 +15,22 @@ import functools
 import itertools
 import sys
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
-from jfold.language.outputs import inside
 from jfold.language.source_rounds import Facts, OperationChoice, Round
-from jfold.language.symbols import Maker, Tape
+from jfold.language.symbols import Maker, Region, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
 from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
+from jfold.types import SequenceType, leaf_types
 
 MOST_ROUNDS = 64
 _LIMIT = threading.RLock()  # the recursion limit is that of all threads
@@ -68,7 +68,8 @@ class Generator(Round):
         # In code for lists, one tensor is made of each item of the one argument.
         operand = ', '.join(map(s.packed, flat))
         argument = operand if w.count is None else 'y'
-        text = w.call(f'{name}({argument})')
+        w.region = Region()  # the call may append rows
+        text = f'(yield {name}({argument}))' if self.deep else f'{name}({argument})'
         like = self.known((key, 'result'), self.template(node.output))
         if key in self.by_identity:
             memo, entry = self.by_identity[key], f'id({argument})'
@@ -105,8 +106,7 @@ class Generator(Round):
 
         def parameter(part: Any) -> s.Symbol:
             k, name = next(numbered)
-            like = self.joined((key, 'argument', k), part)
-            return w.unpacked(like, name)
+            return w.unpacked(self.joined((key, 'argument', k), part), name)
 
         parameters = s.map_parts(parameter, value)
         w.arguments = {*names}
@@ -159,7 +159,16 @@ class Generator(Round):
         value = w.part(self.typing.root, s.Object('x'))
         # The value's results: rows of the examples, then of items, level by level.
         numbers = list(self.program(()).value_results)
-        self._write_row(value, numbers[0], inside(self.typing.root.output, numbers), w)
+        items = iter(numbers[1:])
+        inside = {
+            r: [
+                next(items)
+                for leaf in leaf_types(row)
+                if isinstance(leaf, SequenceType)
+            ]
+            for r, row in ((r, self.results[r].type) for r in numbers)
+        }
+        self._write_row(value, numbers[0], inside, w)
         for memo in self.memos:
             w.line(f'{memo}.clear()')
         if self.memos:
@@ -205,22 +214,18 @@ class Generator(Round):
         tapes = s.in_parentheses([tape.name for tape in self.tapes])
         yield f'{INDENT}return ends, {tapes}'
 
-    def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write code to add `value` to result table `r`, items in `value` to `inside`.
-
-        Args:
-          inside: the result tables of items of sequences, from `outputs.inside`.
-        """
-        texts: list[s.Tensor] = []
-        inner = iter(inside)
+    def _write_row(
+        self, value: s.Symbol, r: int, inside: Mapping[int, Sequence[int]], w: Lines
+    ) -> None:
+        """Write code to add `value` to result `r`, its items to those `inside`."""
+        texts, inner = list[s.Tensor](), iter(inside[r])
         for leaf in s.parts(value):
             if not isinstance(leaf, s.Items):
                 texts.append(leaf)
                 continue
             texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
-            number, more = next(inner)
-            body = functools.partial(self._write_row, r=number, inside=more, w=w)
-            w.loop(leaf, body)
+            row = functools.partial(self._write_row, r=next(inner), inside=inside, w=w)
+            w.loop(leaf, row)
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:

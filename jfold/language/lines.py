@@ -18,7 +18,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
@@ -157,7 +157,7 @@ class Lines:
             left, right = (', '.join(x) for x in zip(*pairs, strict=True))
             self.line(f'{left} = {right}')
 
-    def held(self, value: s.Symbol) -> s.Symbol:
+    def held(self, value: Any) -> Any:
         """Write code that puts an object into a variable; return the variable.
 
         A variable, or a value that is no object, is returned as it is.
@@ -234,7 +234,7 @@ class Lines:
         body: Callable[[s.Symbol], s.Symbol],
         result: str = '',
         then: Callable[[], None] = lambda: None,
-    ) -> s.Symbol:
+    ) -> Any:
         """Write a loop over a sequence: `body(item)` writes its lines, then `then()`.
 
         Return the lists, named `result`, of values of `body`; `None` without a name.
@@ -259,15 +259,12 @@ class Lines:
 
     # ---- blocks inside
 
-    def part(
-        self, node: TypedUse | None, value: s.Symbol, tail: bool = False
-    ) -> s.Symbol:
+    def part(self, node: TypedUse, value: s.Symbol, tail: bool = False) -> Any:
         """Return an inner block's result on `value`; write its code if not yet written.
 
         `RETURNED` takes the place of the value if the lines end in a `return`, which
         they may if the outer block returns the value unchanged (`tail`).
         """
-        assert node is not None
         read = None if isinstance(node.input, VoidType) else value
         identity = read.name if isinstance(read, s.Tensor) else id(read)
         key = node, identity, self.count
@@ -285,11 +282,6 @@ class Lines:
             result = self.held(result)
             self.known[key] = read, result
         return result
-
-    def call(self, text: str) -> str:
-        """Return the call `text`; in source for deeply nested data, `(yield text)`."""
-        self.region = Region()  # the call may append rows
-        return f'(yield {text})' if self.g.deep else text
 
     # ---- rows
 

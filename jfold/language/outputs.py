@@ -13,7 +13,6 @@ in holds the length of the sequence:
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
@@ -35,10 +34,6 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
     """Raise TypeError unless an expression's value is tensors or, with metrics, void.
 
     The tensors may be in tuples and sequences, at most `MOST_TENSORS` per row.
-
-    Args:
-      root: the use of the outermost block.
-      metrics: their names; with metrics the value may be void.
     """
     if not metrics and not any(leaf_types(root.output)):
         hint = 'end with tensors, or collect them by a Metric'
@@ -54,11 +49,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return advice on a leaf type that a result cannot have; '' for others.
-
-    Args:
-      inside: whether the leaf is in the items of a sequence.
-    """
+    """Return advice on a leaf of a result, `inside` a sequence; '' if it may be one."""
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):
@@ -69,27 +60,3 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
     if inside:
         return 'make tensors of the items, as `Map(Scalar())` does'
     return 'end with Scalar, Vector, Tensor or a Function'
-
-
-def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return, per sequence in a type, the number of the result that has the items.
-
-    Each number is in a pair; beside it is the same list for the sequences in an item:
-
-        (float32[], [(int32[], [float32[2]])]), [0, 1, 2]  ->  [(1, [(2, [])])]
-
-    Args:
-      type_: the type of the value.
-      numbers: the number of the value's result, then of the results of items, level by
-        level, as `nesting` yields their types.
-    """
-    remaining = iter(numbers[1:])
-    root: list[Any] = []
-    waiting = [(type_, root)]
-    for item_type, siblings in waiting:
-        for leaf in leaf_types(item_type):
-            if isinstance(leaf, SequenceType):
-                inner: list[Any] = []
-                siblings.append((next(remaining), inner))
-                waiting.append((leaf.item, inner))
-    return root

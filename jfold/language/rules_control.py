@@ -46,9 +46,8 @@ def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
     # A block under several keys is one case, so that its rows are batched together.
     cases: dict[int, TypedUse] = {}  # by the id of the block
     named_blocks = [(f'[{name!r}]', case_block) for name, case_block in block.cases]
-    named_blocks += [] if block.default is None else [('.default', block.default)]
-    for name, case_block in named_blocks:
-        if id(case_block) not in cases:
+    for name, case_block in [*named_blocks, ('.default', block.default)]:
+        if case_block is not None and id(case_block) not in cases:
             # A case reads some of the values only, so its input has a variable apart.
             case_input = state.types.alias(input_)
             state.cases[case_input] = input_
@@ -61,8 +60,8 @@ def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
     node.parts = (key, pre, *cases.values())
     numbers = {block_id: n for n, block_id in enumerate(cases)}
     case_of = {key: numbers[id(target)] for key, target in block.targets.items()}
-    default_case = None if block.default is None else numbers[id(block.default)]
-    node.facts = case_of, default_case
+    # The number of the case of each key, and of the default case or `None`.
+    node.facts = case_of, numbers.get(id(block.default))
     return next(iter(cases.values())).output
 
 
@@ -82,13 +81,12 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         argument = state.as_object(x)
         key_value = state.apply(node, block.key_fn, argument, 'what its function takes')
         chosen = Located(key_value, argument.path)
-    # The number of the case of each key, and of the default case or `None`.
     case_of, default_case = node.facts
     if default_case is None:
         case = state.lookup(node, case_of, chosen, _expected_key, hint=NO_CASE)
-    else:
-        what, default = 'a hashable key', (default_case,)
-        case = state.lookup(node, case_of, chosen, lambda *_: what, default, NO_CASE)
+    else:  # of any key that is hashable
+        what, default = (lambda *_: 'a hashable key'), (default_case,)
+        case = state.lookup(node, case_of, chosen, what, default)
     input_ = x if pre is None else (yield state.part(pre, x))
     return (yield state.case(cases[case], input_))
 
@@ -159,7 +157,6 @@ def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
     x = w.held(as_object(value, w))
-    assert isinstance(x, s.Object)
     some, none = node.parts
     branches = Branches(node, w, w.tail)
     w.line(f'if {x.text} is not None:')
@@ -181,14 +178,11 @@ def _(block: b.Metric, node: TypedUse, x: object, state: Walk) -> None:
 
 @write.register
 def _(block: b.Metric, node: TypedUse, value: Any, w: Lines) -> Any:
-    typing = w.g.typing
-    r = typing.metric_numbers[block.name]
-    _, has_label = typing.metrics[block.name]
-    if has_label:
+    r = w.g.typing.metric_numbers[block.name]
+    if w.g.typing.metrics[block.name][1]:  # it has labels
         value, label = value
         w.g.label(r, as_object(label, w).text, w)
     w.g.observe(r, [x for x in s.leaves(value) if isinstance(x, s.Tensor)], w)
-    return None
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
@@ -200,14 +194,9 @@ def _case_tests(
 ) -> tuple[dict[int, str], str]:
     """Return each case's `if` line, and the line that refuses a key in the `else`.
 
-    Lines that compute the key are written to `w`. The second line raises `KeyError`;
-    before a default case it only refuses keys without a hash. It is '' if not needed.
-
-    Args:
-      text: the expression that computes the key.
-      keys_of: the keys of each case, by the number of the case.
-      key_fn: the function or block that gives the key.
-      has_default: whether there is a default case, for all other keys.
+    Lines that compute the key by the expression `text` are written to `w`. The second
+    line raises `KeyError`; before a default case it only refuses keys without a hash.
+    It is '' if not needed.
     """
     shown = {
         n: [_key_literal(k, key_fn, w) for k in keys] for n, keys in keys_of.items()
@@ -232,8 +221,9 @@ def _case_tests(
         key = text if text.isidentifier() else w.variable('kind')
         if key != text:
             w.line(f'{key} = {text}')
-        tests = {n: _test(key, literals, key_fn) for n, literals in shown.items()}
-        if not _gives_hashable(key_fn):
+        hashable = any(key_fn is fn for fn in (type, len, bool))
+        tests = {n: _test(key, each, key_fn, hashable) for n, each in shown.items()}
+        if not hashable:
             refusal = f'hash({key})  # refuses a set, and all that can be no key'
     lines: dict[int, str] = {}
     for n, test in tests.items():
@@ -241,18 +231,14 @@ def _case_tests(
     return lines, refusal if has_default else f'raise KeyError({key})'
 
 
-def _test(key: str, literals: list[Any], key_fn: Any) -> str:
+def _test(key: str, literals: list[Any], key_fn: Any, hashable: bool) -> str:
     """Return the test of whether a key is one of some literals."""
-    if not _gives_hashable(key_fn):
+    if not hashable:
         # As a look-up, this refuses what has no hash, such as an array that equals one.
         return f'{key} in {{{", ".join(literals)}}}'
     if len(literals) > 1:
         return f'{key} in ({", ".join(literals)})'
     return f'{key} {"is" if key_fn is type else "=="} {literals[0]}'
-
-
-def _gives_hashable(key_fn: object) -> bool:
-    return any(key_fn is fn for fn in (type, len, bool))
 
 
 def _key_literal(key: object, key_fn: Any, w: Lines) -> str | None:

@@ -21,10 +21,10 @@ from jfold.language.rules_sequences import unify_items
 from jfold.language.symbols import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
-from jfold.language.writing import Branches, counted, finite_sequence
+from jfold.language.writing import Branches, counted, sequence
 from jfold.program.components import union
 from jfold.tracing.helpers import groups_of
-from jfold.types import TensorType, TupleType, Type
+from jfold.types import TupleType, Type
 
 GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
 
@@ -52,10 +52,9 @@ def _filled_by(block: b.Reduce) -> Fill | None:
 
 def _is_by_groups(node: TypedUse) -> bool:
     """Return whether a `Reduce` combines groups of up to eight items, not pairs."""
-    combine = node.parts[0]
-    assert combine is not None
     # A group would have one random key for all its steps.
-    draws = combine.layer is not None and combine.layer.rngs
+    layer = node.parts[0].layer
+    draws = layer is not None and layer.rngs
     return node.facts is not None and not draws
 
 
@@ -83,7 +82,6 @@ def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
 @walk.register
 def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     combine, default = node.parts
-    assert combine is not None
     values = state.items(node, x)
     if not values:
         if default is None:
@@ -106,17 +104,14 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register(b.Reduce)
 def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    combine, default = node.parts
-    assert combine is not None
-    operand = finite_sequence(value, w)
+    operand = sequence(value, w)
     branches = Branches(node, w, returns=False)
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
     write_total = _write_groups if _is_by_groups(node) else _write_rounds
-    with branches.case() as values:
-        values.append(write_total(node, operand, w))
+    branches.add_value(lambda: write_total(node, operand, w))
     w.line('else:')
-    branches.add(default, None)
+    branches.add(node.parts[1], None)
     return branches.result()
 
 
@@ -161,7 +156,6 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     The function is written if no use before had the same operations.
     """
     g, combine = w.g, node.parts[0]
-    assert combine is not None and combine.layer is not None
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
     item = w.joined((node, 'item'), operand.items)
@@ -172,12 +166,10 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     operations = [g.chosen.number.get(o, o) for o in listed]
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
-        place = g.applied(o, [s.Tensor('', x.type, x.makers) for x in items] * size)
-        g.reductions.add(place)
-        numbers.append(place)
-        g.makers_of(place)  # so that outputs are named before it
-        for k, _ in enumerate(outputs):
-            outputs[k] |= g.bit(place, k)
+        numbers.append(g.applied(o, items * size))
+        g.makers_of(numbers[-1])  # so that outputs are named before it
+        outputs = [x | g.bit(numbers[-1], k) for k, x in enumerate(outputs)]
+    g.reductions.update(numbers)
     # Uses share the function if operations and levels are the same: items of one may
     # come from another recurrence. Where rounds are unrolled, each use has its own.
     apart = g.chosen.split or g.chosen.kinds is not None
@@ -193,8 +185,8 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     result = s.with_makers(item, iter(outputs))
     w.joined((node, 'item'), result)
     totals = [w.variable('total') for _ in outputs]
-    texts = [leaf.text for leaf in s.leaves(operand.items)]
-    lists = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
+    leaves = tuple(s.leaves(operand.items))
+    lists = s.packed(leaves if len(leaves) > 1 else leaves[0], operand.n)
     w.line(f'{", ".join(totals)} = {g.written[key]}({lists})')
     return s.renamed(result, iter(totals))
 
@@ -213,20 +205,19 @@ def _write_function(
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
     if node.facts is Fill.ZERO:
-        item = node.output
-        assert isinstance(item, TensorType)
+        item: Any = node.output
         zero = additive_identity(item.shape, item.dtype)
         constant = g.tables.constant((item, 'neutral'), zero)
         fill = g.constant_name(constant, 'NEUTRAL')
-    lines = [f'{INDENT}def {name}(items):']
     body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
     for o, size in zip(operations, GROUPS, strict=True):
         body.append(f'if n {"<=" if fill else "=="} {size}:')
         record = _group_lines(name, o, size, items, fill, w)
         body += [f'{INDENT}{line}' for line in record]
     groups = f'groups_of(items, {GROUPS[-1] if fill else GROUPS})'
-    body += [f'return {name}([{name}(group) for group in {groups}])', '']
-    g.functions += lines + [f'{INDENT * 2}{line}'.rstrip() for line in body]
+    body.append(f'return {name}([{name}(group) for group in {groups}])')
+    head = f'{INDENT}def {name}(items):'
+    g.functions += [head, *(f'{INDENT * 2}{line}' for line in body), '']
 
 
 def _group_lines(
@@ -254,8 +245,7 @@ def _group_lines(
             records.append(f'{column.name}.append({entries}[{k}])')
     elif rows.counter is None:
         rows.columns = [g.tape(f'{name}_{size}', about, count)] * count
-    counter = rows.columns[0]
-    assert isinstance(counter, Tape)
+    counter: Any = rows.columns[0]
     if size > GROUPS[0]:
         records.append(f'{counter.name}.extend({entries})')
         if fill:

@@ -284,8 +284,9 @@ def listed(item: Symbol) -> Symbol:
 
 def in_list(part: Leaf | Items, name: str) -> Symbol:
     """Return a symbol for the list variable `name`, whose items are like `part`."""
-    is_nested = isinstance(part, Items)
-    return Nested(name, part) if is_nested else renamed(part, iter([name]))
+    if isinstance(part, Items):
+        return Nested(name, part)
+    return renamed(part, iter([name]))
 
 
 def one_of_lists(items: Symbol) -> Symbol:
