@@ -332,19 +332,15 @@ def generate_source(
 ) -> tuple[Generator, str]:
     """Generate the source that records examples, round by round up to a fixed point.
 
-    Return the last round, a `Generator`, and the source.
-
-    Args:
-      deep: whether calls in the source are yielded, for data deeper than the stack.
+    Return the last round, a `Generator`, and the source. Calls in it are yielded if it
+    is `deep`, for data deeper than the stack.
     """
     facts = Facts()
     for number in itertools.count(1):
         round_ = Generator(tables, chosen, facts, deep)
-        text = round_.write()
-        new_facts = round_.new_facts()
-        if round_.is_settled_by(new_facts):
+        text, facts = round_.write(), round_.new_facts()
+        if round_.is_settled_by(facts):
             break
-        facts = new_facts
         # A round may carry facts only from a function to the functions that it calls.
         most = MOST_ROUNDS + len(round_.written)
         if number >= most:

@@ -148,12 +148,8 @@ class Lines:
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
         """Write one line `a, b = c, d` that assigns a value to existing variables."""
-        pairs = [
-            (target, source)
-            for target, source in zip(s.texts(targets), s.texts(value), strict=True)
-            if target != source
-        ]
-        if pairs:
+        texts = zip(s.texts(targets), s.texts(value), strict=True)
+        if pairs := [pair for pair in texts if pair[0] != pair[1]]:
             left, right = (', '.join(x) for x in zip(*pairs, strict=True))
             self.line(f'{left} = {right}')
 
@@ -168,35 +164,30 @@ class Lines:
             return s.Object(name, value.kind)
         return value
 
-    def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code to unpack `text` into variables nested as `like`; return these."""
+    def unpacked(
+        self, like: s.Symbol, text: str, wanted: str = 'part', zipped: bool = False
+    ) -> s.Symbol:
+        """Write code to unpack `text` into variables nested as `like`; return these.
+
+        If it is `zipped`, a list of items, they are a list for each leaf of `like`.
+        """
         if isinstance(like, tuple):
-            needed = [any(True for _ in s.parts(x)) for x in like]
-            names = [self.variable(wanted) if x else '_' for x in needed]
-            if any(needed):
-                self.line(f'{s.unpacking(names)} = {text}')
+            names = [self.variable(wanted) if any(s.parts(x)) else '_' for x in like]
+            if any(x != '_' for x in names):
+                none = s.in_parentheses(['()' for _ in names])
+                right = f'zip(*{text}) if {text} else {none}' if zipped else text
+                self.line(f'{s.unpacking(names)} = {right}')
             pairs = zip(like, names, strict=True)
-            return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
+            return tuple(self.unpacked(x, name, wanted, zipped) for x, name in pairs)
         if isinstance(like, s.Items):
             if not text.isidentifier():
                 name = self.variable(wanted)
                 self.line(f'{name} = {text}')
                 text = name
-            return s.Items(self.columns(like.items, text), f'len({text})')
+            items = self.unpacked(like.items, text, 'column', zipped=True)
+            return s.Items(items, f'len({text})')
         if isinstance(like, s.Endless):
-            return s.Endless(self.unpacked(like.item, text, wanted))
-        return None if like is None else s.renamed(like, iter([text]))
-
-    def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write code that unzips a list of items; return a list per leaf of `like`."""
-        if isinstance(like, tuple):
-            names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
-            if any(x != '_' for x in names):
-                none = s.in_parentheses(['()' for _ in names])
-                self.line(f'{s.unpacking(names)} = zip(*{text}) if {text} else {none}')
-            return tuple(map(self.columns, like, names))
-        if isinstance(like, s.Endless):
-            return s.Endless(self.columns(like.item, text))
+            return s.Endless(self.unpacked(like.item, text, wanted, zipped))
         return None if like is None else s.renamed(like, iter([text]))
 
     # ---- values that several lines reach
@@ -241,12 +232,9 @@ class Lines:
         """
         at, lists = len(self.lines), list(s.texts(sequence.items))
         names, collected = [self.variable('item') for _ in lists], None
-        if not lists:
-            self.line(f'for _ in range({sequence.n}):')
-        elif len(lists) == 1:
-            self.line(f'for {names[0]} in {lists[0]}:')
-        else:
-            self.line(f'for {", ".join(names)} in zip({", ".join(lists)}):')
+        several = f'zip({", ".join(lists)})' if len(lists) > 1 else ''.join(lists)
+        left, right = ', '.join(names) or '_', several or f'range({sequence.n})'
+        self.line(f'for {left} in {right}:')
         with self.nested():
             # Sequences in an item are packed.
             value = body(self.opened(s.renamed(sequence.items, iter(names))))
@@ -418,18 +406,15 @@ class Lines:
     ) -> list[str]:
         """Return, per output, code of the base of row numbers: level plus maker."""
         g = self.g
-        if not g.is_recurrent(o):
-            return [maker.name for maker in makers]
         # The level is one above the highest input; the constant `maker.name` adds the
         # one. Of inputs on one level, such as outputs of one row, one number will do.
         levels: dict[object, str] = {}
-        for tensor in inputs:
+        for tensor in inputs if g.is_recurrent(o) else ():
             if text := g.level_text(o, tensor):
                 levels.setdefault(text if tensor.level is None else tensor.level, text)
         highest = list(dict.fromkeys(levels.values()))
         if not highest:
             return [maker.name for maker in makers]
-        assert self.count is None
         top = highest[0]
         if len(highest) == 2:
             top = f'({highest[0]} if {highest[0]} > {highest[1]} else {highest[1]})'
