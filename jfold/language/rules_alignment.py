@@ -37,8 +37,6 @@ from jfold.types import (
     leaf_types,
 )
 
-# ---- Broadcast -----------------------------------------------------------------------
-
 output_type.register(b.Broadcast, lambda block, node, state: BroadcastType(node.input))
 walk.register(b.Broadcast, lambda block, node, x, state: itertools.repeat(x))
 
@@ -46,9 +44,6 @@ walk.register(b.Broadcast, lambda block, node, x, state: itertools.repeat(x))
 @write.register(b.Broadcast)
 def _(block: b.Broadcast, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return s.Endless(w.held(value))
-
-
-# ---- Zip -----------------------------------------------------------------------------
 
 
 @output_type.register
@@ -127,9 +122,6 @@ def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     return s.Items(lists, n)
 
 
-# ---- NGrams --------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.NGrams, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
@@ -158,9 +150,6 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     )
     texts = [f':{n}', *(f'{k}:{k} + {n}' for k in range(1, block.n))]
     return s.Items(tuple([cut(operand, text, w, n).items for text in texts]), n)
-
-
-# ---- Nth -----------------------------------------------------------------------------
 
 
 @output_type.register
@@ -234,9 +223,6 @@ def _(block: b.Nth, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
     return w.opened(item_at(operand, name, w))
-
-
-# ---- Pick, Regroup -------------------------------------------------------------------
 
 
 @output_type.register
@@ -320,9 +306,6 @@ def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
     return s.map_parts(part, item)
 
 
-# ---- Chain ---------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Chain, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
@@ -369,9 +352,6 @@ def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     inner = w.loop(outer, lambda item: sequence(item, w), 'part')
     w.line(f'{name} = [y for x in {inner.text} for y in x]')
     return w.unpacked(inner.item, name)
-
-
-# ---- Padded --------------------------------------------------------------------------
 
 
 @output_type.register

@@ -24,8 +24,6 @@ from jfold.types import ObjectType, Type, VoidType
 NO_CASE = 'give it a case, or pass `default=`'
 MOST_TESTS = 16  # keys compared by `if` and `elif`; more are looked up in a dict
 
-# ---- OneOf ---------------------------------------------------------------------------
-
 
 @output_type.register
 def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
@@ -128,9 +126,6 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     return branches.result()
 
 
-# ---- Optional ------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Optional, node: TypedUse, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
@@ -165,8 +160,6 @@ def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
     branches.add(none, None)
     return branches.result()
 
-
-# ---- Metric --------------------------------------------------------------------------
 
 output_type.register(b.Metric, lambda block, node, state: VoidType())
 

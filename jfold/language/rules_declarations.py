@@ -31,8 +31,6 @@ from jfold.language.writing import as_object
 from jfold.tracing import deep
 from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
 
-# ---- Reference -----------------------------------------------------------------------
-
 
 @output_type.register
 def _(block: b.Reference, node: TypedUse, state: Inference) -> Steps[Type]:
@@ -165,9 +163,6 @@ def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
     raise Misfit(text, declaration.name, first.path)
 
 
-# ---- Share ---------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
@@ -194,9 +189,6 @@ def _(block: b.Share, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
     return w.part(node.parts[0], value, tail=True)
-
-
-# ---- compositions --------------------------------------------------------------------
 
 
 @output_type.register

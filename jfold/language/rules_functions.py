@@ -45,9 +45,6 @@ OF_PYTHON = (
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
-# ---- Function ------------------------------------------------------------------------
-
-
 @output_type.register
 def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
     """Return a type variable for the output, bound once the input type is known.
@@ -132,9 +129,7 @@ walk.register(b.Function, lambda block, node, x, state: state.tensors.call(node,
 write.register(b.Function, lambda block, node, value, w: write_layer(node, value, w))
 
 
-# ---- Concat: a Function with errors of its own ---------------------------------------
-
-
+# A Function with errors of its own.
 @output_type.register
 def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
     def check(head: Type) -> None:

@@ -31,8 +31,6 @@ from jfold.language.writing import (
 from jfold.tracing.helpers import Numbers, reads_no_items
 from jfold.types import ObjectType, Type, VoidType
 
-# ---- Tensor --------------------------------------------------------------------------
-
 NO_ENTRY = 'pass `default=` for what a table lacks'
 NO_CLASS = 'pass `strict=False` to make zeros of others'
 
@@ -52,9 +50,6 @@ def _(block: b.Tensor, node: TypedUse, x: object, state: Walk) -> object:
 @write.register(b.Tensor)
 def _(block: b.Tensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constants(block.type, as_object(value, w).text, block.below, node)
-
-
-# ---- InputTransform ------------------------------------------------------------------
 
 
 @output_type.register
@@ -99,9 +94,6 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 
 
-# ---- OneHotFromList ------------------------------------------------------------------
-
-
 @walk.register
 def _(block: b.OneHotFromList, node: TypedUse, x: object, state: Walk) -> object:
     numbers = {item: number for number, item in enumerate(block.items)}
@@ -130,9 +122,6 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
         default = [w.g.constant_name(tables.zeros(block.type), 'ZEROS')]
     vector = write_lookup(rows_by_item, as_object(value, w).text, default, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
-
-
-# ---- constants: FromTensor, Zeros ----------------------------------------------------
 
 
 def _refuse_input(node: TypedUse, state: Inference) -> None:
@@ -171,9 +160,6 @@ def _(block: b.Zeros, node: TypedUse, state: Inference) -> Type:
 
 walk.register(b.Zeros, lambda block, node, x, state: zero_of(block.type, node, state))
 write.register(b.Zeros, lambda block, node, value, w: zeros_written(block.type, w))
-
-
-# ---- Void ----------------------------------------------------------------------------
 
 output_type.register(b.Void, lambda block, node, state: VoidType())
 walk.register(b.Void, lambda block, node, x, state: None)

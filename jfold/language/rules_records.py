@@ -40,8 +40,6 @@ from jfold.types import (
     VoidType,
 )
 
-# ---- Identity, Pipe ------------------------------------------------------------------
-
 output_type.register(b.Identity, lambda block, node, state: node.input)
 walk.register(b.Identity, lambda block, node, x, state: x)
 write.register(b.Identity, lambda block, node, value, w: value)
@@ -78,9 +76,6 @@ def _(block: b.Pipe, node: TypedUse, value: Any, w: Lines) -> Any:
     return value
 
 
-# ---- AllOf ---------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.AllOf, node: TypedUse, state: Inference) -> Steps[Type]:
     parts: list[TypedUse] = []
@@ -103,9 +98,6 @@ def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
     value = w.held(value)
     # A list, since a generator inside `tuple` would nest C calls, which Python limits.
     return tuple([w.part(part, value) for part in node.parts])
-
-
-# ---- Record --------------------------------------------------------------------------
 
 
 @output_type.register
@@ -234,9 +226,6 @@ def _default(node: TypedUse, typing: TypedExpression) -> tuple[None, ...]:
             node = typing.declarations[node.block.declaration]
         node = node.parts[0]
     return (None,) if isinstance(node.block, b.Optional) else ()
-
-
-# ---- GetItem -------------------------------------------------------------------------
 
 
 @output_type.register

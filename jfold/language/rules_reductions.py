@@ -58,9 +58,6 @@ def _is_by_groups(node: TypedUse) -> bool:
     return node.facts is not None and not draws
 
 
-# ---- Reduce --------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()

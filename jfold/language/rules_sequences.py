@@ -109,9 +109,6 @@ def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
     return output
 
 
-# ---- Map -----------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Map, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
@@ -250,9 +247,6 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
         yield w.g.chosen.number.get(o, o) if o not in w.g.chosen.inside else object()
 
 
-# ---- Fold ----------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Fold, node: TypedUse, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
@@ -296,9 +290,6 @@ def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
     w.loop(operand, body)
     return w.joined((node, 'state'), state)
-
-
-# ---- RNN -----------------------------------------------------------------------------
 
 
 @output_type.register
@@ -363,9 +354,6 @@ def _(block: b.RNN, node: Any, value: Any, w: Lines) -> s.Symbol:
     # The state is assigned after the output is appended, which may read the old state.
     outputs = w.loop(operand, body, 'output', lambda: w.assign(state, next_states[0]))
     return s.Items(outputs, operand.n), w.joined((node, 'state'), state)
-
-
-# ---- Length --------------------------------------------------------------------------
 
 
 @output_type.register
