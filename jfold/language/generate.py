@@ -22,7 +22,7 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
-from jfold.language.source_rounds import Facts, OperationChoice, Round
+from jfold.language.source_rounds import Facts, OperationChoice, Round, items_of
 from jfold.language.symbols import Maker, Region, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
@@ -30,7 +30,6 @@ from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
-from jfold.types import SequenceType, leaf_types
 
 MOST_ROUNDS = 64
 _LIMIT = threading.RLock()  # the recursion limit is that of all threads
@@ -157,18 +156,8 @@ class Generator(Round):
         w = Lines(self, 'record')
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
-        # The value's results: rows of the examples, then of items, level by level.
-        numbers = list(self.program(()).value_results)
-        items = iter(numbers[1:])
-        inside = {
-            r: [
-                next(items)
-                for leaf in leaf_types(row)
-                if isinstance(leaf, SequenceType)
-            ]
-            for r, row in ((r, self.results[r].type) for r in numbers)
-        }
-        self._write_row(value, numbers[0], inside, w)
+        inside = items_of(self.program(()))
+        self._write_row(value, next(iter(inside)), inside, w)
         for memo in self.memos:
             w.line(f'{memo}.clear()')
         if self.memos:

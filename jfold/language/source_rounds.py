@@ -28,7 +28,7 @@ from jfold.program.components import (
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, tensors_in_row
 from jfold.tracing.tape_reader import ROW
-from jfold.types import KeyType, TensorType, Type
+from jfold.types import KeyType, SequenceType, TensorType, Type, leaf_types
 
 FEW_SITES = 4
 NOTHING_READ = Producers((), ())
@@ -437,6 +437,17 @@ class Round:
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))
         return result
+
+
+def items_of(program: Operations) -> dict[int, list[int]]:
+    """Return, by result of the value, the results of the sequences in its rows."""
+    results = program.value_results  # of examples, then of items, level by level
+    rows = [leaf_types(program.results[r].type) for r in results]
+    items = iter(results[1:])
+    return {
+        r: [next(items) for leaf in row if isinstance(leaf, SequenceType)]
+        for r, row in zip(results, rows, strict=True)
+    }
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:

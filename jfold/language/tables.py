@@ -60,10 +60,12 @@ class Tables:
         The keys that the layer draws with come before the operand, of type `inputs`.
         """
         arguments = *map(KeyType, layer.rngs), *arguments_of(inputs)
-        both = TupleType(arguments), result
-        numbers = [tuple(map(self.type_number, tensors(type_))) for type_ in both]
+        read, made = (
+            tuple(map(self.type_number, tensors(type_)))
+            for type_ in (TupleType(arguments), result)
+        )
         operation = Operation(
-            layer, arguments, result, *numbers, from_left, is_straight, stops
+            layer, arguments, result, read, made, from_left, is_straight, stops
         )
         if operation not in self.operations:
             self.operations[operation] = len(self.listed)

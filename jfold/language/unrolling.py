@@ -81,8 +81,7 @@ def unroll_rounds(
             split, parts = _split(tables, chosen, levelled)
         now, operations = _staged_operations(split, parts, program)
         kinds = tuple(zip(split.seen.split, now, strict=True))
-        staged = {'operations': operations, 'kinds': kinds, 'levelled': levelled}
-        chosen = replace(chosen, **staged)
+        chosen = replace(chosen, operations=operations, kinds=kinds, levelled=levelled)
         after, text = generate_source(tables, chosen)
         parts = _parts_of(after)
         if any(o in parts.looped and use not in levelled for use, o in kinds):
