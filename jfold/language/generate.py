@@ -62,8 +62,7 @@ class Generator(Round):
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
         ]
         if w.count is None and leaves and w.arguments.issuperset(leaves):
-            edges = self.untouched.setdefault(w.key, [])
-            edges.append((key, str(self.node)))
+            self.untouched[w.key].append((key, str(self.node)))
         # In code for lists, one tensor is made of each item of the one argument.
         operand = ', '.join(map(s.packed, flat))
         argument = operand if w.count is None else 'y'
@@ -109,8 +108,9 @@ class Generator(Round):
 
         parameters = s.map_parts(parameter, value)
         w.arguments = {*names}
-        shares = isinstance(key, b.ForwardDeclaration) and key.key is not None
-        memo = self._memo_head(key, names[0], w) if shares else None  # type: ignore[arg-type]
+        memo = None
+        if isinstance(key, b.ForwardDeclaration) and key.key is not None:
+            memo = self._memo_head(key, names[0], w)
         w.tail = memo is None
         result = w.part(node, parameters, tail=True)
         if result is not RETURNED:

@@ -109,12 +109,12 @@ class Lines:
         The memo `known` is empty in the body, as in code for lists, and restored behind
         it: a body that does not run computes nothing.
         """
-        before = self.region, self.count, self.tail, self.known
+        before = self.count, self.tail, self.known
         self.region, self.count, self.known = Region(), None, {}
         self.depth += 1
         yield
         self.depth -= 1
-        _, self.count, self.tail, self.known = before
+        self.count, self.tail, self.known = before
         # The nested lines may have appended rows: indices from before do not hold.
         self.region = Region()
 
@@ -190,13 +190,9 @@ class Lines:
             return s.Endless(self.unpacked(like.item, text, wanted, zipped))
         return None if like is None else s.renamed(like, iter([text]))
 
-    # ---- values that several lines reach
-
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with all producers (operation outputs) that meet at `key`."""
         return self.g.joined((self.name, key), value)
-
-    # ---- loops
 
     def opened(self, value: s.Symbol) -> s.Symbol:
         """Write code that unpacks lists nested in an item; return the unpacked item."""
@@ -361,12 +357,12 @@ class Lines:
         g = self.g
         o = g.applied(o, inputs)
         rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
-        name = g.operation_name(o)
-        entries = self.entries(rows, inputs, name, repr(g.operations[o]))
+        name, about = identifier(g.operations[o].layer.name), repr(g.operations[o])
+        entries = self.entries(rows, inputs, name, about)
         tape = entries[0][0] if entries else None
         # Without any entry nothing would count the rows: a tape of zeros does.
         if tape is None and not self.is_in_step(rows):
-            tape = rows.counter or g.tape(name, repr(g.operations[o]))
+            tape = rows.counter or g.tape(name, about)
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
         row = self.row(rows, tape)
         outputs = []

@@ -13,7 +13,7 @@ from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
-from jfold.language.rules_sequences import item_type, sequence_like_input, unify_items
+from jfold.language.rules_sequences import item_type, items_of, sequence_like_input
 from jfold.language.typed import TypedUse
 from jfold.language.unification import TypeVariable
 from jfold.language.walk import Walk, misfit, walk, zero_of
@@ -124,8 +124,7 @@ def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.NGrams, node: TypedUse, state: Inference) -> Type:
-    item = state.types.fresh()
-    unify_items(node, state, item, broadcast=True)
+    item = items_of(node, state, broadcast=True)
     window = TupleType(state.types.alias(item) for _ in range(block.n))
     return sequence_like_input(node, state, window)
 
@@ -312,13 +311,9 @@ def _(block: b.Chain, node: TypedUse, state: Inference) -> Type:
 
     def link(head: Type) -> None:
         # A tuple may mix sequences, tuples and objects, if their items have one type.
-        if isinstance(head, TupleType) and head.items:
-            for type_ in head:
-                unify_items(node, state, item, of=type_)
-            return
-        inner = state.types.fresh()
-        unify_items(node, state, inner)
-        unify_items(node, state, item, of=inner)
+        is_tuple = isinstance(head, TupleType) and head.items
+        for part in head if is_tuple else [items_of(node, state)]:
+            state.equal(node, items_of(node, state, of=part), item, 'items of type')
 
     state.when_head(node, link)
     return SequenceType(item)
@@ -356,8 +351,7 @@ def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Padded, node: TypedUse, state: Inference) -> Type:
-    item = state.types.fresh()
-    unify_items(node, state, item)
+    item = items_of(node, state)
     # A type variable stands for one value: each item has its own, of an equal type.
     return TupleType(state.types.alias(item) for _ in range(block.length))
 

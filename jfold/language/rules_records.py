@@ -21,13 +21,7 @@ from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
-from jfold.language.writing import (
-    as_object,
-    item_at,
-    literal,
-    number,
-    sliced,
-)
+from jfold.language.writing import as_object, cut, item_at, literal, number
 from jfold.tracing.helpers import PICK, count_of, length_of
 from jfold.types import (
     ObjectType,
@@ -104,9 +98,8 @@ def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
 def type_record(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
     """Infer the types of the fields' blocks; return the tuple of their output types."""
     inputs: list[Type] = [state.types.fresh() for _ in block.fields]
-    keys = [key for key, _ in block.fields]
+    keys, most = [key for key, _ in block.fields], block.length
     read = [k for k, (_, x) in enumerate(block.fields) if x not in state.constants]
-    most = block.length
 
     def link(head: Type) -> None:
         if isinstance(head, TupleType) and most is not None and len(head) > most:
@@ -114,9 +107,8 @@ def type_record(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type
             fail(node, f'at most {count_of(most)}', shown, PICK)
         node.order = argument_order(node, block, head)
         for place in read:
-            taken = key = keys[place]
-            if node.order is not None:
-                taken = node.order[key]
+            key: Any = keys[place]
+            taken = key if node.order is None else node.order[key]
             field = _field_type(node, head, taken, state)
             state.equal(node, field, inputs[place], f'for {key!r}')
             # If the outermost input type is known already, a part gets the variable of
@@ -307,8 +299,10 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
         return value[_index_of(node.input, block.key)]
     if isinstance(value, s.Items):
-        if isinstance(block.key, slice):
-            return sliced(value, block.key, w)
+        if isinstance(key := block.key, slice):
+            parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
+            text = ':'.join('' if x is None else number(x) for x in parts)
+            return cut(value, text, w)
         return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
         return write_layer(node, value, w)

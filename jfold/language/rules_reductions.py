@@ -17,7 +17,7 @@ from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines, write
-from jfold.language.rules_sequences import unify_items
+from jfold.language.rules_sequences import items_of
 from jfold.language.symbols import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
@@ -60,8 +60,7 @@ def _is_by_groups(node: TypedUse) -> bool:
 
 @output_type.register
 def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    unify_items(node, state, item)
+    item = items_of(node, state)
     # Two type variables, since a pair has two values: a block on both is used twice.
     pair = TupleType(state.types.alias(item), state.types.alias(item))
     combine = yield state.part(node, block.combine, pair, '.combine')

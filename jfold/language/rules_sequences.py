@@ -36,18 +36,16 @@ from jfold.types import (
 
 UNLIKE = 'make them alike by a Record, which has a block for each item'
 OF_RNN = 'take the outputs of an RNN by GetItem(0), or make them alike by a Record'
+NO_ITEMS: dict[type, str] = {
+    BroadcastType: 'put it beside a sequence, by ZipWith',
+    TensorType: 'use a Function for what is in one tensor, and Map for a list of the '
+    'data',
+}
 
 
 def refuse_sequence(node: TypedUse, state: Inference, expected: str, got: Type) -> None:
     """Raise TypeError for a type that is no sequence."""
-    hint = ''
-    if isinstance(got, BroadcastType):
-        hint = 'put it beside a sequence, by ZipWith'
-    if isinstance(got, TensorType):
-        hint = (
-            'use a Function for what is in one tensor, and Map for a list of the data'
-        )
-    fail(node, expected, str(state.types.resolve(got)), hint)
+    fail(node, expected, str(state.types.resolve(got)), NO_ITEMS.get(type(got), ''))
 
 
 def item_type(
@@ -74,17 +72,14 @@ def item_type(
     return head if isinstance(head, ObjectType) else None
 
 
-def unify_items(
-    node: TypedUse,
-    state: Inference,
-    item: Type,
-    broadcast: bool = False,
-    of: Type | None = None,
-) -> None:
-    """Unify `item` with the item type of `node`'s input, or of type `of`, if given.
+def items_of(
+    node: TypedUse, state: Inference, broadcast: bool = False, of: Type | None = None
+) -> Type:
+    """Return a type variable for the items of `node`'s input, or of a type `of`.
 
-    This happens once the type is known. Raise TypeError if it is no sequence.
+    It is bound once the type is known. Raise TypeError if that is no sequence.
     """
+    item = state.types.fresh()
 
     def link(head: Type) -> None:
         found = item_type(node, head, state, broadcast)
@@ -95,6 +90,7 @@ def unify_items(
             state.equal(node, found, item, 'items of type')
 
     state.when_head(node, link, of)
+    return item
 
 
 def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
@@ -111,8 +107,7 @@ def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
 
 @output_type.register
 def _(block: b.Map, node: TypedUse, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    unify_items(node, state, item, broadcast=True)
+    item = items_of(node, state, broadcast=True)
     fn = yield state.part(node, block.fn, item, '')
     node.parts = (fn,)
     return sequence_like_input(node, state, fn.output)
@@ -249,8 +244,7 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
 
 @output_type.register
 def _(block: b.Fold, node: TypedUse, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    unify_items(node, state, item)
+    item = items_of(node, state)
     start: TypedUse = yield state.part(node, block.start, VoidType(), '.start')
     # The state is a new value in each round: a variable apart, of the start's type.
     pair = TupleType(state.carries(node, start.output), item)
@@ -295,15 +289,14 @@ def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.RNN, node: TypedUse, state: Inference) -> Steps[Type]:
     check_end(node, block.cell)
-    item, carried, output = (state.types.fresh() for _ in range(3))
+    carried, output = state.types.fresh(), state.types.fresh()
     if block.initial_state_from_input:
         pair = TupleType(state.types.fresh(), carried)
         expected = 'a pair of a sequence and a state,'
         state.equal(node, node.input, pair, expected, 'give both, as by a Record')
-        unify_items(node, state, item, of=pair[0])
-        start = None
+        item, start = items_of(node, state, of=pair[0]), None
     else:
-        unify_items(node, state, item)
+        item = items_of(node, state)
         initial = node, block.initial_state, '.initial_state', carried
         hint = 'make it one of the type of the states that the cell gives'
         start = yield state.substitute(*initial, 'to give a state,', hint)

@@ -9,7 +9,7 @@ result of a function. `o` numbers operations, `k` their inputs or outputs, `r` r
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -126,7 +126,7 @@ class Round:
         self.uses: list[Use] = []
         self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
-        self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
+        self.untouched = defaultdict[Hashable, list[tuple[Hashable, str]]](list)
         self.grouped: set[int] = set()
         self.node: TypedUse | None = None
         self.where: dict[str, TypedUse | None] = {}
@@ -197,21 +197,16 @@ class Round:
 
         With `OperationChoice.split`, each statement that records rows has its own.
         """
+        chosen = self.chosen.operations
+        operations = self.tables.listed if chosen is None else chosen
         if self.chosen.split:
-            assert self.chosen.operations is not None
             places = max(self.seen.split, self.facts.split, key=len)
-            return [self.chosen.operations[o] for o in places]
-        if self.chosen.operations is not None:
-            return self.chosen.operations
-        return self.tables.listed
+            return [operations[o] for o in places]
+        return operations
 
     def is_recurrent(self, o: int) -> bool:
         """Return whether operation `o` is known to depend on its own results."""
         return o < len(self.loops) and self.loops[o]
-
-    def operation_name(self, o: int) -> str:
-        """Return the name of operation `o` as an identifier, for its tapes."""
-        return identifier(self.operations[o].layer.name)
 
     def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
         """Note an application of operation `o`; return the operation's new number.
@@ -324,7 +319,8 @@ class Round:
     def makers_of(self, o: int) -> list[Maker]:
         """Return the `Maker` of each output of operation `o`."""
         if o not in self.made_by:
-            operation, name = self.operations[o], self.operation_name(o)
+            operation = self.operations[o]
+            name = identifier(operation.layer.name)
             rows = self.rows_of('operation', o, len(operation.inputs))
             self.made_by[o] = [
                 self.maker(wanted, type_, rows, k, self.is_recurrent(o))
@@ -347,10 +343,9 @@ class Round:
         key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
             rows = self.rows[key] = Rows(key, [], [])
+            wanted = 'vectors' if type_.shape else 'numbers'
             if isinstance(type_, KeyType):
                 wanted = f'{type_.name}_keys'
-            else:
-                wanted = 'vectors' if type_.shape else 'numbers'
             limit = '' if below is None else f' below {below}'
             tape = self.tape(wanted, f'{type_}{limit}')
             self.own[key] = self.maker(wanted, t, rows), tape
@@ -372,12 +367,10 @@ class Round:
         Its own producers are noted. Its tensors share a level if they do in every value
         that gets there.
         """
-        makers = list(s.makers(value))
+        makers, levels = list(s.makers(value)), self.seen.levels
         known = self.seen.joined.get(key, [0] * len(makers))
         self.seen.joined[key] = [a | b for a, b in zip(known, makers, strict=True)]
         aliases = first_of_each(s.levels(value))
-        # Two tensors share a level only if they do in every value of the join.
-        levels = self.seen.levels
         levels[key] = both_same(levels.get(key, aliases), aliases)
         return self._with_facts(key, value, levels[key])
 

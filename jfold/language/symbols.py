@@ -256,8 +256,8 @@ def texts(value: Symbol) -> Iterator[str]:
             yield part.text
 
 
-def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """Return a value with its leaves renamed to `texts`; a sequence has length `n`.
+def renamed(value: Symbol, texts: Iterator[str]) -> Symbol:
+    """Return a value with its leaves renamed to `texts`.
 
     Of tensors the type and the producers are kept, but not `step`, `use` and `level`;
     nor are classes of objects, for the texts may stand for other ones.
@@ -270,8 +270,7 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
             return Object(next(texts))
         return replace(value, text=next(texts))
 
-    result = map_leaves(leaf, value)
-    return replace(result, n=n) if isinstance(result, Items) else result
+    return map_leaves(leaf, value)
 
 
 # ---- lists of values -----------------------------------------------------------------

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from dataclasses import replace
+from typing import Any, SupportsIndex, cast
 
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
@@ -41,7 +42,8 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
     if isinstance(type_, TensorType):
         return w.constant(w.g.tables.zeros(type_), 'ZEROS')
     if isinstance(type_, SequenceType):
-        return s.renamed(w.g.template(type_), itertools.repeat('()'), '0')
+        empty = s.renamed(w.g.template(type_), itertools.repeat('()'))
+        return replace(cast(s.Items, empty), n='0')
     return None
 
 
@@ -89,13 +91,6 @@ def for_each_leaf(
         names.append(w.variable(wanted))
         w.line(f'{names[-1]} = {text(leaf)}')
     return s.renamed(value, iter(names))
-
-
-def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
-    """Write code that slices a sequence; return the slice."""
-    parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
-    text = ':'.join('' if x is None else number(x) for x in parts)
-    return cut(value, text, w)
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
