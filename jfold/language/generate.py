@@ -177,7 +177,7 @@ class Generator(Round):
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
         yield 'LEVELS', 'LEVELS = (1 << 63) - LEVEL'
         yield 'MAKER', f'MAKER = {(1 << self.level - ROW) - 1}'
-        for maker in itertools.chain(*self.makers):
+        for maker in sorted(self.makers, key=lambda x: x.type):
             base = f'{maker.number} << {ROW}'
             base = f'LEVEL + ({base})' if maker.recurrent else base
             yield maker.name, f'{maker.name} = {base}'
@@ -220,14 +220,11 @@ class Generator(Round):
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Write code that adds one row, an entry per leaf, to result table `r`."""
         rows = self.rows_of('result', r, len(leaves))
-        self.read(rows, leaves)
-        for tensor in leaves:
-            if tensor.use is not None:
-                tensor.use[0].readers.add(None)
+        self.read(rows, leaves, None)
         if leaves:
             name = self.results[r].kind.name or ('items' if r else 'results')
             entries = w.entries(rows, leaves, name, str(self.results[r]))
-            w.row(rows, entries[0][0] if entries else None)
+            w.row(rows, entries)
             for tape, text in entries:
                 w.add(tape, text)
 
@@ -244,8 +241,8 @@ class Generator(Round):
 
     def _layout(self) -> Recording:
         """Return the layout of the tapes, lists of operands that the source fills."""
-        tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
-        end_index = {id(tape): k for k, tape in enumerate(self.counters())}
+        tape_index = {tape: k for k, tape in enumerate(self.tapes)}
+        end_index = {tape: k for k, tape in enumerate(self.counters())}
 
         def place(kind: str, number: int) -> Place | None:
             """Return which tapes hold a table; `None` if the table never gets a row."""
@@ -259,10 +256,8 @@ class Generator(Round):
                 elif isinstance(column, Tape):
                     # One tape of a group of items has the entries of all its inputs.
                     inner = k if column.width > 1 else 0
-                    columns.append(Column(tape_index[id(column)], inner, column.width))
-            return Place(
-                end_index[id(rows.counter)], rows.counter.width, tuple(columns)
-            )
+                    columns.append(Column(tape_index[column], inner, column.width))
+            return Place(end_index[rows.counter], rows.counter.width, tuple(columns))
 
         makers: list[list[Any]] = [[] for _ in self.tables.types]
         for o, of_operation in self.made_by.items():
@@ -270,9 +265,9 @@ class Generator(Round):
                 makers[maker.type].append((maker.number, 'operation', o, maker.output))
         constants: list[list[Any]] = [[] for _ in self.tables.types]
         for (_, _, below, _), (maker, tape) in self.own.items():
-            end = end_index[id(tape)]
+            end = end_index[tape]
             makers[maker.type].append((maker.number, 'constants', end, 0))
-            constants[maker.type].append((tape_index[id(tape)], end, below))
+            constants[maker.type].append((tape_index[tape], end, below))
         every, numbers = range(len(self.operations)), range(len(self.results))
         return Recording(
             ends=len(end_index),
@@ -282,7 +277,7 @@ class Generator(Round):
             operations=tuple(place('operation', o) for o in every),
             results=tuple(place('result', r) for r in numbers),
             labels=tuple(
-                tape_index[id(self.labels[r])] if r in self.labels else -1
+                tape_index[self.labels[r]] if r in self.labels else -1
                 for r in numbers
                 if self.results[r].kind.labelled
             ),

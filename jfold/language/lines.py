@@ -269,20 +269,18 @@ class Lines:
 
     # ---- rows
 
-    def row(self, rows: Rows, tape: Tape | None) -> str:
+    def row(self, rows: Rows, entries: Sequence[tuple[Tape, str]]) -> str:
         """Return the text of the index of the next row, or rows, in `rows`.
 
-        The length of `tape`, one of `rows`, gives the index; it is `None` if in step.
+        It is the length of the tape of the first entry, or the index of the region.
         """
         self.g.seen.places[rows.key] += 1
-        region = self.region
-        is_alone = self.g.is_alone(rows.key)
+        region, is_alone = self.region, self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.
         if is_alone and region.counter is not None:
             rows.counter = region.counter
             return region.row
-        assert tape is not None
-        rows.counter = tape
+        rows.counter = tape = entries[0][0]
         if not is_alone and self.count is None:
             return tape.rows
         name = self.variable('row')
@@ -314,62 +312,48 @@ class Lines:
         Ints must be in `[0, below)`, if given; `site` is the block use that reads it.
         """
         maker, tape = self.g.own_constants(type_, below, site)
-        row = self.row(maker.rows, tape)
-        number, step = self._numbered(maker, maker.name, row, 'number')
+        row = self.row(maker.rows, [(tape, text)])
+        number = self._numbered(maker, maker.name, row, 'number')
         self.add(tape, text)
-        return s.Tensor(number, maker.type, 0, step, level=GROUND)
+        return replace(number, level=GROUND)
 
-    def _numbered(
-        self, maker: Maker, base: str, row: str, wanted: str
-    ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return the text of row number `base + row`, and (region, maker) if in step.
+    def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> s.Tensor:
+        """Return the row number `base + row`: a new variable if it is not in step.
 
-        If it is not in step, the text is a new variable, and the second item `None`.
-        With `count` set, the text is of a range from that number on.
+        With `count` set, it is a range from that number on.
         """
         number = f'{base} + {row}'
         if self.count is not None:
             number = f'range({number}, {number} + {self.count})'
         if self.region.row == row and not maker.recurrent:
-            return number, (self.region, maker)
+            return s.Tensor(number, maker.type, step=(self.region, maker))
         name = self.variable(wanted)
         self.line(f'{name} = {number}')
-        return name, None
+        return s.Tensor(name, maker.type)
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write code that records a use of operation `o`; return its outputs."""
         g, use, chosen = self.g, Use(o, inputs), self.g.chosen
-        types = g.tables.listed[o].outputs
         if o in chosen.inside:  # fused into its reader, which records both
-            return [s.Tensor('', t, 0, None, (use, k)) for k, t in enumerate(types)]
+            types = enumerate(g.tables.listed[o].outputs)
+            return [s.Tensor('', type_, use=(use, k)) for k, type_ in types]
         if chosen.inside:
             inputs = chosen.outside_inputs(o, inputs)
             o = chosen.number.get(o, o)
-        for tensor in inputs:
-            if tensor.use is not None:
-                tensor.use[0].readers.add(use)
         g.uses.append(use)
-        outputs = enumerate(self._record(o, inputs))
-        return [replace(x, use=(use, k), level=use) for k, x in outputs]
-
-    def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write the tape entries for applying operation `o`; return its outputs."""
-        g = self.g
-        o = g.applied(o, inputs)
+        o = g.applied(o, inputs, use)
         rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
         name, about = identifier(g.operations[o].layer.name), repr(g.operations[o])
         entries = self.entries(rows, inputs, name, about)
-        tape = entries[0][0] if entries else None
         # Without any entry nothing would count the rows: a tape of zeros does.
-        if tape is None and not self.is_in_step(rows):
+        if not entries and not self.is_in_step(rows):
             tape = rows.counter or g.tape(name, about)
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
-        row = self.row(rows, tape)
-        outputs = []
+        row, outputs = self.row(rows, entries), []
         for maker, base in zip(makers, self._bases(o, inputs, makers), strict=True):
-            number, step = self._numbered(maker, base, row, name)
-            bit = g.bit(o, maker.output)
-            outputs.append(s.Tensor(number, maker.type, bit, step))
+            number, k = self._numbered(maker, base, row, name), maker.output
+            made = replace(number, makers=g.bit(o, k), use=(use, k), level=use)
+            outputs.append(made)
         for column, text in entries:
             self.add(column, text)
         return outputs

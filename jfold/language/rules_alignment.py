@@ -311,8 +311,8 @@ def _(block: b.Chain, node: TypedUse, state: Inference) -> Type:
 
     def link(head: Type) -> None:
         # A tuple may mix sequences, tuples and objects, if their items have one type.
-        is_tuple = isinstance(head, TupleType) and head.items
-        for part in head if is_tuple else [items_of(node, state)]:
+        parts = head.items if isinstance(head, TupleType) else ()
+        for part in parts or [items_of(node, state)]:
             state.equal(node, items_of(node, state, of=part), item, 'items of type')
 
     state.when_head(node, link)

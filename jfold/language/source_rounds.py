@@ -135,7 +135,7 @@ class Round:
         self.names = Names()
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
-        self.makers: list[list[Maker]] = []
+        self.makers: list[Maker] = []
         self.made_by: dict[int, list[Maker]] = {}
         self.masks: dict[int, str] = {}
         self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
@@ -208,7 +208,9 @@ class Round:
         """Return whether operation `o` is known to depend on its own results."""
         return o < len(self.loops) and self.loops[o]
 
-    def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
+    def applied(
+        self, o: int, inputs: Sequence[s.Tensor], reader: Use | None = None
+    ) -> int:
         """Note an application of operation `o`; return the operation's new number.
 
         It is `o`, unless this statement, by `split` or `kinds`, has another operation.
@@ -221,13 +223,17 @@ class Round:
             assert before == o, 'jfold told places apart wrongly, please report it'
             o = now
         self.applied_at[o] += 1
-        self.read(self.rows_of('operation', o, len(inputs)), inputs)
+        self.read(self.rows_of('operation', o, len(inputs)), inputs, reader)
         return o
 
-    def read(self, rows: Rows, operands: Sequence[s.Tensor]) -> None:
-        """Note the producers of the operands in a new row of `rows`."""
+    def read(
+        self, rows: Rows, operands: Sequence[s.Tensor], reader: Use | None
+    ) -> None:
+        """Note the operands in a new row: their producers, and who reads them."""
         for k, tensor in enumerate(operands):
             rows.makers[k] |= tensor.makers
+            if tensor.use is not None:
+                tensor.use[0].readers.add(reader)
 
     def reads_own_level(self, o: int) -> bool:
         """Return whether operation `o` may be recurrent; else each row's level is 1."""
@@ -267,7 +273,7 @@ class Round:
     @property
     def level(self) -> int:
         """The position of the lowest bit of the level in a row number."""
-        return ROW + sum(map(len, self.makers)).bit_length() + 1
+        return ROW + len(self.makers).bit_length() + 1
 
     # ---- names
 
@@ -301,13 +307,10 @@ class Round:
         recurrent: bool = False,
     ) -> Maker:
         """Add and return a `Maker`: an origin of tensors of type number `type_`."""
-        while len(self.makers) <= type_:
-            self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
-        number = 1 + sum(map(len, self.makers))
-        maker = Maker(upper, type_, number, rows, output, recurrent)
-        self.makers[type_].append(maker)
-        return maker
+        number = 1 + len(self.makers)
+        self.makers.append(Maker(upper, type_, number, rows, output, recurrent))
+        return self.makers[-1]
 
     def rows_of(self, kind: str, number: int, width: int) -> Rows:
         """Return the table of an operation or result, on first use with new columns."""
@@ -406,10 +409,7 @@ class Round:
     def new_facts(self) -> Facts:
         """Return the facts that this pass has found."""
         inputs, results = (
-            tuple(
-                tuple(self.rows_of(kind, k, width).makers)
-                for k, width in enumerate(widths)
-            )
+            tuple(tuple(self.rows_of(kind, k, n).makers) for k, n in enumerate(widths))
             for kind, widths in (
                 ('operation', [len(x.inputs) for x in self.operations]),
                 ('result', [len(x.tensors) for x in self.results]),
