@@ -107,12 +107,10 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     if isinstance(function.fn, Rows):
         return Layer(name, function.fn, None, function.fn.spec, external=True)
     uniform = adapt(function)
-    specs = [to_spec(argument) for argument in arguments]
-    params: ArrayTree | None = None
-    init = uniform.init
-    if init is not None:
-        drawn = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
-        params = jax.tree.map(strong, drawn)
+    draw, params = None, None
+    if uniform.init is not None:
+        draw = functools.partial(_draw, uniform.init, [*map(to_spec, arguments)])
+        params = jax.eval_shape(draw, jax.random.key(0))
     has_params = bool(jax.tree.leaves(params))
     none = None if has_params else params
     calling = functools.cache(functools.partial(_layer_call, uniform, none))
@@ -126,7 +124,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     return Layer(
         name,
         calling(rngs),
-        functools.partial(_draw, init, specs) if has_params else None,
+        draw if has_params else None,
         params if has_params else None,
         function.batched,
         rngs=rngs,

@@ -50,10 +50,9 @@ def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
             case_input = state.types.alias(input_)
             state.cases[case_input] = input_
             case = yield state.part(node, case_block, case_input, name)
-            # Comparing with the first alone takes linear time.
-            for first in list(cases.values())[:1]:
-                hint = 'give all cases one type'
-                state.equal(case, case.output, first.output, 'to give', hint)
+            first = next(iter(cases.values()), case)
+            hint = 'give all cases one type'
+            state.equal(case, case.output, first.output, 'to give', hint)
             cases[id(case_block)] = case
     node.parts = (key, pre, *cases.values())
     numbers = {block_id: n for n, block_id in enumerate(cases)}
@@ -104,8 +103,8 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     case_of, default_case = node.facts
     keys_of: dict[int, list[Any]] = {}
     for case_key, n in case_of.items():
-        keys_of.setdefault(n, []).append(case_key)
-    keys_of.pop(default_case, None)  # `else` takes these
+        if n != default_case:  # `else` takes these
+            keys_of.setdefault(n, []).append(case_key)
     has_default = default_case is not None
     tests, refusal = _case_tests(text, keys_of, block.key_fn, has_default, w)
     branches = Branches(node, w, w.tail)

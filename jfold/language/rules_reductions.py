@@ -7,7 +7,7 @@ Groups have up to eight items, where `combine` is an associative function.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 
@@ -227,35 +227,28 @@ def _group_lines(
     g, count = w.g, size * len(items)
     rows, about = g.rows_of('operation', o, count), repr(g.operations[o])
     g.seen.places[rows.key] += 2  # as two places: never in step
-    lines, entries, records = list[str](), _entries(items), list[str]()
+    lines, entries, records = list[str](), 'items', list[str]()
     if len(items) > 1:
-        lines = [f'{entries} = [y for x in items for y in x]']
-    level = _level_text(o, items, w)
+        lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
+    level, columns = _level_text(o, items, w), rows.columns
     # Other places may apply `combine` to two values, with a tape for each input. Larger
     # groups are of this function alone: one tape takes all their inputs at once.
     if size == GROUPS[0]:
         for k in range(count):
-            column = rows.columns[k]
-            if not isinstance(column, Tape):
-                column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', about)
-            records.append(f'{column.name}.append({entries}[{k}])')
+            if not isinstance(columns[k], Tape):
+                columns[k] = g.tape(f'{name}_{size}_{k}', about)
+            records.append(f'{cast(Tape, columns[k]).name}.append({entries}[{k}])')
     elif rows.counter is None:
-        rows.columns = [g.tape(f'{name}_{size}', about, count)] * count
-    counter: Any = rows.columns[0]
+        columns[:] = [g.tape(f'{name}_{size}', about, count)] * count
+    rows.counter = tape = cast(Tape, columns[0])
     if size > GROUPS[0]:
-        records.append(f'{counter.name}.extend({entries})')
+        records.append(f'{tape.name}.extend({entries})')
         if fill:
             filled = f'({fill},) * ({size} - n)'
-            records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
-    rows.counter = counter
-    numbers = [f'{level}{x.name} + {counter.rows}' for x in g.makers_of(o)]
+            records += [f'if n < {size}:', f'{INDENT}{tape.name}.extend({filled})']
+    numbers = [f'{level}{x.name} + {tape.rows}' for x in g.makers_of(o)]
     value = numbers[0] if len(numbers) == 1 else f'({", ".join(numbers)})'
     return [*lines, f'made = {value}', *records, 'return made']
-
-
-def _entries(items: list[Any]) -> str:
-    """Return the name of the list of a group's row numbers; `items`: leaves of one."""
-    return 'items' if len(items) == 1 else 'entries'
 
 
 def _level_text(o: int, items: list[Any], w: Lines) -> str:
@@ -263,7 +256,7 @@ def _level_text(o: int, items: list[Any], w: Lines) -> str:
 
     It is '' if no level counts for `o`, else ends in ' + '. `items`: an item's leaves.
     """
-    g, entries = w.g, _entries(items)
+    g, entries = w.g, 'items' if len(items) == 1 else 'entries'
     if not g.is_recurrent(o):
         return ''
     makers = union(leaf.makers for leaf in items)

@@ -11,8 +11,6 @@ from typing import Any
 from jfold.base.errors import short_repr
 from jfold.combinators import Function
 
-POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
-
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
     """Return a function's parameters; `None` without a signature, as for some in C."""
@@ -23,15 +21,14 @@ def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
 
 
 def _positional(fn: Callable[..., Any]) -> list[Parameter]:
-    return [x for x in _parameters(fn) or () if x.kind in POSITIONAL]
+    kinds = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
+    return [x for x in _parameters(fn) or () if x.kind in kinds]
 
 
 def _takes_any_number(fn: Callable[..., Any]) -> bool:
     """Return whether a function takes `*args`, or has no signature to tell."""
     parameters = _parameters(fn)
-    return parameters is None or Parameter.VAR_POSITIONAL in [
-        x.kind for x in parameters
-    ]
+    return parameters is None or any(x.kind is x.VAR_POSITIONAL for x in parameters)
 
 
 def _is_setting(parameter: Parameter) -> bool:
@@ -127,9 +124,8 @@ def _binds(
     If the signature tells, the error of a call is ignored: it may come from inside.
     """
     if _takes_any_number(fn):
-        return not (
-            isinstance(error, TypeError) and 'positional argument' in str(error)
-        )
+        is_of_call = 'positional argument' in str(error)
+        return not (is_of_call and isinstance(error, TypeError))
     try:
         inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:
