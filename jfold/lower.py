@@ -42,13 +42,7 @@ from jfold.types import (
 )
 
 # `input_type` and `result_type` need the rules of all blocks: import them from here.
-__all__ = (
-    'FAMILIES',
-    'input_type',
-    'lower',
-    'lower_typed',
-    'result_type',
-)
+__all__ = 'FAMILIES', 'input_type', 'lower', 'lower_typed', 'result_type'
 FAMILIES = (
     *(rules_inputs, rules_functions, rules_records, rules_control),
     *(rules_declarations, rules_sequences, rules_reductions, rules_alignment),

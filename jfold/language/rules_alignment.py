@@ -104,8 +104,7 @@ def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
     # Lengths are expressions of the source: parts with the same one need no check.
     if not lengths:
-        endless = (part.item for part in parts if isinstance(part, s.Endless))
-        return s.Endless(tuple(endless))
+        return s.Endless(tuple(part.item for part in parts))
     n = lengths[0]
     if len(lengths) > 1:
         n, fn = w.variable('n'), 'same_length' if block.strict else 'min'

@@ -124,18 +124,14 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     return s.Tensor(vector.text, tables.type_number(block.type))
 
 
-def _refuse_input(node: TypedUse, state: Inference) -> None:
-    """Raise TypeError if a constant has an input; make an unknown input type void."""
+@output_type.register
+def _(block: b.FromTensor | b.Zeros, node: TypedUse, state: Inference) -> Type:
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
         got = state.types.resolve(node.input)
         fail(node, 'no input', str(got), 'drop it first, by Void()')
-
-
-@output_type.register
-def _(block: b.FromTensor, node: TypedUse, state: Inference) -> Type:
-    _refuse_input(node, state)
+    check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
     check_dtype(node, block.type)
     return block.type
 
@@ -148,14 +144,6 @@ def _(block: b.FromTensor, node: TypedUse, x: None, state: Walk) -> object:
 @write.register(b.FromTensor)
 def _(block: b.FromTensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constant(w.g.tables.constant(id(block.value), block.value))
-
-
-@output_type.register
-def _(block: b.Zeros, node: TypedUse, state: Inference) -> Type:
-    _refuse_input(node, state)
-    check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
-    check_dtype(node, block.type)
-    return block.type
 
 
 walk.register(b.Zeros, lambda block, node, x, state: zero_of(block.type, node, state))
