@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 
 from jfold import blocks as b
@@ -22,27 +23,32 @@ from jfold.language.expression import Expression
 from jfold.language.fusion import apply_fusion, choose_feeds
 from jfold.language.generate import generate_source, tall_stack
 from jfold.language.inference import infer
-from jfold.language.outputs import check_output
 from jfold.language.partial import input_type, result_type
+from jfold.language.paths import fail
 from jfold.language.recursion import endless_recursion
 from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
-from jfold.language.typed import TypedExpression
+from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unrolling import unroll_rounds
 from jfold.program.operations import Operations, Program, check_operations
+from jfold.program.result_tables import nesting
+from jfold.types import (
+    BroadcastType,
+    SequenceType,
+    TensorType,
+    Type,
+    count_leaves,
+    leaf_types,
+)
 
 # `input_type` and `result_type` need the rules of all blocks: import them from here.
-__all__ = (
-    'FAMILIES',
-    'input_type',
-    'lower',
-    'lower_typed',
-    'result_type',
-)
+__all__ = 'FAMILIES', 'input_type', 'lower', 'lower_typed', 'result_type'
 FAMILIES = (
     *(rules_inputs, rules_functions, rules_records, rules_control),
     *(rules_declarations, rules_sequences, rules_reductions, rules_alignment),
 )
+MOST_TENSORS = 1 << 16  # each is an array of its own, and a line of the program
+EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
@@ -95,3 +101,35 @@ def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     )
     check_operations(result)
     return result
+
+
+def check_output(root: TypedUse, metrics: Collection[str]) -> None:
+    """Raise TypeError unless an expression's value is tensors or, with metrics, void.
+
+    The tensors may be in tuples and sequences, at most `MOST_TENSORS` per row.
+    """
+    if not metrics and not any(leaf_types(root.output)):
+        hint = 'end with tensors, or collect them by a Metric'
+        fail(root, 'a result of tensors, or a Metric', str(root.output), hint)
+    for number, level in enumerate(nesting(root.output)):
+        if (count := count_leaves(level)) > MOST_TENSORS:
+            hint = 'take what is wanted by GetItem or a Function'
+            limit = f'a result of at most {MOST_TENSORS:,} tensors'
+            fail(root, limit, f'{count:,}', hint)
+        for leaf in leaf_types(level):
+            if hint := _why_no_result(leaf, inside=bool(number)):
+                fail(root, EXPECTED, str(root.output), hint)
+
+
+def _why_no_result(leaf: Type, inside: bool) -> str:
+    """Return advice on a leaf of a result, `inside` a sequence; '' if it may be one."""
+    if isinstance(leaf, TensorType):
+        return ''
+    if isinstance(leaf, SequenceType):
+        empty = not any(leaf_types(leaf.item))
+        return 'drop what a sink leaves by `>> Void()`' if empty else ''
+    if isinstance(leaf, BroadcastType):
+        return 'put it beside a sequence, by ZipWith'
+    if inside:
+        return 'make tensors of the items, as `Map(Scalar())` does'
+    return 'end with Scalar, Vector, Tensor or a Function'

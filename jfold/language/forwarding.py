@@ -64,9 +64,8 @@ def forwarding_of(
 ) -> Forwarding:
     """Find which outputs of a layer are unchanged inputs, constants or computed.
 
-    Args:
-      traces: the layer's jaxprs: one, or of a batched function one per number of rows.
-      arguments: the types of the layer's inputs, without random keys.
+    A layer has one trace, a jaxpr, or, if it is batched, one per number of rows; its
+    `arguments` are without random keys.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
@@ -97,8 +96,7 @@ def _outputs(
 ) -> Iterator[Origin]:
     """Yield, per output, an input's index, a constant, or `None` if it is computed.
 
-    Args:
-      weights: the number of arrays of parameters, the first arguments of a jaxpr.
+    The first arguments of a jaxpr are the parameters, `weights` arrays.
     """
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):

@@ -57,25 +57,25 @@ def apply_fusion(
     uses: Sequence[Use],
     grouped: Set[int],
 ) -> OperationChoice:
-    """Return the operations after fusion, without those that are never applied.
+    """Return the operations after fusion by `feeds_of`, as `choose_feeds` returns it.
 
-    Args:
-      feeds_of: as `choose_feeds` returns, of the same uses; empty for no fusion.
+    Operations that are never applied are left out.
     """
     around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
     kept = sorted(applied - around.keys())
     fused = tuple(_fused(o, operations, feeds_of) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
-    for o in around:  # a producer gets the number of the fused operation
-        end = o
-        while end in around:
-            end = around[end]
-        number[o] = number[end]
+    # A producer gets the number of the fused operation.
+    number |= {o: number[_end(o, around)] for o in around}
     return OperationChoice(fused, number, feeds_of, frozenset(around))
 
 
-# ---- selection -----------------------------------------------------------------------
+def _end(o: int, readers: Mapping[int, int]) -> int:
+    """Return the last operation of a chain in which each is fused into the next."""
+    while o in readers:
+        o = readers[o]
+    return o
 
 
 def choose_feeds(
@@ -83,8 +83,7 @@ def choose_feeds(
 ) -> Joined:
     """Choose which operations to fuse into the operation that reads their results.
 
-    Args:
-      grouped: operations that reduce groups of items, which are never fused.
+    Those that reduce groups of items, `grouped`, are never fused.
     """
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in applications:
@@ -100,9 +99,7 @@ def choose_feeds(
     size = dict.fromkeys(uses, 1)  # functions in a fusion, by its last operation
     ends: dict[int, int] = {}  # of a producer, the reader that it is fused into
     for o, (last, feeds) in sorted(reader.items()):
-        end = last
-        while end in ends:
-            end = ends[end]
+        end = _end(last, ends)
         # Fusion must not move an operation into a recurrence, or out of one.
         together = part[o] == part[last] or not (recurrent[o] or recurrent[last])
         if together and size[o] + size[end] <= MOST:
@@ -121,10 +118,8 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
     wherever it is taken, and outside of a fusion it is taken once, of all rows
     together.
     """
-    is_table = looks_up(program, operation)
-    return operation.is_straight and not (
-        is_table and parameter_bytes(operation) > SMALL_TABLE
-    )
+    is_large = parameter_bytes(operation) > SMALL_TABLE
+    return operation.is_straight and not (is_large and looks_up(program, operation))
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
@@ -133,24 +128,18 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
     `None` is returned unless each application of `o` is read by exactly one application
     of the reader, and each application of the reader reads one of `o`.
     """
-    candidates: set[tuple[int, tuple[Feed, ...]]] = set()
+    candidates, readers = set[tuple[int, tuple[Feed, ...]]](), set[Use]()
     for use in uses[o]:
         (reader,) = use.readers if len(use.readers) == 1 else (None,)
         if reader is None:
             return None
-        feeds = (
-            (o, tensor.use[1])
-            if tensor.use is not None and tensor.use[0] is use
-            else None
-            for tensor in reader.inputs
-        )
-        candidates.add((reader.operation, tuple(feeds)))
-    (last, feeds_of_last), *others = candidates
-    readers = {reader for use in uses[o] for reader in use.readers}
-    if others or last not in uses:
-        return None
-    one_to_one = len(uses[o]) == len(readers) == len(uses[last])
-    return (last, feeds_of_last) if one_to_one else None
+        made = (x.use if x.use and x.use[0] is use else None for x in reader.inputs)
+        feeds = tuple(x and (o, x[1]) for x in made)
+        candidates.add((reader.operation, feeds))
+        readers.add(reader)
+    found, *others = candidates
+    one_to_one = len(uses[o]) == len(readers) == len(uses.get(found[0], ()))
+    return found if one_to_one and not others else None
 
 
 # ---- construction --------------------------------------------------------------------
@@ -227,9 +216,7 @@ def _call_of(
             # Without fusion a buffer lies between, which casts to the declared dtype.
             pairs = zip(jax.tree.leaves(result), tensors(op.result), strict=True)
             results.append([jnp.asarray(x, type_.dtype) for x, type_ in pairs])
-        of_last = (
-            results[feed[0]][feed[1]] if feed else next(remaining) for feed in feeds
-        )
-        return run(last, params, list(of_last))
+        of_last = [results[x[0]][x[1]] if x else next(remaining) for x in feeds]
+        return run(last, params, of_last)
 
     return call

@@ -15,16 +15,15 @@ import functools
 import itertools
 import sys
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
-from jfold.language.outputs import inside
-from jfold.language.source_rounds import Facts, OperationChoice, Round
-from jfold.language.symbols import Maker, Rows, Tape
+from jfold.language.source_rounds import Facts, OperationChoice, Round, items_of
+from jfold.language.symbols import Maker, Region, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
 from jfold.language.writing import argument_text
@@ -63,12 +62,12 @@ class Generator(Round):
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
         ]
         if w.count is None and leaves and w.arguments.issuperset(leaves):
-            edges = self.untouched.setdefault(w.key, [])
-            edges.append((key, str(self.node)))
+            self.untouched[w.key].append((key, str(self.node)))
         # In code for lists, one tensor is made of each item of the one argument.
         operand = ', '.join(map(s.packed, flat))
         argument = operand if w.count is None else 'y'
-        text = w.call(f'{name}({argument})')
+        w.region = Region()  # the call may append rows
+        text = f'(yield {name}({argument}))' if self.deep else f'{name}({argument})'
         like = self.known((key, 'result'), self.template(node.output))
         if key in self.by_identity:
             memo, entry = self.by_identity[key], f'id({argument})'
@@ -105,13 +104,13 @@ class Generator(Round):
 
         def parameter(part: Any) -> s.Symbol:
             k, name = next(numbered)
-            like = self.joined((key, 'argument', k), s.template_of(part))
-            return w.unpacked(like, name)
+            return w.unpacked(self.joined((key, 'argument', k), part), name)
 
         parameters = s.map_parts(parameter, value)
         w.arguments = {*names}
-        shares = isinstance(key, b.ForwardDeclaration) and key.key is not None
-        memo = self._memo_head(key, names[0], w) if shares else None  # type: ignore[arg-type]
+        memo = None
+        if isinstance(key, b.ForwardDeclaration) and key.key is not None:
+            memo = self._memo_head(key, names[0], w)
         w.tail = memo is None
         result = w.part(node, parameters, tail=True)
         if result is not RETURNED:
@@ -143,7 +142,7 @@ class Generator(Round):
 
     def returned(self, w: Lines, value: s.Symbol, memo: str | None = None) -> None:
         """Write `return <value>` into `w`; store the value in entry `memo` if given."""
-        self.joined((w.key, 'result'), s.template_of(value))
+        self.joined((w.key, 'result'), value)
         text = s.packed(value)
         if memo:
             w.line(f'{memo} = made = {text}')
@@ -157,9 +156,8 @@ class Generator(Round):
         w = Lines(self, 'record')
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
-        # The value's results: rows of the examples, then of items, level by level.
-        numbers = list(self.program(()).value_results)
-        self._write_row(value, numbers[0], inside(self.typing.root.output, numbers), w)
+        inside = items_of(self.program(()))
+        self._write_row(value, next(iter(inside)), inside, w)
         for memo in self.memos:
             w.line(f'{memo}.clear()')
         if self.memos:
@@ -179,7 +177,7 @@ class Generator(Round):
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
         yield 'LEVELS', 'LEVELS = (1 << 63) - LEVEL'
         yield 'MAKER', f'MAKER = {(1 << self.level - ROW) - 1}'
-        for maker in itertools.chain(*self.makers):
+        for maker in sorted(self.makers, key=lambda x: x.type):
             base = f'{maker.number} << {ROW}'
             base = f'LEVEL + ({base})' if maker.recurrent else base
             yield maker.name, f'{maker.name} = {base}'
@@ -205,39 +203,28 @@ class Generator(Round):
         tapes = s.in_parentheses([tape.name for tape in self.tapes])
         yield f'{INDENT}return ends, {tapes}'
 
-    def _write_row(self, value: s.Symbol, r: int, inside: list[Any], w: Lines) -> None:
-        """Write code to add `value` to result table `r`, items in `value` to `inside`.
-
-        Args:
-          inside: the result tables of items of sequences, from `outputs.inside`.
-        """
-        texts: list[s.Tensor] = []
-        inner = iter(inside)
+    def _write_row(
+        self, value: s.Symbol, r: int, inside: Mapping[int, Sequence[int]], w: Lines
+    ) -> None:
+        """Write code to add `value` to result `r`, its items to those `inside`."""
+        texts, inner = list[s.Tensor](), iter(inside[r])
         for leaf in s.parts(value):
             if not isinstance(leaf, s.Items):
                 texts.append(leaf)
                 continue
             texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
-            number, more = next(inner)
-            body = functools.partial(self._write_row, r=number, inside=more, w=w)
-            w.loop(leaf, body)
+            row = functools.partial(self._write_row, r=next(inner), inside=inside, w=w)
+            w.loop(leaf, row)
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Write code that adds one row, an entry per leaf, to result table `r`."""
-        key = 'result', r
-        if r not in self.result_rows:
-            self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
-        makers = self.row_makers.setdefault(r, [0] * len(leaves))
-        for k, tensor in enumerate(leaves):
-            makers[k] |= tensor.makers
-            if tensor.use is not None:
-                tensor.use[0].readers.add(None)
+        rows = self.rows_of('result', r, len(leaves))
+        self.read(rows, leaves, None)
         if leaves:
-            rows = self.result_rows[r]
             name = self.results[r].kind.name or ('items' if r else 'results')
             entries = w.entries(rows, leaves, name, str(self.results[r]))
-            w.row(rows, entries[0][0] if entries else None)
+            w.row(rows, entries)
             for tape, text in entries:
                 w.add(tape, text)
 
@@ -254,11 +241,12 @@ class Generator(Round):
 
     def _layout(self) -> Recording:
         """Return the layout of the tapes, lists of operands that the source fills."""
-        tape_index = {id(tape): k for k, tape in enumerate(self.tapes)}
-        end_index = {id(tape): k for k, tape in enumerate(self.counters())}
+        tape_index = {tape: k for k, tape in enumerate(self.tapes)}
+        end_index = {tape: k for k, tape in enumerate(self.counters())}
 
-        def place(rows: Rows | None) -> Place | None:
+        def place(kind: str, number: int) -> Place | None:
             """Return which tapes hold a table; `None` if the table never gets a row."""
+            rows = self.rows.get((kind, number))
             if rows is None or rows.counter is None:
                 return None
             columns = []
@@ -268,29 +256,28 @@ class Generator(Round):
                 elif isinstance(column, Tape):
                     # One tape of a group of items has the entries of all its inputs.
                     inner = k if column.width > 1 else 0
-                    columns.append(Column(tape_index[id(column)], inner, column.width))
-            return Place(
-                end_index[id(rows.counter)], rows.counter.width, tuple(columns)
-            )
+                    columns.append(Column(tape_index[column], inner, column.width))
+            return Place(end_index[rows.counter], rows.counter.width, tuple(columns))
 
         makers: list[list[Any]] = [[] for _ in self.tables.types]
-        for (o, k), maker in self.by_output.items():
-            makers[maker.type].append((maker.number, 'operation', o, k))
+        for o, of_operation in self.made_by.items():
+            for maker in of_operation:
+                makers[maker.type].append((maker.number, 'operation', o, maker.output))
         constants: list[list[Any]] = [[] for _ in self.tables.types]
         for (_, _, below, _), (maker, tape) in self.own.items():
-            end = end_index[id(tape)]
+            end = end_index[tape]
             makers[maker.type].append((maker.number, 'constants', end, 0))
-            constants[maker.type].append((tape_index[id(tape)], end, below))
+            constants[maker.type].append((tape_index[tape], end, below))
         every, numbers = range(len(self.operations)), range(len(self.results))
         return Recording(
             ends=len(end_index),
             level=self.level,
             constants=tuple(map(tuple, constants)),
             makers=tuple(map(tuple, makers)),
-            operations=tuple(place(self.rows.get(('operation', o))) for o in every),
-            results=tuple(place(self.result_rows.get(r)) for r in numbers),
+            operations=tuple(place('operation', o) for o in every),
+            results=tuple(place('result', r) for r in numbers),
             labels=tuple(
-                tape_index[id(self.labels[r])] if r in self.labels else -1
+                tape_index[self.labels[r]] if r in self.labels else -1
                 for r in numbers
                 if self.results[r].kind.labelled
             ),
@@ -329,19 +316,15 @@ def generate_source(
 ) -> tuple[Generator, str]:
     """Generate the source that records examples, round by round up to a fixed point.
 
-    Return the last round, a `Generator`, and the source.
-
-    Args:
-      deep: whether calls in the source are yielded, for data deeper than the stack.
+    Return the last round, a `Generator`, and the source. Calls in it are yielded if it
+    is `deep`, for data deeper than the stack.
     """
     facts = Facts()
     for number in itertools.count(1):
         round_ = Generator(tables, chosen, facts, deep)
-        text = round_.write()
-        new_facts = round_.new_facts()
-        if round_.is_settled_by(new_facts):
+        text, facts = round_.write(), round_.new_facts()
+        if round_.is_settled_by(facts):
             break
-        facts = new_facts
         # A round may carry facts only from a function to the functions that it calls.
         most = MOST_ROUNDS + len(round_.written)
         if number >= most:

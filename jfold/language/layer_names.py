@@ -63,17 +63,16 @@ def layer_key(function: Function) -> Hashable:
 
     Options have to be equal, and callables the same objects, or equal `External` ones.
     """
-    callables = map(_callable_key, (function.fn, function.init))
-    return *callables, function.name, function.batched, function.rngs
-
-
-def _callable_key(fn: object) -> Hashable:
-    if isinstance(fn, Rows):
-        return fn
-    # A bound method is a new object at each access; its parts are not.
-    if isinstance(fn, types.MethodType):
-        return id(fn.__self__), fn.__func__
-    return id(fn)
+    keys: list[Hashable] = []
+    for fn in function.fn, function.init:
+        if isinstance(fn, Rows):
+            keys.append(fn)
+        # A bound method is a new object at each access; its parts are not.
+        elif isinstance(fn, types.MethodType):
+            keys.append((id(fn.__self__), fn.__func__))
+        else:
+            keys.append(id(fn))
+    return *keys, function.name, function.batched, function.rngs
 
 
 def adapt(function: Function) -> Called:
@@ -108,12 +107,10 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     if isinstance(function.fn, Rows):
         return Layer(name, function.fn, None, function.fn.spec, external=True)
     uniform = adapt(function)
-    specs = [to_spec(argument) for argument in arguments]
-    params: ArrayTree | None = None
-    init = uniform.init
-    if init is not None:
-        drawn = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
-        params = jax.tree.map(strong, drawn)
+    draw, params = None, None
+    if uniform.init is not None:
+        draw = functools.partial(_draw, uniform.init, [*map(to_spec, arguments)])
+        params = jax.eval_shape(draw, jax.random.key(0))
     has_params = bool(jax.tree.leaves(params))
     none = None if has_params else params
     calling = functools.cache(functools.partial(_layer_call, uniform, none))
@@ -127,7 +124,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     return Layer(
         name,
         calling(rngs),
-        functools.partial(_draw, init, specs) if has_params else None,
+        draw if has_params else None,
         params if has_params else None,
         function.batched,
         rngs=rngs,
@@ -212,11 +209,10 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
     if it returns anything but arrays, or not one row for each input row.
     """
     types_by_rows, traces = {}, []
-    keys = tuple(map(KeyType, layer.rngs))
+    taken = *map(KeyType, layer.rngs), *arguments
     for rows in PROBES if layer.batched else (None,):
-        specs = [to_spec(x, rows) for x in (*keys, *arguments)]
         trace = jax.make_jaxpr(layer.call, return_shape=True)
-        closed, value = trace(layer.params, *specs)
+        closed, value = trace(layer.params, *(to_spec(x, rows) for x in taken))
         types_by_rows[rows] = to_type(value, rows)
         traces.append(closed)
     if len(set(types_by_rows.values())) > 1:
@@ -233,7 +229,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class LazyCalls:
-    """A base class of callables that return the block calls of a lazy function.
+    """The base class of `lazy_expression.Reader`, which says what its methods do.
 
     Attributes:
       ranks: by `layer_key`, a number: layers of one name are numbered in this order, as
@@ -241,23 +237,9 @@ class LazyCalls:
     """
 
     ranks: Mapping[Hashable, int]
-
-    def placed(self, example: object) -> Any:
-        """Run the function on an example; return its calls, as nodes with lines."""
-        raise NotImplementedError
-
-    def raised(
-        self, example: object, place: CallPlace, message: str
-    ) -> BaseException | None:
-        """Run the function; raise `message` in the call at `place`; return the error.
-
-        Return `None` if the function does not get to this call.
-        """
-        raise NotImplementedError
-
-    def line_of(self, error: BaseException | None) -> str:
-        """Return ', in line 3 of f.py, ...', where the function raised an error."""
-        raise NotImplementedError
+    placed: Callable[[object], Any]
+    raised: Callable[[object, CallPlace, str], BaseException | None]
+    line_of: Callable[[BaseException | None], str]
 
 
 def with_unique_names(
@@ -277,20 +259,17 @@ def with_unique_names(
     check_shared_variables(function.fn for function in layers.values())
     groups: dict[Hashable, list[Layer]] = {}
     for layer in layers:
-        key = layer if layer.owner is None else layer.owner
-        groups.setdefault(key, []).append(layer)
+        groups.setdefault(layer.owner or layer, []).append(layer)
 
     def place(group: list[Layer]) -> tuple[bool, bool, int]:
-        keys = [layer_key(layers[x]) for x in group]
-        rank = min(ranks.get(key, len(ranks)) for key in keys)
+        rank = min(ranks.get(layer_key(layers[x]), len(ranks)) for x in group)
         # External arrays first: users pass them by name, so they have to keep theirs.
         return not group[0].external, group[0].params is None, rank
 
-    order = sorted(groups.values(), key=place)
     names = {layer.name for layer in layers}
     numbers = {name: itertools.count(1) for name in names}
     free, result = set(names), dict[Layer, Layer]()
-    for group in order:
+    for group in sorted(groups.values(), key=place):
         name = group[0].name
         if name not in free:
             tries = (f'{name}_{number}' for number in numbers[name])
@@ -325,8 +304,7 @@ def _merge(one: Any, other: Any) -> object:
 def _check_externals(layers: Iterable[Layer]) -> None:
     first_of: dict[str, Layer] = {}
     for layer in layers:
-        known = first_of.setdefault(layer.name, layer)
-        if known is not layer:
+        if (known := first_of.setdefault(layer.name, layer)) is not layer:
             one, other = (shown_rows(x.params) for x in (known, layer))
             raise TypeError(
                 f'External({layer.name!r}): expected rows of one type, got {one} and '
@@ -369,10 +347,7 @@ def hint(error: Exception, function: Function, type_: Type) -> str:
         return ADVICE[phrase]
     arguments = arguments_of(type_)
     is_ours = str(error).startswith('expected ')  # and has advice already
-    if (
-        TensorType([]) in arguments
-        and is_module(module_of(function.fn))
-        and not is_ours
-    ):
+    is_of_module = is_module(module_of(function.fn))
+    if TensorType([]) in arguments and is_of_module and not is_ours:
         return 'give it a vector: write `Vector(n)`, with n=1 for a number'
     return call_hint(error, function, len(arguments), isinstance(type_, TupleType))

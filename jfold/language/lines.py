@@ -18,7 +18,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
@@ -109,12 +109,12 @@ class Lines:
         The memo `known` is empty in the body, as in code for lists, and restored behind
         it: a body that does not run computes nothing.
         """
-        before = self.region, self.count, self.tail, self.known
+        before = self.count, self.tail, self.known
         self.region, self.count, self.known = Region(), None, {}
         self.depth += 1
         yield
         self.depth -= 1
-        _, self.count, self.tail, self.known = before
+        self.count, self.tail, self.known = before
         # The nested lines may have appended rows: indices from before do not hold.
         self.region = Region()
 
@@ -148,16 +148,12 @@ class Lines:
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
         """Write one line `a, b = c, d` that assigns a value to existing variables."""
-        pairs = [
-            (target, source)
-            for target, source in zip(s.texts(targets), s.texts(value), strict=True)
-            if target != source
-        ]
-        if pairs:
+        texts = zip(s.texts(targets), s.texts(value), strict=True)
+        if pairs := [pair for pair in texts if pair[0] != pair[1]]:
             left, right = (', '.join(x) for x in zip(*pairs, strict=True))
             self.line(f'{left} = {right}')
 
-    def held(self, value: s.Symbol) -> s.Symbol:
+    def held(self, value: Any) -> Any:
         """Write code that puts an object into a variable; return the variable.
 
         A variable, or a value that is no object, is returned as it is.
@@ -168,44 +164,35 @@ class Lines:
             return s.Object(name, value.kind)
         return value
 
-    def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
-        """Write code to unpack `text` into variables nested as `like`; return these."""
+    def unpacked(
+        self, like: s.Symbol, text: str, wanted: str = 'part', zipped: bool = False
+    ) -> s.Symbol:
+        """Write code to unpack `text` into variables nested as `like`; return these.
+
+        If it is `zipped`, a list of items, they are a list for each leaf of `like`.
+        """
         if isinstance(like, tuple):
-            needed = [any(True for _ in s.parts(x)) for x in like]
-            names = [self.variable(wanted) if x else '_' for x in needed]
-            if any(needed):
-                self.line(f'{_targets(names)} = {text}')
+            names = [self.variable(wanted) if any(s.parts(x)) else '_' for x in like]
+            if any(x != '_' for x in names):
+                none = s.in_parentheses(['()' for _ in names])
+                right = f'zip(*{text}) if {text} else {none}' if zipped else text
+                self.line(f'{s.unpacking(names)} = {right}')
             pairs = zip(like, names, strict=True)
-            return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
+            return tuple(self.unpacked(x, name, wanted, zipped) for x, name in pairs)
         if isinstance(like, s.Items):
             if not text.isidentifier():
                 name = self.variable(wanted)
                 self.line(f'{name} = {text}')
                 text = name
-            return s.Items(self.columns(like.items, text), f'len({text})')
+            items = self.unpacked(like.items, text, 'column', zipped=True)
+            return s.Items(items, f'len({text})')
         if isinstance(like, s.Endless):
-            return s.Endless(self.unpacked(like.item, text, wanted))
+            return s.Endless(self.unpacked(like.item, text, wanted, zipped))
         return None if like is None else s.renamed(like, iter([text]))
-
-    def columns(self, like: s.Symbol, text: str) -> s.Symbol:
-        """Write code that unzips a list of items; return a list per leaf of `like`."""
-        if isinstance(like, tuple):
-            names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
-            if any(x != '_' for x in names):
-                none = s.in_parentheses(['()' for _ in names])
-                self.line(f'{_targets(names)} = zip(*{text}) if {text} else {none}')
-            return tuple(map(self.columns, like, names))
-        if isinstance(like, s.Endless):
-            return s.Endless(self.columns(like.item, text))
-        return None if like is None else s.renamed(like, iter([text]))
-
-    # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with all producers (operation outputs) that meet at `key`."""
         return self.g.joined((self.name, key), value)
-
-    # ---- loops
 
     def opened(self, value: s.Symbol) -> s.Symbol:
         """Write code that unpacks lists nested in an item; return the unpacked item."""
@@ -234,19 +221,16 @@ class Lines:
         body: Callable[[s.Symbol], s.Symbol],
         result: str = '',
         then: Callable[[], None] = lambda: None,
-    ) -> s.Symbol:
+    ) -> Any:
         """Write a loop over a sequence: `body(item)` writes its lines, then `then()`.
 
         Return the lists, named `result`, of values of `body`; `None` without a name.
         """
         at, lists = len(self.lines), list(s.texts(sequence.items))
         names, collected = [self.variable('item') for _ in lists], None
-        if not lists:
-            self.line(f'for _ in range({sequence.n}):')
-        elif len(lists) == 1:
-            self.line(f'for {names[0]} in {lists[0]}:')
-        else:
-            self.line(f'for {", ".join(names)} in zip({", ".join(lists)}):')
+        several = f'zip({", ".join(lists)})' if len(lists) > 1 else ''.join(lists)
+        left, right = ', '.join(names) or '_', several or f'range({sequence.n})'
+        self.line(f'for {left} in {right}:')
         with self.nested():
             # Sequences in an item are packed.
             value = body(self.opened(s.renamed(sequence.items, iter(names))))
@@ -259,15 +243,12 @@ class Lines:
 
     # ---- blocks inside
 
-    def part(
-        self, node: TypedUse | None, value: s.Symbol, tail: bool = False
-    ) -> s.Symbol:
+    def part(self, node: TypedUse, value: s.Symbol, tail: bool = False) -> Any:
         """Return an inner block's result on `value`; write its code if not yet written.
 
         `RETURNED` takes the place of the value if the lines end in a `return`, which
         they may if the outer block returns the value unchanged (`tail`).
         """
-        assert node is not None
         read = None if isinstance(node.input, VoidType) else value
         identity = read.name if isinstance(read, s.Tensor) else id(read)
         key = node, identity, self.count
@@ -286,27 +267,20 @@ class Lines:
             self.known[key] = read, result
         return result
 
-    def call(self, text: str) -> str:
-        """Return the call `text`; in source for deeply nested data, `(yield text)`."""
-        self.region = Region()  # the call may append rows
-        return f'(yield {text})' if self.g.deep else text
-
     # ---- rows
 
-    def row(self, rows: Rows, tape: Tape | None) -> str:
+    def row(self, rows: Rows, entries: Sequence[tuple[Tape, str]]) -> str:
         """Return the text of the index of the next row, or rows, in `rows`.
 
-        The length of `tape`, one of `rows`, gives the index; it is `None` if in step.
+        It is the length of the tape of the first entry, or the index of the region.
         """
         self.g.seen.places[rows.key] += 1
-        region = self.region
-        is_alone = self.g.is_alone(rows.key)
+        region, is_alone = self.region, self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.
         if is_alone and region.counter is not None:
             rows.counter = region.counter
             return region.row
-        assert tape is not None
-        rows.counter = tape
+        rows.counter = tape = entries[0][0]
         if not is_alone and self.count is None:
             return tape.rows
         name = self.variable('row')
@@ -318,12 +292,6 @@ class Lines:
     def add(self, tape: Tape, text: str) -> None:
         """Write `tape.append(text)`; in code for whole lists, `tape.extend(text)`."""
         self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
-
-    def numbers(self, base: str, row: str) -> str:
-        """Return code of row `base + row`; with `count` set, of a range from there."""
-        if self.count is None:
-            return f'{base} + {row}'
-        return f'range({base} + {row}, {base} + {row} + {self.count})'
 
     def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
         """Return the program's constant `index` as an expression; write no code."""
@@ -344,59 +312,48 @@ class Lines:
         Ints must be in `[0, below)`, if given; `site` is the block use that reads it.
         """
         maker, tape = self.g.own_constants(type_, below, site)
-        row = self.row(maker.rows, tape)
-        number, step = self._numbered(maker, maker.name, row, 'number')
+        row = self.row(maker.rows, [(tape, text)])
+        number = self._numbered(maker, maker.name, row, 'number')
         self.add(tape, text)
-        return s.Tensor(number, maker.type, 0, step, level=GROUND)
+        return replace(number, level=GROUND)
 
-    def _numbered(
-        self, maker: Maker, base: str, row: str, wanted: str
-    ) -> tuple[str, tuple[Region, Maker] | None]:
-        """Return the text of row number `base + row`, and (region, maker) if in step.
+    def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> s.Tensor:
+        """Return the row number `base + row`: a new variable if it is not in step.
 
-        If it is not in step, the text is a new variable, and the second item `None`.
+        With `count` set, it is a range from that number on.
         """
-        number = self.numbers(base, row)
+        number = f'{base} + {row}'
+        if self.count is not None:
+            number = f'range({number}, {number} + {self.count})'
         if self.region.row == row and not maker.recurrent:
-            return number, (self.region, maker)
+            return s.Tensor(number, maker.type, step=(self.region, maker))
         name = self.variable(wanted)
         self.line(f'{name} = {number}')
-        return name, None
+        return s.Tensor(name, maker.type)
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write code that records a use of operation `o`; return its outputs."""
         g, use, chosen = self.g, Use(o, inputs), self.g.chosen
-        types = g.tables.listed[o].outputs
         if o in chosen.inside:  # fused into its reader, which records both
-            return [s.Tensor('', t, 0, None, (use, k)) for k, t in enumerate(types)]
+            types = enumerate(g.tables.listed[o].outputs)
+            return [s.Tensor('', type_, use=(use, k)) for k, type_ in types]
         if chosen.inside:
             inputs = chosen.outside_inputs(o, inputs)
             o = chosen.number.get(o, o)
-        for tensor in inputs:
-            if tensor.use is not None:
-                tensor.use[0].readers.add(use)
         g.uses.append(use)
-        outputs = enumerate(self._record(o, inputs))
-        return [replace(x, use=(use, k), level=use) for k, x in outputs]
-
-    def _record(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write the tape entries for applying operation `o`; return its outputs."""
-        g = self.g
-        o = g.applied(o, inputs)
-        rows, makers = g.rows_of(o, len(inputs)), g.makers_of(o)
-        name = g.operation_name(o)
-        entries = self.entries(rows, inputs, name, repr(g.operations[o]))
-        tape = entries[0][0] if entries else None
+        o = g.applied(o, inputs, use)
+        rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
+        name, about = identifier(g.operations[o].layer.name), repr(g.operations[o])
+        entries = self.entries(rows, inputs, name, about)
         # Without any entry nothing would count the rows: a tape of zeros does.
-        if tape is None and not self.is_in_step(rows):
-            tape = rows.counter or g.tape(name, repr(g.operations[o]))
+        if not entries and not self.is_in_step(rows):
+            tape = rows.counter or g.tape(name, about)
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
-        row = self.row(rows, tape)
-        outputs = []
+        row, outputs = self.row(rows, entries), []
         for maker, base in zip(makers, self._bases(o, inputs, makers), strict=True):
-            number, step = self._numbered(maker, base, row, name)
-            bit = g.bit(o, maker.output)
-            outputs.append(s.Tensor(number, maker.type, bit, step))
+            number, k = self._numbered(maker, base, row, name), maker.output
+            made = replace(number, makers=g.bit(o, k), use=(use, k), level=use)
+            outputs.append(made)
         for column, text in entries:
             self.add(column, text)
         return outputs
@@ -429,18 +386,15 @@ class Lines:
     ) -> list[str]:
         """Return, per output, code of the base of row numbers: level plus maker."""
         g = self.g
-        if not g.is_recurrent(o):
-            return [maker.name for maker in makers]
         # The level is one above the highest input; the constant `maker.name` adds the
         # one. Of inputs on one level, such as outputs of one row, one number will do.
         levels: dict[object, str] = {}
-        for tensor in inputs:
+        for tensor in inputs if g.is_recurrent(o) else ():
             if text := g.level_text(o, tensor):
                 levels.setdefault(text if tensor.level is None else tensor.level, text)
         highest = list(dict.fromkeys(levels.values()))
         if not highest:
             return [maker.name for maker in makers]
-        assert self.count is None
         top = highest[0]
         if len(highest) == 2:
             top = f'({highest[0]} if {highest[0]} > {highest[1]} else {highest[1]})'
@@ -461,8 +415,3 @@ def write(block: b.Block, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol
     The result is a symbol; `RETURNED` if the source has returned it.
     """
     raise NotImplementedError(f'writing has no rule for {block!r}')
-
-
-def _targets(names: list[str]) -> str:
-    """Return the left side of an assignment that unpacks: `['a', 'b'] -> 'a, b'`."""
-    return f'{", ".join(names)}{"," if len(names) == 1 else ""}'

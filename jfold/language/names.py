@@ -8,7 +8,7 @@ import functools
 import keyword
 import re
 import sys
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from jfold.tracing.helpers import HELPERS
@@ -47,16 +47,12 @@ class Names:
 
     def new(self, wanted: str) -> str:
         """Reserve and return a lower-case name: `step` or, if taken, `step2`."""
-        return self._reserved(identifier(wanted), self.local)
+        return self.constant(identifier(wanted))
 
     def constant(self, wanted: str) -> str:
         """Reserve and return a constant's name: `EMBED` or, if taken, `EMBED2`."""
-        return self._reserved(wanted, ())
-
-    def _reserved(self, wanted: str, others: Container[str]) -> str:
-        """Reserve `wanted`, or `wanted2` and so on if it is taken or in `others`."""
         name, k = wanted, self._used.get(wanted, 1)
-        while self.is_taken(name) or name in others:
+        while self.is_taken(name) or name in self.local:
             k += 1
             name = f'{wanted}{k}'
         self._used[wanted] = k

@@ -33,30 +33,29 @@ class _Hurried(Inference):
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Infer the types of one use of a block; raise `_TimeIsUp` after `until`."""
-        if time.perf_counter() > self.until:
-            raise _TimeIsUp
+        self._check_time()
         use: TypedUse = yield super().visit_inline(block, input_, where)
         self.finished.append(use)
         return use
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
         """Call a constraint now and later until it returns True, or time is up."""
-        is_late = time.perf_counter() > self.until
-        super().when(node, (lambda: False) if is_late else constraint)
+        self._check_time()
+        super().when(node, constraint)
 
-    def apply_default(self) -> bool:
-        """Bind an input of unknown type to its default, if any, unless time is up."""
-        return time.perf_counter() < self.until and super().apply_default()
+    def _check_time(self) -> None:
+        if time.perf_counter() > self.until:
+            raise _TimeIsUp
 
 
 def all_types(typing: TypedExpression) -> Types:
     """Return the input and output type of each block, at its first use."""
-    waiting: list[TypedUse | None] = [*typing.declarations.values(), typing.root]
+    waiting = [*typing.declarations.values(), typing.root]
     types: Types = {}
-    seen = set[TypedUse | None]([None])
+    seen: set[TypedUse | None] = {None}
     while waiting:
         use = waiting.pop()
-        if use not in seen and use is not None:
+        if use not in seen:
             seen.add(use)
             types.setdefault(use.block, (use.input, use.output))
             waiting += reversed(use.parts)
@@ -66,11 +65,8 @@ def all_types(typing: TypedExpression) -> Types:
 def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
     """Return an expression's types inferred in `seconds`, and the first error's text.
 
-    The rules of all blocks have to be registered (`jfold.lower`).
-
-    Returns:
-      By block the types of its first use, if both are known; and the message of the
-      first error, '' if there is none.
+    The types are those of the first use of each block, if both are known; the text is
+    '' without an error. The rules of all blocks have to be registered (`jfold.lower`).
     """
     problem, state = '', _Hurried(**vars(begin(root)))
     state.until = time.perf_counter() + seconds
@@ -97,8 +93,8 @@ def _known_types(
 ) -> tuple[Type | None, Type | None]:
     """Return a block's input and output type; `None` for one that is unknown."""
     state = begin(block, infers_input=input_ is None)
-    input_ = state.types.fresh() if input_ is None else input_
-    top = run(state.visit(block, state.input_of(block, input_), ''))
+    input_ = state.input_of(block, state.types.fresh() if input_ is None else input_)
+    top = run(state.visit(block, input_, ''))
     state.settle()
     types = map(state.types.plain, (top.input, top.output))
     known_input, output = (type_ if type_.ground else None for type_ in types)

@@ -92,8 +92,7 @@ def _fields(type_: type[Any]) -> Codec:
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
     """Return a codec: `__reduce__` gives arguments to store, `make` rebuilds from them.
 
-    Args:
-      classes: the classes that the arguments may have; when left out, any class.
+    The arguments may have these classes alone, if any are given.
     """
     return Codec(lambda x: x.__reduce__()[1], make, classes or None)
 

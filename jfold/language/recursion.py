@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 
 from jfold import blocks as b
@@ -16,11 +17,7 @@ def endless_recursion(calls: Calls) -> str:
     """Return the error text for a recursion that never ends; '' if there is none.
 
     It never ends where a declaration, directly or through others, calls itself on its
-    own input unchanged.
-
-    Args:
-      calls: per declaration, (callee, path of the call) for each call that passes on
-        the caller's own input unchanged.
+    own input unchanged: `calls` are, per declaration, (callee, path) of such calls.
     """
     for start in calls:
         seen: set[Hashable] = set()
@@ -42,30 +39,25 @@ def endless_recursion(calls: Calls) -> str:
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
     """Return, per declaration, the calls that pass on the caller's own input unchanged.
 
-    Used where typing fails, before there is a source to look at.
-
-    Args:
-      nodes: all uses of blocks typed so far.
-      cases: by the variable of the input of a case, the variable of the value that its
-        `OneOf` or `Optional` chooses for.
+    Used where typing fails, before there is a source to look at. `cases` has, by the
+    variable of the input of a case, that of the value which the case is chosen for.
     """
-    by_input: dict[Type, list[int]] = {}
-    references = [node for node in nodes if isinstance(node.block, b.Reference)]
-    targets = {_declaration(x).target: id(_declaration(x)) for x in references}
+    references = [
+        (node, node.block.declaration)
+        for node in nodes
+        if isinstance(node.block, b.Reference)
+    ]
+    targets = {x.target: id(x) for _, x in references}
+    by_input = defaultdict[Type, list[int]](list)
+    calls = defaultdict[Hashable, list[tuple[Hashable, str]]](list)
     for node in nodes:
         if node.block in targets:
-            by_input.setdefault(node.input, []).append(targets[node.block])
-    calls: dict[Hashable, list[tuple[Hashable, str]]] = {}
-    for node in references:
+            by_input[node.input].append(targets[node.block])
+    for node, declaration in references:
         value = node.input
         while value in cases:
             value = cases[value]
         # All objects share one type, which does not tell whether two are the same.
-        for caller in [] if isinstance(value, ObjectType) else by_input.get(value, []):
-            calls.setdefault(caller, []).append((id(_declaration(node)), str(node)))
+        for caller in [] if isinstance(value, ObjectType) else by_input[value]:
+            calls[caller].append((id(declaration), str(node)))
     return calls
-
-
-def _declaration(node: TypedUse) -> b.ForwardDeclaration:
-    assert isinstance(node.block, b.Reference)
-    return node.block.declaration

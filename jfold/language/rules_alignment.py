@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jfold import blocks as b
@@ -13,7 +13,7 @@ from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
-from jfold.language.rules_sequences import UNLIKE, sequence_like_input, unify_items
+from jfold.language.rules_sequences import item_type, items_of, sequence_like_input
 from jfold.language.typed import TypedUse
 from jfold.language.unification import TypeVariable
 from jfold.language.walk import Walk, misfit, walk, zero_of
@@ -21,7 +21,6 @@ from jfold.language.writing import (
     as_object,
     counted,
     cut,
-    finite_sequence,
     for_each_leaf,
     item_at,
     sequence,
@@ -38,8 +37,6 @@ from jfold.types import (
     leaf_types,
 )
 
-# ---- Broadcast -----------------------------------------------------------------------
-
 output_type.register(b.Broadcast, lambda block, node, state: BroadcastType(node.input))
 walk.register(b.Broadcast, lambda block, node, x, state: itertools.repeat(x))
 
@@ -47,9 +44,6 @@ walk.register(b.Broadcast, lambda block, node, x, state: itertools.repeat(x))
 @write.register(b.Broadcast)
 def _(block: b.Broadcast, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return s.Endless(w.held(value))
-
-
-# ---- Zip -----------------------------------------------------------------------------
 
 
 @output_type.register
@@ -77,10 +71,7 @@ def _link_zipped(
     sequence_type = BroadcastType if is_endless else SequenceType
     items = []
     for part in parts:
-        if isinstance(part, BroadcastType):
-            item: Type | None = part.item
-        else:
-            item = _item_type_or_none(node, part, state)
+        item = item_type(node, part, state, broadcast=True)
         if item is None:
             got = f'{state.types.resolve(part)} among its parts'
             fail(node, 'a tuple of sequences', got)
@@ -90,21 +81,8 @@ def _link_zipped(
     return True
 
 
-def _item_type_or_none(node: TypedUse, head: Type, state: Inference) -> Type | None:
-    """Return the item type of a sequence, tuple or object; `None` for other types."""
-    if isinstance(head, SequenceType):
-        return head.item
-    if isinstance(head, TupleType) and head.items:
-        for type_ in head:
-            state.equal(node, type_, head.items[0], 'items of one type,', UNLIKE)
-        return head.items[0]
-    return head if isinstance(head, ObjectType) else None
-
-
 @walk.register
-def _(
-    block: b.Zip, node: TypedUse, x: Iterable[Iterable[object]], state: Walk
-) -> object:
+def _(block: b.Zip, node: TypedUse, x: Any, state: Walk) -> object:
     if isinstance(node.output, BroadcastType):
         return itertools.repeat(tuple(next(iter(part)) for part in x))
     # Endless parts stay iterators: `zip` stops with the shortest list.
@@ -126,19 +104,14 @@ def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
     # Lengths are expressions of the source: parts with the same one need no check.
     if not lengths:
-        endless = (part.item for part in parts if isinstance(part, s.Endless))
-        return s.Endless(tuple(endless))
+        return s.Endless(tuple(part.item for part in parts))
     n = lengths[0]
     if len(lengths) > 1:
-        n = w.variable('n')
-        w.line(
-            f'{n} = {"same_length" if block.strict else "min"}({", ".join(lengths)})'
-        )
-        if not block.strict:
-            parts = [
-                cut(part, f':{n}', w, n) if isinstance(part, s.Items) else part
-                for part in parts
-            ]
+        n, fn = w.variable('n'), 'same_length' if block.strict else 'min'
+        w.line(f'{n} = {fn}({", ".join(lengths)})')
+        for k, part in enumerate(parts) if not block.strict else ():
+            if isinstance(part, s.Items):
+                parts[k] = cut(part, f':{n}', w, n)
     else:  # an expression for the length is evaluated once
         n = counted(s.Items(None, n), w).n
     lists = tuple(
@@ -148,19 +121,15 @@ def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     return s.Items(lists, n)
 
 
-# ---- NGrams --------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.NGrams, node: TypedUse, state: Inference) -> Type:
-    item = state.types.fresh()
-    unify_items(node, state, item, broadcast=True)
+    item = items_of(node, state, broadcast=True)
     window = TupleType(state.types.alias(item) for _ in range(block.n))
     return sequence_like_input(node, state, window)
 
 
 @walk.register
-def _(block: b.NGrams, node: TypedUse, x: Iterable[object], state: Walk) -> object:
+def _(block: b.NGrams, node: TypedUse, x: Any, state: Walk) -> object:
     if isinstance(node.input, BroadcastType):
         return itertools.repeat((next(iter(x)),) * block.n)
     items = state.items(node, x)
@@ -173,20 +142,12 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(operand, s.Endless):
         return s.Endless((operand.item,) * block.n)
     # The k-th items of all n windows are one list: n items of the operand, from k on.
-    n = w.variable('n')
+    n, before = w.variable('n'), operand.n
     w.line(
-        f'{n} = max({operand.n} - {block.n - 1}, 0)'
-        if block.n > 1
-        else f'{n} = {operand.n}'
+        f'{n} = max({before} - {block.n - 1}, 0)' if block.n > 1 else f'{n} = {before}'
     )
-    parts = (
-        cut(operand, f'{k}:{k} + {n}' if k else f':{n}', w, n).items
-        for k in range(block.n)
-    )
-    return s.Items(tuple(parts), n)
-
-
-# ---- Nth -----------------------------------------------------------------------------
+    texts = [f':{n}', *(f'{k}:{k} + {n}' for k in range(1, block.n))]
+    return s.Items(tuple([cut(operand, text, w, n).items for text in texts]), n)
 
 
 @output_type.register
@@ -233,11 +194,11 @@ def _item_of_parts(
             if not isinstance(head, ObjectType):
                 fail(node, object_, str(state.types.resolve(head)), hint)
             return
-        item_type = _item_type_or_none(node, head, state)
-        if item_type is None:
+        found = item_type(node, head, state)
+        if found is None:
             fail(node, sequence_, str(state.types.resolve(head)))
         if number == 0:
-            state.equal(node, item_type, item, 'to give')
+            state.equal(node, found, item, 'to give')
 
     state.when_head(node, link)
     return item
@@ -256,13 +217,10 @@ def _(block: b.Nth, node: TypedUse, x: Sequence[object], state: Walk) -> object:
 @write.register(b.Nth)
 def _(block: b.Nth, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     first, second = value
-    operand, index = finite_sequence(first, w), as_object(second, w)
+    operand, index = sequence(first, w), as_object(second, w)
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
     return w.opened(item_at(operand, name, w))
-
-
-# ---- Pick, Regroup -------------------------------------------------------------------
 
 
 @output_type.register
@@ -280,7 +238,7 @@ def _(block: b.Pick, node: TypedUse, x: Sequence[object], state: Walk) -> object
 @write.register(b.Pick)
 def _(block: b.Pick, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     first, second = value
-    operand, numbers = finite_sequence(first, w), as_object(second, w)
+    operand, numbers = sequence(first, w), as_object(second, w)
     at = w.variable('at')
     w.line(f'{at} = numbers_of({numbers.text}, {operand.n})')
     items = for_each_leaf(
@@ -311,13 +269,13 @@ def _(block: b.Regroup, node: TypedUse, x: Sequence[object], state: Walk) -> obj
 @write.register(b.Regroup)
 def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     first, second, third = value
-    operand, numbers = finite_sequence(first, w), as_object(second, w)
-    groups = counted(finite_sequence(third, w), w)
+    operand, numbers = sequence(first, w), as_object(second, w)
+    groups = counted(sequence(third, w), w)
     at, text = w.variable('at'), s.packed(operand)
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
     w.line(f'{name} = grouped({text}, {at}, {groups.n})')
-    return s.Items(s.Nested(name, s.blank(operand)), groups.n)
+    return s.Items(s.Nested(name, operand), groups.n)
 
 
 def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> list[int]:
@@ -346,22 +304,15 @@ def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
     return s.map_parts(part, item)
 
 
-# ---- Chain ---------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Chain, node: TypedUse, state: Inference) -> Type:
     item = state.types.fresh()
 
     def link(head: Type) -> None:
         # A tuple may mix sequences, tuples and objects, if their items have one type.
-        if isinstance(head, TupleType) and head.items:
-            for type_ in head:
-                unify_items(node, state, item, of=type_)
-            return
-        inner = state.types.fresh()
-        unify_items(node, state, inner)
-        unify_items(node, state, item, of=inner)
+        parts = head.items if isinstance(head, TupleType) else ()
+        for part in parts or [items_of(node, state)]:
+            state.equal(node, items_of(node, state, of=part), item, 'items of type')
 
     state.when_head(node, link)
     return SequenceType(item)
@@ -377,12 +328,12 @@ def _(block: b.Chain, node: TypedUse, x: object, state: Walk) -> object:
 def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
         # One list per leaf of an item: `[*a, *b, ...]`, of the lists of all parts.
-        parts = [finite_sequence(part, w) for part in value]
+        parts = [sequence(part, w) for part in value]
         lists = tuple(part.items for part in parts)
         chained = side_by_side(lists, 'chained', lambda leaf: f'*{leaf.text}', w)
         n = ' + '.join(part.n for part in parts)
         return counted(s.Items(chained, n), w)
-    outer = finite_sequence(value, w)
+    outer = sequence(value, w)
     name = w.variable('chained')
     items = outer.items
     if isinstance(items, s.Nested):
@@ -393,25 +344,19 @@ def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         return s.Items(s.Object(name), f'len({name})')
     # Items that are tuples of one type are sequences too.
     inner = w.loop(outer, lambda item: sequence(item, w), 'part')
-    assert isinstance(inner, s.Nested)
     w.line(f'{name} = [y for x in {inner.text} for y in x]')
     return w.unpacked(inner.item, name)
 
 
-# ---- Padded --------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Padded, node: TypedUse, state: Inference) -> Type:
-    item = state.types.fresh()
-    unify_items(node, state, item)
+    item = items_of(node, state)
     # A type variable stands for one value: each item has its own, of an equal type.
     return TupleType(state.types.alias(item) for _ in range(block.length))
 
 
 @walk.register
-def _(block: b.Padded, node: TypedUse, x: object, state: Walk) -> object:
-    assert isinstance(node.output, TupleType)
+def _(block: b.Padded, node: Any, x: object, state: Walk) -> object:
     items = state.items(node, x)
     if (got := len(items)) > block.length:
         most = f'expected at most {block.length} items'
@@ -421,30 +366,21 @@ def _(block: b.Padded, node: TypedUse, x: object, state: Walk) -> object:
 
 
 @write.register(b.Padded)
-def _(block: b.Padded, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    assert isinstance(node.output, TupleType)
+def _(block: b.Padded, node: Any, value: s.Symbol, w: Lines) -> s.Symbol:
     item = node.output[0]
     if any(isinstance(leaf, ObjectType) for leaf in leaf_types(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
-    operand = counted(finite_sequence(value, w), w)
+    operand = counted(sequence(value, w), w)
     w.line(f'at_most_items({operand.n}, {block.length})')
-    result = []
-    for k in range(block.length):
-        zero = _listed_like(zeros_written(node.output[k], w), operand.items)
-        names = []
-        pairs = zip(s.leaves(operand.items), s.leaves(zero), strict=True)
-        for leaf, zero_leaf in pairs:
-            names.append(w.variable('item'))
-            item_text = f'{leaf.text}[{k}] if {operand.n} > {k} else {zero_leaf.text}'
-            w.line(f'{names[-1]} = {item_text}')
-        result.append(w.opened(s.renamed(operand.items, iter(names))))
-    return tuple(result)
+    zeros = (zeros_written(type_, w) for type_ in node.output)
+    return tuple([_item_or_zero(operand, k, zero, w) for k, zero in enumerate(zeros)])
 
 
-def _listed_like(zero: s.Symbol, items: Any) -> s.Symbol:
-    """Return `zero` with each sequence packed into one Python list, as in `items`."""
-    if isinstance(zero, tuple):
-        return tuple(map(_listed_like, zero, items))
-    if isinstance(zero, s.Items):
-        return s.Object(s.packed(zero))
-    return zero
+def _item_or_zero(operand: s.Items, k: int, zero: s.Symbol, w: Lines) -> s.Symbol:
+    """Write code that takes item `k` of a sequence, or `zero` from a shorter one."""
+    zeros = map(s.packed, s.parts(zero))  # a sequence in an item is one Python list
+
+    def text(leaf: s.Leaf) -> str:
+        return f'{leaf.text}[{k}] if {operand.n} > {k} else {next(zeros)}'
+
+    return w.opened(for_each_leaf(operand.items, 'item', text, w))

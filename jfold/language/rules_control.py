@@ -24,8 +24,6 @@ from jfold.types import ObjectType, Type, VoidType
 NO_CASE = 'give it a case, or pass `default=`'
 MOST_TESTS = 16  # keys compared by `if` and `elif`; more are looked up in a dict
 
-# ---- OneOf ---------------------------------------------------------------------------
-
 
 @output_type.register
 def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
@@ -46,23 +44,21 @@ def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
     # A block under several keys is one case, so that its rows are batched together.
     cases: dict[int, TypedUse] = {}  # by the id of the block
     named_blocks = [(f'[{name!r}]', case_block) for name, case_block in block.cases]
-    named_blocks += [] if block.default is None else [('.default', block.default)]
-    for name, case_block in named_blocks:
-        if id(case_block) not in cases:
+    for name, case_block in [*named_blocks, ('.default', block.default)]:
+        if case_block is not None and id(case_block) not in cases:
             # A case reads some of the values only, so its input has a variable apart.
             case_input = state.types.alias(input_)
             state.cases[case_input] = input_
             case = yield state.part(node, case_block, case_input, name)
-            # Comparing with the first alone takes linear time.
-            for first in list(cases.values())[:1]:
-                hint = 'give all cases one type'
-                state.equal(case, case.output, first.output, 'to give', hint)
+            first = next(iter(cases.values()), case)
+            hint = 'give all cases one type'
+            state.equal(case, case.output, first.output, 'to give', hint)
             cases[id(case_block)] = case
     node.parts = (key, pre, *cases.values())
     numbers = {block_id: n for n, block_id in enumerate(cases)}
     case_of = {key: numbers[id(target)] for key, target in block.targets.items()}
-    default_case = None if block.default is None else numbers[id(block.default)]
-    node.facts = case_of, default_case
+    # The number of the case of each key, and of the default case or `None`.
+    node.facts = case_of, numbers.get(id(block.default))
     return next(iter(cases.values())).output
 
 
@@ -82,13 +78,12 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         argument = state.as_object(x)
         key_value = state.apply(node, block.key_fn, argument, 'what its function takes')
         chosen = Located(key_value, argument.path)
-    # The number of the case of each key, and of the default case or `None`.
     case_of, default_case = node.facts
     if default_case is None:
         case = state.lookup(node, case_of, chosen, _expected_key, hint=NO_CASE)
-    else:
-        what, default = 'a hashable key', (default_case,)
-        case = state.lookup(node, case_of, chosen, lambda *_: what, default, NO_CASE)
+    else:  # of any key that is hashable
+        what, default = (lambda *_: 'a hashable key'), (default_case,)
+        case = state.lookup(node, case_of, chosen, what, default)
     input_ = x if pre is None else (yield state.part(pre, x))
     return (yield state.case(cases[case], input_))
 
@@ -108,8 +103,8 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     case_of, default_case = node.facts
     keys_of: dict[int, list[Any]] = {}
     for case_key, n in case_of.items():
-        keys_of.setdefault(n, []).append(case_key)
-    keys_of.pop(default_case, None)  # `else` takes these
+        if n != default_case:  # `else` takes these
+            keys_of.setdefault(n, []).append(case_key)
     has_default = default_case is not None
     tests, refusal = _case_tests(text, keys_of, block.key_fn, has_default, w)
     branches = Branches(node, w, w.tail)
@@ -128,9 +123,6 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     if has_default:
         branches.add(cases[default_case], value)
     return branches.result()
-
-
-# ---- Optional ------------------------------------------------------------------------
 
 
 @output_type.register
@@ -159,7 +151,6 @@ def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
     x = w.held(as_object(value, w))
-    assert isinstance(x, s.Object)
     some, none = node.parts
     branches = Branches(node, w, w.tail)
     w.line(f'if {x.text} is not None:')
@@ -168,8 +159,6 @@ def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
     branches.add(none, None)
     return branches.result()
 
-
-# ---- Metric --------------------------------------------------------------------------
 
 output_type.register(b.Metric, lambda block, node, state: VoidType())
 
@@ -181,14 +170,11 @@ def _(block: b.Metric, node: TypedUse, x: object, state: Walk) -> None:
 
 @write.register
 def _(block: b.Metric, node: TypedUse, value: Any, w: Lines) -> Any:
-    typing = w.g.typing
-    r = typing.metric_numbers[block.name]
-    _, has_label = typing.metrics[block.name]
-    if has_label:
+    r = w.g.typing.metric_numbers[block.name]
+    if w.g.typing.metrics[block.name][1]:  # it has labels
         value, label = value
         w.g.label(r, as_object(label, w).text, w)
     w.g.observe(r, [x for x in s.leaves(value) if isinstance(x, s.Tensor)], w)
-    return None
 
 
 def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
@@ -200,14 +186,9 @@ def _case_tests(
 ) -> tuple[dict[int, str], str]:
     """Return each case's `if` line, and the line that refuses a key in the `else`.
 
-    Lines that compute the key are written to `w`. The second line raises `KeyError`;
-    before a default case it only refuses keys without a hash. It is '' if not needed.
-
-    Args:
-      text: the expression that computes the key.
-      keys_of: the keys of each case, by the number of the case.
-      key_fn: the function or block that gives the key.
-      has_default: whether there is a default case, for all other keys.
+    Lines that compute the key by the expression `text` are written to `w`. The second
+    line raises `KeyError`; before a default case it only refuses keys without a hash.
+    It is '' if not needed.
     """
     shown = {
         n: [_key_literal(k, key_fn, w) for k in keys] for n, keys in keys_of.items()
@@ -232,8 +213,9 @@ def _case_tests(
         key = text if text.isidentifier() else w.variable('kind')
         if key != text:
             w.line(f'{key} = {text}')
-        tests = {n: _test(key, literals, key_fn) for n, literals in shown.items()}
-        if not _gives_hashable(key_fn):
+        hashable = any(key_fn is fn for fn in (type, len, bool))
+        tests = {n: _test(key, each, key_fn, hashable) for n, each in shown.items()}
+        if not hashable:
             refusal = f'hash({key})  # refuses a set, and all that can be no key'
     lines: dict[int, str] = {}
     for n, test in tests.items():
@@ -241,18 +223,14 @@ def _case_tests(
     return lines, refusal if has_default else f'raise KeyError({key})'
 
 
-def _test(key: str, literals: list[Any], key_fn: Any) -> str:
+def _test(key: str, literals: list[Any], key_fn: Any, hashable: bool) -> str:
     """Return the test of whether a key is one of some literals."""
-    if not _gives_hashable(key_fn):
+    if not hashable:
         # As a look-up, this refuses what has no hash, such as an array that equals one.
         return f'{key} in {{{", ".join(literals)}}}'
     if len(literals) > 1:
         return f'{key} in ({", ".join(literals)})'
     return f'{key} {"is" if key_fn is type else "=="} {literals[0]}'
-
-
-def _gives_hashable(key_fn: object) -> bool:
-    return any(key_fn is fn for fn in (type, len, bool))
 
 
 def _key_literal(key: object, key_fn: Any, w: Lines) -> str | None:

@@ -13,7 +13,6 @@ from jfold.base.operands import map_sources
 from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
 from jfold.blocks.compose import Composition, Numbers
-from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
@@ -32,8 +31,6 @@ from jfold.language.writing import as_object
 from jfold.tracing import deep
 from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
 
-# ---- Reference -----------------------------------------------------------------------
-
 
 @output_type.register
 def _(block: b.Reference, node: TypedUse, state: Inference) -> Steps[Type]:
@@ -48,9 +45,8 @@ def _(block: b.Reference, node: TypedUse, state: Inference) -> Steps[Type]:
         # Registered before its target is typed, which may refer to it.
         state.declarations[declaration] = body
         if declaration.target is not None:
-            inner = yield state.visit_inline(
-                declaration.target, input_, declaration.name
-            )
+            target = declaration.target, input_, declaration.name
+            inner = yield state.visit_inline(*target)
             state.equal(inner, inner.output, output, 'to give')
             state.nodes.append(body)
             body.parts = (inner,)
@@ -82,10 +78,10 @@ def _declared_type(type_: Type | None, state: Inference) -> Type:
 
 @walk.register
 def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
-    body = state.typing.declarations[block.declaration]
+    declaration = block.declaration
+    body = state.typing.declarations[declaration]
     if isinstance(body.input, ObjectType):
         x = state.as_object(x)
-    declaration = block.declaration
     entry: Any = None
     calls = state.calls[declaration]
     if len(calls) >= deep.MAX_DEPTH:
@@ -120,9 +116,7 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
     body = w.g.typing.declarations[declaration]
     if isinstance(body.input, ObjectType):
         value = as_object(value, w)
-    inner = body.parts[0]
-    assert inner is not None
-    return w.g.call(declaration, declaration.name, inner, value, w)
+    return w.g.call(declaration, declaration.name, body.parts[0], value, w)
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
@@ -130,14 +124,14 @@ def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')
-    what = 'a key that is hashable'
     # A look-up in an empty table raises `Misfit` if the key cannot be hashed.
-    state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
+    what = Located(key, x.path), lambda *_: 'a key that is hashable', (None,)
+    state.lookup(node, {}, *what)
     return key
 
 
 def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
-    """Raise `Misfit` for input `x` that contains itself, first met at path `before`."""
+    """Raise `Misfit` for input `x` that contains itself, first met at `before`."""
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
@@ -160,9 +154,8 @@ def _objects_in(x: object) -> list[Located]:
 def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
     """Raise `Misfit` for object `first`, whose shared result depends on itself."""
     kind = type(first.value).__name__
-    by = ''
-    if declaration.key is not id:
-        by = f', or to another of the same `{callable_name(declaration.key)}`'
+    name = callable_name(declaration.key)
+    by = '' if declaration.key is id else f', or to another of the same `{name}`'
     text = (
         f'expected data that end, got {kind} that leads back to itself{by}; write '
         'a block for each round of a graph with circles, which reads the one before'
@@ -170,25 +163,22 @@ def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
     raise Misfit(text, declaration.name, first.path)
 
 
-# ---- Share ---------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
     part: TypedUse = yield state.visit(block.reference, node.input, node.where)
     node.parts = (part,)
-    state.when(node, functools.partial(_check_shared, node, part, state))
+
+    def gives_tensors() -> bool:
+        type_ = state.types.resolve(part.output)
+        leaves = leaf_types(type_)
+        if type_.ground and not all(isinstance(x, TensorType) for x in leaves):
+            hint = 'put it around what each item, or the whole, becomes'
+            fail(node, 'a block that gives tensors', str(type_), hint)
+        return type_.ground
+
+    state.when(node, gives_tensors)
     return part.output
-
-
-def _check_shared(node: TypedUse, part: TypedUse, state: Inference) -> bool:
-    """Refuse a `Share` that gives no tensors; return whether its type is known."""
-    type_ = state.types.resolve(part.output)
-    if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
-        hint = 'put it around what each item, or the whole, becomes'
-        fail(node, 'a block that gives tensors', str(type_), hint)
-    return type_.ground
 
 
 @walk.register
@@ -199,9 +189,6 @@ def _(block: b.Share, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
     return w.part(node.parts[0], value, tail=True)
-
-
-# ---- compositions --------------------------------------------------------------------
 
 
 @output_type.register
@@ -216,8 +203,7 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
         parts.append(part)
         types.append(part.output)
     node.parts = tuple(parts)
-    sources = tuple(source for _, source in block.wiring.steps)
-    node.facts = sources, block.wiring.output
+    node.facts = tuple(x for _, x in block.wiring.steps), block.wiring.output
     return _type_of(block.wiring.output, types)
 
 
@@ -250,12 +236,11 @@ def _(block: Composition, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     return map_sources(output, values.__getitem__)
 
 
-@write.register(Composition)
-def _(block: Composition, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
+@write.register
+def _(block: Composition, node: TypedUse, value: Any, w: Lines) -> Any:
     values = [w.held(value)]
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
         operand = map_sources(source, values.__getitem__)
         values.append(w.held(w.part(part, operand)))
-    result: s.Symbol = map_sources(output, values.__getitem__)
-    return result
+    return map_sources(output, values.__getitem__)

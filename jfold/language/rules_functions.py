@@ -45,9 +45,6 @@ OF_PYTHON = (
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
-# ---- Function ------------------------------------------------------------------------
-
-
 @output_type.register
 def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
     """Return a type variable for the output, bound once the input type is known.
@@ -85,12 +82,9 @@ def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
 def _has_void(type_: Type) -> bool:
     """Return whether a tuple, at any depth, has an item that is void."""
     waiting = [type_]
-    while waiting:
-        parts = item.items if isinstance(item := waiting.pop(), Product) else ()
-        if any(isinstance(part, VoidType) for part in parts):
-            return True
-        waiting.extend(parts)
-    return False
+    for item in waiting:
+        waiting += item.items if isinstance(item, Product) else ()
+    return any(isinstance(item, VoidType) for item in waiting[1:])
 
 
 def apply_layer(
@@ -98,18 +92,22 @@ def apply_layer(
 ) -> Type:
     """Trace a function as a layer on an input type; return the output type.
 
-    Set `node.layer` and `node.origins`.
-
-    Args:
-      input_: the input type, its items in the order in which the function takes them.
-
-    Raises:
-      TypeError: the function cannot run on inputs of this type.
+    Set `node.layer` and `node.origins`. The items of `input_` are in the order in which
+    the function takes them. Raise TypeError if it cannot run on them.
     """
     # Memoized: one layer for each callable, one trace for each type of its inputs.
     arguments, key = arguments_of(input_), layer_key(function)
     if (key, arguments) not in state.results:
-        _refuse_defaults(node, input_, function)
+        count = len(input_) if isinstance(input_, TupleType) else 1
+        for parameter in settings_of(function, count):
+            fail(
+                node,
+                'an input for each argument without a default',
+                f'the tuple {input_}, of which an item would be '
+                f'`{parameter.name}={short_repr(parameter.default)}`',
+                'items are arguments of their own: take one by `GetItem`, or write a '
+                f'function that takes {count} inputs, as `lambda *inputs: ...`',
+            )
         try:
             if key not in state.layers:
                 state.layers[key] = make_layer(function, arguments)
@@ -120,35 +118,18 @@ def apply_layer(
             advice = hint(error, function, input_)
             raise TypeError(
                 f'{node}: expected to run on inputs ({shown}), got '
-                f'{describe_error(error)}'
-                f'{advice and f"; {advice}"}'
+                f'{describe_error(error)}{advice and f"; {advice}"}'
             ) from error
     node.layer = state.layers[key]
     result, node.origins = state.results[key, arguments]
     return result
 
 
-def _refuse_defaults(node: TypedUse, input_: Type, function: b.Function) -> None:
-    """Raise TypeError if an item of the input would replace a default argument."""
-    count = len(input_) if isinstance(input_, TupleType) else 1
-    for parameter in settings_of(function, count):
-        fail(
-            node,
-            'an input for each argument without a default',
-            f'the tuple {input_}, of which an item would be '
-            f'`{parameter.name}={short_repr(parameter.default)}`',
-            'items are arguments of their own: take one by `GetItem`, or write a '
-            f'function that takes {count} inputs, as `lambda *inputs: ...`',
-        )
-
-
 walk.register(b.Function, lambda block, node, x, state: state.tensors.call(node, x))
 write.register(b.Function, lambda block, node, value, w: write_layer(node, value, w))
 
 
-# ---- Concat: a Function with errors of its own ---------------------------------------
-
-
+# A Function with errors of its own.
 @output_type.register
 def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
     def check(head: Type) -> None:
@@ -163,21 +144,19 @@ def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
     return type_function(block, node, state)
 
 
-def write_layer(node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
+def write_layer(node: Any, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write source that applies a layer to a value; return the layer's outputs.
 
     For an output that equals an input or a constant, the symbol of that is returned. If
     all do, nothing is written.
     """
-    assert node.layer is not None and node.origins is not None
     origins = node.origins
     # Keys of random streams come before the operands. Code for lists draws none.
     keys = [w.constants(KeyType(name), 'None') for name in node.layer.rngs]
-    inputs: list[s.Leaf] = [*keys, *s.leaves(node.arranged(value))]
+    inputs: list[Any] = [*keys, *s.leaves(node.arranged(value))]
     computed: Iterator[Any] = iter(())
     if origins.computed:
-        read = (inputs[i] for i in origins.reads)
-        operands = [x for x in read if isinstance(x, s.Tensor)]
+        operands = [inputs[i] for i in origins.reads]
         computed = iter(w.apply(w.g.tables.computing(node), operands))
     outputs: list[Any] = []
     for origin in origins.outputs:

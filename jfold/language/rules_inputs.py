@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,6 @@ from jfold.language.writing import (
 from jfold.tracing.helpers import Numbers, reads_no_items
 from jfold.types import ObjectType, Type, VoidType
 
-Array = np.ndarray[Any, Any]
-
-# ---- Tensor --------------------------------------------------------------------------
-
 NO_ENTRY = 'pass `default=` for what a table lacks'
 NO_CLASS = 'pass `strict=False` to make zeros of others'
 
@@ -56,9 +52,6 @@ def _(block: b.Tensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constants(block.type, as_object(value, w).text, block.below, node)
 
 
-# ---- InputTransform ------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.InputTransform, node: TypedUse, state: Inference) -> Type:
     state.objects(node, 'use Function to compute with tensors')
@@ -67,36 +60,30 @@ def _(block: b.InputTransform, node: TypedUse, state: Inference) -> Type:
 
 @walk.register
 def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Located:
-    argument = state.as_object(x)
-    if isinstance(block.fn, LazyCalls):
-        return _calls(block.fn, node, argument, state)
-    if isinstance(block.fn, Mapping):
-        result = state.lookup(
-            node, block.fn, argument, _expected_key, block.default, NO_ENTRY
-        )
+    argument, fn, what = state.as_object(x), block.fn, 'what its function takes'
+    if isinstance(fn, LazyCalls):  # errors about the calls name lines of the function
+        try:
+            result = state.apply(node, fn.placed, argument, what)
+        except Misfit as error:
+            error.message += fn.line_of(error.__cause__)
+            raise
+        path = argument.path
+        end = End(path, '', path.length + 1, fn, argument.value)
+        return Located(None, end).step(result, '')
+    if isinstance(fn, Mapping):
+        default = block.default
+        result = state.lookup(node, fn, argument, _expected_key, default, NO_ENTRY)
     else:
-        result = state.apply(node, block.fn, argument, 'what its function takes')
+        result = state.apply(node, fn, argument, what)
     return Located(result, argument.path)
-
-
-def _calls(calls: LazyCalls, node: TypedUse, x: Located, state: Walk) -> Located:
-    """Return the calls of a lazy function on `x`; errors about them name its lines."""
-    try:
-        result = state.apply(node, calls.placed, x, 'what its function takes')
-    except Misfit as error:
-        error.message += calls.line_of(error.__cause__)
-        raise
-    end = End(x.path, '', x.path.length + 1, calls, x.value)
-    return Located(None, end).step(result, '')
 
 
 @write.register(b.InputTransform)
 def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     x = as_object(value, w).text
     if not isinstance(block.fn, Mapping):
-        fn = w.g.name_for(
-            callable_name(block.fn).replace('<lambda>', 'function'), block.fn
-        )
+        name = callable_name(block.fn).replace('<lambda>', 'function')
+        fn = w.g.name_for(name, block.fn)
         # Without `w.count` `x` is one object, else a list of one object per item.
         if w.count is None:
             return in_variable(f'{fn}({argument_text(block.fn, x)})', w)
@@ -107,66 +94,44 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 
 
-# ---- OneHotFromList ------------------------------------------------------------------
-
-
 @walk.register
 def _(block: b.OneHotFromList, node: TypedUse, x: object, state: Walk) -> object:
     numbers = {item: number for number, item in enumerate(block.items)}
-    default = () if block.strict else (-1,)
-    number = state.lookup(
-        node, numbers, state.as_object(x), _expected_key, default, NO_CLASS
-    )
+    default, item = () if block.strict else (-1,), state.as_object(x)
+    number = state.lookup(node, numbers, item, _expected_key, default, NO_CLASS)
     row = [k == number for k in range(len(numbers))]
     return state.tensors.constant(node, np.array(row, block.type.dtype))
 
 
-def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Return the rows of the identity [size, size], each [size], as views."""
-    # Row k is a window of one line [0 ... 0 1 0 ... 0]: 2 n - 1 numbers, not n * n.
-    line = np.zeros(2 * size - 1, dtype)
-    line[size - 1] = 1
-    line.flags.writeable = False
-    return (line[size - 1 - k : 2 * size - 1 - k] for k in range(size))
-
-
 @write.register(b.OneHotFromList)
 def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    tables, dtype = w.g.tables, block.type.dtype
-    size = len(block.items)
-
-    def number(key: object, row: Array) -> int:
-        index = tables.constant(key, row)
-        w.g.constant_name(index, 'ONE_HOT')
-        return tables.places[index]
-
+    tables, size = w.g.tables, len(block.items)
+    # Row k is a window of one line [0 ... 0 1 0 ... 0]: 2 n - 1 numbers, not n * n.
+    line = np.zeros(2 * size - 1, block.type.dtype)
+    line[size - 1] = 1
+    line.flags.writeable = False
     # The source looks an item up in a dict: to the row index of its constant.
-    rows = enumerate(_one_hot(size, dtype))
-    numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
-    table = Numbers(zip(block.items, numbers, strict=True))
-    rows_by_item, default = w.g.name_for('one_hot', table), list[str]()
+    table, default = Numbers(), list[str]()
+    for k, item in enumerate(block.items):
+        row = line[size - 1 - k : 2 * size - 1 - k]
+        index = tables.constant((block.type, 'one hot', k), row)
+        w.g.constant_name(index, 'ONE_HOT')
+        table[item] = tables.places[index]
+    rows_by_item = w.g.name_for('one_hot', table)
     if not block.strict:
-        index = tables.constant(block.type, np.zeros(size, dtype))
-        default = [w.g.constant_name(index, 'ZEROS')]
+        default = [w.g.constant_name(tables.zeros(block.type), 'ZEROS')]
     vector = write_lookup(rows_by_item, as_object(value, w).text, default, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
 
 
-# ---- constants: FromTensor, Zeros ----------------------------------------------------
-
-
-def _refuse_input(node: TypedUse, state: Inference) -> None:
-    """Raise TypeError if a constant has an input; make an unknown input type void."""
+@output_type.register
+def _(block: b.FromTensor | b.Zeros, node: TypedUse, state: Inference) -> Type:
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
         got = state.types.resolve(node.input)
         fail(node, 'no input', str(got), 'drop it first, by Void()')
-
-
-@output_type.register
-def _(block: b.FromTensor, node: TypedUse, state: Inference) -> Type:
-    _refuse_input(node, state)
+    check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
     check_dtype(node, block.type)
     return block.type
 
@@ -181,19 +146,8 @@ def _(block: b.FromTensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbo
     return w.constant(w.g.tables.constant(id(block.value), block.value))
 
 
-@output_type.register
-def _(block: b.Zeros, node: TypedUse, state: Inference) -> Type:
-    _refuse_input(node, state)
-    check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
-    check_dtype(node, block.type)
-    return block.type
-
-
 walk.register(b.Zeros, lambda block, node, x, state: zero_of(block.type, node, state))
 write.register(b.Zeros, lambda block, node, value, w: zeros_written(block.type, w))
-
-
-# ---- Void ----------------------------------------------------------------------------
 
 output_type.register(b.Void, lambda block, node, state: VoidType())
 walk.register(b.Void, lambda block, node, x, state: None)

@@ -21,13 +21,7 @@ from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
-from jfold.language.writing import (
-    as_object,
-    item_at,
-    literal,
-    number,
-    sliced,
-)
+from jfold.language.writing import as_object, cut, item_at, literal, number
 from jfold.tracing.helpers import PICK, count_of, length_of
 from jfold.types import (
     ObjectType,
@@ -39,8 +33,6 @@ from jfold.types import (
     Type,
     VoidType,
 )
-
-# ---- Identity, Pipe ------------------------------------------------------------------
 
 output_type.register(b.Identity, lambda block, node, state: node.input)
 walk.register(b.Identity, lambda block, node, x, state: x)
@@ -69,23 +61,13 @@ def _(block: b.Pipe, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: b.Pipe, node: TypedUse, value: Any, w: Lines) -> Any:
-    for part in _flat_parts(node):
+    parts = [*node.parts]
+    # `a >> b >> c` is a pipe of a pipe and `c`. A shared pipe is memoized as a whole.
+    while isinstance(parts[0].block, b.Pipe) and not parts[0].shared:
+        parts[:1] = parts[0].parts
+    for part in parts:
         value = w.part(part, value, tail=part is node.parts[-1])
     return value
-
-
-def _flat_parts(node: TypedUse) -> list[TypedUse | None]:
-    """Return a pipe's parts, flattened: `a, b, c` for `(a >> b) >> c`."""
-    # `a >> b >> c` is a pipe of a pipe and `c`. A shared pipe is memoized as a whole.
-    parts = [*node.parts]
-    while (first := parts[0]) is not None and isinstance(first.block, b.Pipe):
-        if first.shared:
-            break
-        parts[:1] = first.parts
-    return parts
-
-
-# ---- AllOf ---------------------------------------------------------------------------
 
 
 @output_type.register
@@ -112,26 +94,20 @@ def _(block: b.AllOf, node: TypedUse, value: Any, w: Lines) -> Any:
     return tuple([w.part(part, value) for part in node.parts])
 
 
-# ---- Record --------------------------------------------------------------------------
-
-
 @output_type.register
 def type_record(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type]:
     """Infer the types of the fields' blocks; return the tuple of their output types."""
     inputs: list[Type] = [state.types.fresh() for _ in block.fields]
-    read = [
-        (place, key)
-        for place, (key, inner) in enumerate(block.fields)
-        if inner not in state.constants
-    ]
-    most = block.length
+    keys, most = [key for key, _ in block.fields], block.length
+    read = [k for k, (_, x) in enumerate(block.fields) if x not in state.constants]
 
     def link(head: Type) -> None:
         if isinstance(head, TupleType) and most is not None and len(head) > most:
             shown = str(state.types.resolve(head))
             fail(node, f'at most {count_of(most)}', shown, PICK)
         node.order = argument_order(node, block, head)
-        for place, key in read:
+        for place in read:
+            key: Any = keys[place]
             taken = key if node.order is None else node.order[key]
             field = _field_type(node, head, taken, state)
             state.equal(node, field, inputs[place], f'for {key!r}')
@@ -146,7 +122,7 @@ def type_record(block: b.Record, node: TypedUse, state: Inference) -> Steps[Type
     for place, (key, inner) in enumerate(block.fields):
         parts.append((yield state.part(node, inner, inputs[place], f'[{key!r}]')))
     node.parts = tuple(parts)
-    names = (frozenset({x} if isinstance(x, str) else ()) for x, _ in block.fields)
+    names = (frozenset({x} if isinstance(x, str) else ()) for x in keys)
     return record_type((part.output for part in parts), tuple(names))
 
 
@@ -171,8 +147,7 @@ def _field_type(node: TypedUse, head: Type, key: object, state: Inference) -> Ty
 def _product_item_type(
     node: TypedUse, input_: Product, key: object, state: Inference
 ) -> Type:
-    place = input_.place(key)
-    if place is not None:
+    if (place := input_.place(key)) is not None:
         return state.item(node, place, input_.items[place])
     shown = str(state.types.resolve(input_))
     choices = input_.form.choices(len(input_))
@@ -196,69 +171,53 @@ def _(block: b.Record, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
             raise misfit(node, f'{most}, got {got} in {short_repr(x.value)}; {PICK}', x)
     values, x = [], node.arranged(x)
     for (key, _), part in zip(block.fields, node.parts, strict=True):
-        item = None
-        if not _takes_no_input(part):
-            if isinstance(x, tuple):
-                item = x[_index_of(node.input, key)]
-            else:
-                default = (None,) if _is_optional(part, state.typing) else ()
-                item = state.get(node, x, key, default)
+        if isinstance(part.input, VoidType):
+            item = None
+        elif isinstance(x, tuple):
+            item = x[_index_of(node.input, key)]
+        else:
+            item = state.get(node, x, key, _default(part, state.typing))
         values.append((yield state.part(part, item)))
     return tuple(values)
 
 
 @write.register
 def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
-    pairs = list(zip(block.fields, node.parts, strict=True))
+    keys, typing = [key for key, _ in block.fields], w.g.typing
+    reads = [not isinstance(part.input, VoidType) for part in node.parts]
     value = node.arranged(value)
-    if isinstance(value, tuple) or value is None:
-        parts = () if value is None else value
-        items = (
-            None if _takes_no_input(part) else parts[_index_of(node.input, key)]
-            for (key, _), part in pairs
-        )
-        return tuple([w.part(*pair) for pair in zip(node.parts, items, strict=True)])
-    x = w.held(as_object(value, w))
-    assert isinstance(x, s.Object)
-    # A tuple or list is unpacked in one line if all its items are read, in order.
-    keys = [key for key, _ in block.fields]
-    typing = w.g.typing
-    reads_all = not any(
-        _takes_no_input(p) or _is_optional(p, typing) for p in node.parts
-    )
-    if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
-        return _write_unpacking(x, node, w)
-    if block.length is not None and not all(map(_takes_no_input, node.parts)):
-        most = number(block.length)
-        if w.count is None:
-            w.line(f'at_most({x.text}, {most})')
-        else:
-            w.line(f'for y in {x.text}: at_most(y, {most})')
+    is_tuple = isinstance(value, tuple) or value is None
+    if not is_tuple:
+        x = w.held(as_object(value, w))
+        # A tuple or list is unpacked in one line if all its items are read, in order.
+        reads_all = all(reads) and not any(_default(p, typing) for p in node.parts)
+        if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
+            return _write_unpacking(x, node, w)
+        if block.length is not None and any(reads):
+            loop, y = ('', x.text) if w.count is None else (f'for y in {x.text}: ', 'y')
+            w.line(f'{loop}at_most({y}, {number(block.length)})')
     values: list[Any] = []
-    for (key, _), part in pairs:
-        item: Any = None
-        if not _takes_no_input(part):
-            default = (None,) if _is_optional(part, typing) else ()
-            item = _write_field(x, key, default, w)
+    for key, part, is_read in zip(keys, node.parts, reads, strict=True):
+        item = None
+        if is_read and is_tuple:
+            item = value[_index_of(node.input, key)]
+        elif is_read:
+            item = _write_field(x, key, _default(part, typing), w)
         values.append(w.part(part, item))
     return tuple(values)
 
 
-def _is_optional(node: TypedUse | None, typing: TypedExpression) -> bool:
-    """Return whether a field may be missing: its block begins with `Optional`."""
+def _default(node: TypedUse, typing: TypedExpression) -> tuple[None, ...]:
+    """Return `(None,)` if a field may be missing: its block begins with `Optional`."""
     seen = set()
-    while node is not None and isinstance(node.block, b.Pipe | b.Reference):
-        if isinstance(node.block, b.Pipe):
-            node = node.parts[0]
-            continue
-        if node.block.declaration in seen:
-            return False
-        seen.add(node.block.declaration)
-        node = typing.declarations[node.block.declaration].parts[0]
-    return node is not None and isinstance(node.block, b.Optional)
-
-
-# ---- GetItem -------------------------------------------------------------------------
+    while isinstance(node.block, b.Pipe | b.Reference):
+        if isinstance(node.block, b.Reference):
+            if node.block.declaration in seen:
+                return ()
+            seen.add(node.block.declaration)
+            node = typing.declarations[node.block.declaration]
+        node = node.parts[0]
+    return (None,) if isinstance(node.block, b.Optional) else ()
 
 
 @output_type.register
@@ -289,16 +248,15 @@ def _item_type(block: b.GetItem, node: TypedUse, head: Type, state: Inference) -
         except (TypeError, ValueError) as error:
             got = f'{key}: {describe_error(error)}'
             fail(node, 'a slice of ints', got, 'write it by Slice')
-    if isinstance(key, slice) and isinstance(head, TupleType):
-        return head[key]
+        return head[key] if isinstance(head, TupleType) else head
     if isinstance(head, Product):
         return _product_item_type(node, head, key, state)
     if isinstance(head, SequenceType):
-        if not isinstance(key, int | slice):
+        if not isinstance(key, int):
             sequence_ = state.types.resolve(head)
             expected = f'an int or a slice, for its input is {sequence_}'
             fail(node, expected, repr(key), 'use Map, for an item of each of its items')
-        return head if isinstance(key, slice) else head.item
+        return head.item
     if isinstance(head, TensorType):
         return _tensor_item_type(node, head, key, state)
     got = str(state.types.resolve(head))
@@ -328,10 +286,11 @@ def _tensor_item_type(
 def _(block: b.GetItem, node: TypedUse, x: object, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
         return state.tensors.call(node, x)
-    if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
-        return x[_index_of(node.input, block.key)]
-    if isinstance(x, list) and not isinstance(node.input, ObjectType):
-        return _item_at(node, x, block.key)
+    if not isinstance(node.input, ObjectType):
+        if isinstance(x, tuple):
+            return x[_index_of(node.input, block.key)]
+        if isinstance(x, list):
+            return _item_at(node, x, block.key)
     return state.get(node, x, block.key, block.default)
 
 
@@ -340,13 +299,14 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
         return value[_index_of(node.input, block.key)]
     if isinstance(value, s.Items):
-        if isinstance(block.key, slice):
-            return sliced(value, block.key, w)
+        if isinstance(key := block.key, slice):
+            parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
+            text = ':'.join('' if x is None else number(x) for x in parts)
+            return cut(value, text, w)
         return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
         return write_layer(node, value, w)
     x = w.held(as_object(value, w))
-    assert isinstance(x, s.Object)
     return _write_field(x, block.key, block.default, w)
 
 
@@ -368,16 +328,11 @@ def _index_of(input_: Type, key: object) -> Any:
     return input_.place(key)
 
 
-def _takes_no_input(part: Any) -> bool:
-    return part is None or isinstance(part.input, VoidType)
-
-
 def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
     """Write `a, b = x`, then each part of `node` on its item; return results."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
-    count, left = len(names), ', '.join(names)
-    if count < 2:
-        left = f'[{left}]'
+    count = len(names)
+    left = ', '.join(names) if count > 1 else f'[{"".join(names)}]'
     if w.count is not None:
         w.line(f'{left} = columns({x.text}, {count})')
     elif x.kind in (tuple, list):
@@ -407,9 +362,7 @@ def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s
         text = f'field_or({holder}, {shown}, {literal(default[0], w)})'
     elif isinstance(key, str) and x.kind is not dict:
         text += f' if type({holder}) is dict else field({holder}, {shown})'
-    is_place = type(key) is int and key >= 0
-    name = w.variable(
-        _ordinal(key) if is_place else key if isinstance(key, str) else 'item'
-    )
+    wanted = key if isinstance(key, str) else 'item'
+    name = w.variable(_ordinal(key) if type(key) is int and key >= 0 else wanted)
     w.line(f'{name} = {text if w.count is None else f"[{text} for y in {x.text}]"}')
     return s.Object(name)

@@ -7,7 +7,7 @@ Groups have up to eight items, where `combine` is an associative function.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 
@@ -17,14 +17,14 @@ from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines, write
-from jfold.language.rules_sequences import unify_items
+from jfold.language.rules_sequences import items_of
 from jfold.language.symbols import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
-from jfold.language.writing import Branches, counted, finite_sequence
+from jfold.language.writing import Branches, counted, sequence
 from jfold.program.components import union
 from jfold.tracing.helpers import groups_of
-from jfold.types import TensorType, TupleType, Type
+from jfold.types import TupleType, Type
 
 GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
 
@@ -52,20 +52,15 @@ def _filled_by(block: b.Reduce) -> Fill | None:
 
 def _is_by_groups(node: TypedUse) -> bool:
     """Return whether a `Reduce` combines groups of up to eight items, not pairs."""
-    combine = node.parts[0]
-    assert combine is not None
     # A group would have one random key for all its steps.
-    draws = combine.layer is not None and combine.layer.rngs
+    layer = node.parts[0].layer
+    draws = layer is not None and layer.rngs
     return node.facts is not None and not draws
-
-
-# ---- Reduce --------------------------------------------------------------------------
 
 
 @output_type.register
 def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    unify_items(node, state, item)
+    item = items_of(node, state)
     # Two type variables, since a pair has two values: a block on both is used twice.
     pair = TupleType(state.types.alias(item), state.types.alias(item))
     combine = yield state.part(node, block.combine, pair, '.combine')
@@ -83,7 +78,6 @@ def _(block: b.Reduce, node: TypedUse, state: Inference) -> Steps[Type]:
 @walk.register
 def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     combine, default = node.parts
-    assert combine is not None
     values = state.items(node, x)
     if not values:
         if default is None:
@@ -106,17 +100,14 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register(b.Reduce)
 def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    combine, default = node.parts
-    assert combine is not None
-    operand = finite_sequence(value, w)
+    operand = sequence(value, w)
     branches = Branches(node, w, returns=False)
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
     write_total = _write_groups if _is_by_groups(node) else _write_rounds
-    with branches.case() as values:
-        values.append(write_total(node, operand, w))
+    branches.add_value(lambda: write_total(node, operand, w))
     w.line('else:')
-    branches.add(default, None)
+    branches.add(node.parts[1], None)
     return branches.result()
 
 
@@ -137,7 +128,6 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     combine = node.parts[0]
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
-    item = s.blank(operand.items)
     w.line(f'while len({name}) > 1:')
     with w.nested():
         combined = w.variable('made')
@@ -145,14 +135,14 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         w.line(f'for k in range(0, len({name}) - 1, 2):')
         with w.nested():
             # Producers of either: those of the items, and of results of earlier pairs.
-            known = w.joined((node, 'item'), item)
+            known = w.joined((node, 'item'), operand.items)
             a = w.unpacked(s.one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(s.one_of_lists(known), f'{name}[k + 1]', 'other')
             value = w.part(combine, (a, b))
-            w.joined((node, 'item'), s.listed(s.blank(value)))
+            w.joined((node, 'item'), s.listed(value))
             w.line(f'{combined}.append({s.packed(value)})')
         w.line(f'{name} = made_with_rest({combined}, {name})')
-    known = w.joined((node, 'item'), item)
+    known = w.joined((node, 'item'), operand.items)
     return w.unpacked(s.one_of_lists(known), f'{name}[0]', 'total')
 
 
@@ -162,10 +152,9 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     The function is written if no use before had the same operations.
     """
     g, combine = w.g, node.parts[0]
-    assert combine is not None and combine.layer is not None
     # Items of a group are items of the sequence or results of earlier groups, so their
     # producers (`makers`) are the union of both.
-    item = s.blank(w.joined((node, 'item'), s.blank(operand.items)))
+    item = w.joined((node, 'item'), operand.items)
     items: list[Any] = list(s.leaves(item))
     outputs = list(s.makers(item))
     listed = [g.tables.grouping(combine, node.output, size) for size in GROUPS]
@@ -173,12 +162,10 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     operations = [g.chosen.number.get(o, o) for o in listed]
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
-        place = g.applied(o, [s.Tensor('', x.type, x.makers) for x in items] * size)
-        g.reductions.add(place)
-        numbers.append(place)
-        g.makers_of(place)  # so that outputs are named before it
-        for k, _ in enumerate(outputs):
-            outputs[k] |= g.bit(place, k)
+        numbers.append(g.applied(o, items * size))
+        g.makers_of(numbers[-1])  # so that outputs are named before it
+        outputs = [x | g.bit(numbers[-1], k) for k, x in enumerate(outputs)]
+    g.reductions.update(numbers)
     # Uses share the function if operations and levels are the same: items of one may
     # come from another recurrence. Where rounds are unrolled, each use has its own.
     apart = g.chosen.split or g.chosen.kinds is not None
@@ -194,8 +181,8 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     result = s.with_makers(item, iter(outputs))
     w.joined((node, 'item'), result)
     totals = [w.variable('total') for _ in outputs]
-    texts = [leaf.text for leaf in s.leaves(operand.items)]
-    lists = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
+    leaves = tuple(s.leaves(operand.items))
+    lists = s.packed(leaves if len(leaves) > 1 else leaves[0], operand.n)
     w.line(f'{", ".join(totals)} = {g.written[key]}({lists})')
     return s.renamed(result, iter(totals))
 
@@ -214,20 +201,19 @@ def _write_function(
     g = w.g
     fill = 'items[-1]' if node.facts is Fill.LAST else ''
     if node.facts is Fill.ZERO:
-        item = node.output
-        assert isinstance(item, TensorType)
+        item: Any = node.output
         zero = additive_identity(item.shape, item.dtype)
         constant = g.tables.constant((item, 'neutral'), zero)
         fill = g.constant_name(constant, 'NEUTRAL')
-    lines = [f'{INDENT}def {name}(items):']
     body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
     for o, size in zip(operations, GROUPS, strict=True):
         body.append(f'if n {"<=" if fill else "=="} {size}:')
         record = _group_lines(name, o, size, items, fill, w)
         body += [f'{INDENT}{line}' for line in record]
     groups = f'groups_of(items, {GROUPS[-1] if fill else GROUPS})'
-    body += [f'return {name}([{name}(group) for group in {groups}])', '']
-    g.functions += lines + [f'{INDENT * 2}{line}'.rstrip() for line in body]
+    body.append(f'return {name}([{name}(group) for group in {groups}])')
+    head = f'{INDENT}def {name}(items):'
+    g.functions += [head, *(f'{INDENT * 2}{line}' for line in body), '']
 
 
 def _group_lines(
@@ -239,38 +225,30 @@ def _group_lines(
     one item, and the item `fill` pads a group shorter than `size`; '' if none is.
     """
     g, count = w.g, size * len(items)
-    rows, about = g.rows_of(o, count), repr(g.operations[o])
+    rows, about = g.rows_of('operation', o, count), repr(g.operations[o])
     g.seen.places[rows.key] += 2  # as two places: never in step
-    lines, entries, records = list[str](), _entries(items), list[str]()
+    lines, entries, records = list[str](), 'items', list[str]()
     if len(items) > 1:
-        lines = [f'{entries} = [y for x in items for y in x]']
-    level = _level_text(o, items, w)
+        lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
+    level, columns = _level_text(o, items, w), rows.columns
     # Other places may apply `combine` to two values, with a tape for each input. Larger
     # groups are of this function alone: one tape takes all their inputs at once.
     if size == GROUPS[0]:
         for k in range(count):
-            column = rows.columns[k]
-            if not isinstance(column, Tape):
-                column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', about)
-            records.append(f'{column.name}.append({entries}[{k}])')
+            if not isinstance(columns[k], Tape):
+                columns[k] = g.tape(f'{name}_{size}_{k}', about)
+            records.append(f'{cast(Tape, columns[k]).name}.append({entries}[{k}])')
     elif rows.counter is None:
-        rows.columns = [g.tape(f'{name}_{size}', about, count)] * count
-    counter = rows.columns[0]
-    assert isinstance(counter, Tape)
+        columns[:] = [g.tape(f'{name}_{size}', about, count)] * count
+    rows.counter = tape = cast(Tape, columns[0])
     if size > GROUPS[0]:
-        records.append(f'{counter.name}.extend({entries})')
+        records.append(f'{tape.name}.extend({entries})')
         if fill:
             filled = f'({fill},) * ({size} - n)'
-            records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
-    rows.counter = counter
-    numbers = [f'{level}{x.name} + {counter.rows}' for x in g.makers_of(o)]
+            records += [f'if n < {size}:', f'{INDENT}{tape.name}.extend({filled})']
+    numbers = [f'{level}{x.name} + {tape.rows}' for x in g.makers_of(o)]
     value = numbers[0] if len(numbers) == 1 else f'({", ".join(numbers)})'
     return [*lines, f'made = {value}', *records, 'return made']
-
-
-def _entries(items: list[Any]) -> str:
-    """Return the name of the list of a group's row numbers; `items`: leaves of one."""
-    return 'items' if len(items) == 1 else 'entries'
 
 
 def _level_text(o: int, items: list[Any], w: Lines) -> str:
@@ -278,7 +256,7 @@ def _level_text(o: int, items: list[Any], w: Lines) -> str:
 
     It is '' if no level counts for `o`, else ends in ' + '. `items`: an item's leaves.
     """
-    g, entries = w.g, _entries(items)
+    g, entries = w.g, 'items' if len(items) == 1 else 'entries'
     if not g.is_recurrent(o):
         return ''
     makers = union(leaf.makers for leaf in items)

@@ -19,7 +19,6 @@ from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import (
     counted,
-    finite_sequence,
     sequence,
     zeros_written,
 )
@@ -37,57 +36,61 @@ from jfold.types import (
 
 UNLIKE = 'make them alike by a Record, which has a block for each item'
 OF_RNN = 'take the outputs of an RNN by GetItem(0), or make them alike by a Record'
+NO_ITEMS: dict[type, str] = {
+    BroadcastType: 'put it beside a sequence, by ZipWith',
+    TensorType: 'use a Function for what is in one tensor, and Map for a list of the '
+    'data',
+}
 
 
-def why_no_items(input_: Type) -> str:
-    """Return a hint for a tensor or broadcast as the sequence; '' for others."""
-    if isinstance(input_, BroadcastType):
-        return 'put it beside a sequence, by ZipWith'
-    if isinstance(input_, TensorType):
-        return (
-            'use a Function for what is in one tensor, and Map for a list of the data'
-        )
-    return ''
+def refuse_sequence(node: TypedUse, state: Inference, expected: str, got: Type) -> None:
+    """Raise TypeError for a type that is no sequence."""
+    fail(node, expected, str(state.types.resolve(got)), NO_ITEMS.get(type(got), ''))
 
 
-def unify_items(
-    node: TypedUse,
-    state: Inference,
-    item: Type,
-    broadcast: bool = False,
-    of: Type | None = None,
-) -> None:
-    """Unify `item` with the item type of `node`'s input, or of type `of`, if given.
+def item_type(
+    node: TypedUse, head: Type, state: Inference, broadcast: bool = False
+) -> Type | None:
+    """Return the type of the items of a type; `None` if it is no sequence.
 
-    This happens once the type is known.
-
-    Args:
-      broadcast: whether a broadcast, an endless sequence, is accepted.
-      of: the type to take the items of, instead of the input.
+    With `broadcast`, one without end is a sequence too.
 
     Raises:
-      TypeError: there are no items, or they are not of one type.
+      TypeError: the items of a tuple are not of one type.
     """
+    if isinstance(head, SequenceType) or (
+        broadcast and isinstance(head, BroadcastType)
+    ):
+        return head.item
+    # An empty tuple is refused: nothing would say the type of its items.
+    if isinstance(head, TupleType) and head.items:
+        is_rnn = len(head) == 2 and isinstance(head[0], SequenceType)
+        for type_ in head:
+            hint = OF_RNN if is_rnn else UNLIKE
+            state.equal(node, type_, head.items[0], 'items of one type,', hint)
+        return head.items[0]
+    return head if isinstance(head, ObjectType) else None
+
+
+def items_of(
+    node: TypedUse, state: Inference, broadcast: bool = False, of: Type | None = None
+) -> Type:
+    """Return a type variable for the items of `node`'s input, or of a type `of`.
+
+    It is bound once the type is known. Raise TypeError if that is no sequence.
+    """
+    item = state.types.fresh()
 
     def link(head: Type) -> None:
-        if isinstance(head, ObjectType):
-            state.equal(node, ObjectType(), item, 'items of type')
-        elif isinstance(head, SequenceType) or (
-            broadcast and isinstance(head, BroadcastType)
-        ):
-            state.equal(node, head.item, item, 'items of type')
-        # An empty tuple is refused: nothing would say the type of its items.
-        elif isinstance(head, TupleType) and head.items:
-            is_rnn = len(head) == 2 and isinstance(head[0], SequenceType)
-            for type_ in head:
-                hint = OF_RNN if is_rnn else UNLIKE
-                state.equal(node, type_, item, 'items of one type,', hint)
-        else:
+        found = item_type(node, head, state, broadcast)
+        if found is None:
             expected = 'a sequence, a non-empty tuple of one type, or an object'
-            got = state.types.resolve(head)
-            fail(node, expected, str(got), why_no_items(got))
+            refuse_sequence(node, state, expected, head)
+        else:
+            state.equal(node, found, item, 'items of type')
 
     state.when_head(node, link, of)
+    return item
 
 
 def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
@@ -102,13 +105,9 @@ def sequence_like_input(node: TypedUse, state: Inference, item: Type) -> Type:
     return output
 
 
-# ---- Map -----------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Map, node: TypedUse, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    unify_items(node, state, item, broadcast=True)
+    item = items_of(node, state, broadcast=True)
     fn = yield state.part(node, block.fn, item, '')
     node.parts = (fn,)
     return sequence_like_input(node, state, fn.output)
@@ -128,12 +127,18 @@ def _(block: b.Map, node: TypedUse, x: Iterable[object], state: Walk) -> Steps[A
 @write.register(b.Map)
 def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     (part,) = node.parts
-    assert part is not None
     operand = sequence(value, w)
     if isinstance(operand, s.Endless):
         return s.Endless(w.part(part, operand.item))
     if _can_map_lists(part, operand.items, w):
-        return _map_lists(part, counted(operand, w), w)
+        # The block runs on whole lists of items.
+        operand = counted(operand, w)
+        before = w.count, w.tail, dict(w.known)
+        w.region, w.count, w.tail = Region(), operand.n, False
+        items = w.part(part, operand.items)
+        w.count, w.tail, w.known = before
+        w.region = Region()
+        return s.Items(items, operand.n)
     if w.g.deep:
         # In the plain form this may be written for lists, with a count. Then other
         # sequences are known to be as long, which fusion needs: so it must be here.
@@ -229,7 +234,7 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
     if isinstance(block, b.Reference):
         yield block
     elif isinstance(block, b.Share):
-        yield node.parts[0] and node.parts[0].block
+        yield node.parts[0].block
     elif isinstance(block, b.Tensor):
         yield block.type, block.below
     elif (o := _computing(node, w)) is not None:
@@ -237,23 +242,9 @@ def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
         yield w.g.chosen.number.get(o, o) if o not in w.g.chosen.inside else object()
 
 
-def _map_lists(part: TypedUse, sequence: s.Items, w: Lines) -> s.Items:
-    """Write code that runs block `part` on whole lists of items; return the results."""
-    before = w.count, w.tail, dict(w.known)
-    w.region, w.count, w.tail = Region(), sequence.n, False
-    items = w.part(part, sequence.items)
-    w.count, w.tail, w.known = before
-    w.region = Region()
-    return s.Items(items, sequence.n)
-
-
-# ---- Fold ----------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Fold, node: TypedUse, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    unify_items(node, state, item)
+    item = items_of(node, state)
     start: TypedUse = yield state.part(node, block.start, VoidType(), '.start')
     # The state is a new value in each round: a variable apart, of the start's type.
     pair = TupleType(state.carries(node, start.output), item)
@@ -280,8 +271,7 @@ def _(block: b.Fold, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 @write.register(b.Fold)
 def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     start, combine = node.parts
-    assert combine is not None
-    operand = finite_sequence(value, w)
+    operand = sequence(value, w)
     first = w.part(start, None)
     state = w.joined((node, 'state'), w.assigned('state', first))
 
@@ -296,21 +286,17 @@ def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.joined((node, 'state'), state)
 
 
-# ---- RNN -----------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.RNN, node: TypedUse, state: Inference) -> Steps[Type]:
     check_end(node, block.cell)
-    item, carried, output = (state.types.fresh() for _ in range(3))
+    carried, output = state.types.fresh(), state.types.fresh()
     if block.initial_state_from_input:
         pair = TupleType(state.types.fresh(), carried)
         expected = 'a pair of a sequence and a state,'
         state.equal(node, node.input, pair, expected, 'give both, as by a Record')
-        unify_items(node, state, item, of=pair[0])
-        start = None
+        item, start = items_of(node, state, of=pair[0]), None
     else:
-        unify_items(node, state, item)
+        item = items_of(node, state)
         initial = node, block.initial_state, '.initial_state', carried
         hint = 'make it one of the type of the states that the cell gives'
         start = yield state.substitute(*initial, 'to give a state,', hint)
@@ -324,41 +310,36 @@ def _(block: b.RNN, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: b.RNN, node: TypedUse, x: Iterable[object], state: Walk) -> Steps[Any]:
+def _(block: b.RNN, node: Any, x: Any, state: Walk) -> Steps[Any]:
     start, cell = node.parts
-    assert isinstance(node.output, TupleType)
-    sequence_: object = x
     if block.initial_state_from_input:
-        sequence_, carried = x
+        x, carried = x
     elif start is None:
         carried = zero_of(node.output[1], node, state)
     else:
         carried = yield state.part(start, None)
     outputs: list[Any] = []
-    for item in state.items(node, sequence_):
+    for item in state.items(node, x):
         output, carried = yield state.anew(cell, (item, carried))
         outputs.append(output)
     return outputs, carried
 
 
 @write.register(b.RNN)
-def _(block: b.RNN, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
+def _(block: b.RNN, node: Any, value: Any, w: Lines) -> s.Symbol:
     start, cell = node.parts
-    assert isinstance(node.output, TupleType)
     if block.initial_state_from_input:
         value, first = value
     elif start is None:
         first = zeros_written(node.output[1], w)
     else:
         first = w.part(start, None)
-    operand = finite_sequence(value, w)
+    operand = sequence(value, w)
     state = w.joined((node, 'state'), w.assigned('state', first))
-
     next_states: list[s.Symbol] = []  # the one of `body`, once that has run
 
     def body(item: s.Symbol) -> Any:
-        result: Any = w.part(cell, (item, state))
-        output, carried = result
+        output, carried = w.part(cell, (item, state))
         w.joined((node, 'state'), carried)
         next_states.append(carried)
         return output
@@ -368,16 +349,11 @@ def _(block: b.RNN, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     return s.Items(outputs, operand.n), w.joined((node, 'state'), state)
 
 
-# ---- Length --------------------------------------------------------------------------
-
-
 @output_type.register
 def _(block: b.Length, node: TypedUse, state: Inference) -> Type:
     def check(head: Type) -> None:
         if not isinstance(head, ObjectType | SequenceType | TupleType):
-            got = state.types.resolve(head)
-            expected = 'a sequence, a tuple or an object'
-            fail(node, expected, str(got), why_no_items(got))
+            refuse_sequence(node, state, 'a sequence, a tuple or an object', head)
 
     state.when_head(node, check)
     check_dtype(node, block.type)
@@ -386,17 +362,13 @@ def _(block: b.Length, node: TypedUse, state: Inference) -> Type:
 
 @walk.register
 def _(block: b.Length, node: TypedUse, x: Any, state: Walk) -> object:
-    if isinstance(x, Located):
-        n = state.apply(node, len, x, 'something with a length')
-    else:
-        n = len(x)
+    is_object = isinstance(x, Located)
+    n = state.apply(node, len, x, 'something with a length') if is_object else len(x)
     return state.tensors.length(node, n, block.type)
 
 
 @write.register(b.Length)
 def _(block: b.Length, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    if isinstance(value, s.Items):
-        n = value.n
-    else:
-        n = str(len(value)) if isinstance(value, tuple) else f'len({s.packed(value)})'
+    n = value.n if isinstance(value, s.Items) else f'len({s.packed(value)})'
+    n = str(len(value)) if isinstance(value, tuple) else n
     return w.constants(block.type, n, None, node)

@@ -11,8 +11,6 @@ from typing import Any
 from jfold.base.errors import short_repr
 from jfold.combinators import Function
 
-POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
-
 
 def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
     """Return a function's parameters; `None` without a signature, as for some in C."""
@@ -23,20 +21,19 @@ def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
 
 
 def _positional(fn: Callable[..., Any]) -> list[Parameter]:
-    return [x for x in _parameters(fn) or () if x.kind in POSITIONAL]
+    kinds = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
+    return [x for x in _parameters(fn) or () if x.kind in kinds]
 
 
 def _takes_any_number(fn: Callable[..., Any]) -> bool:
     """Return whether a function takes `*args`, or has no signature to tell."""
     parameters = _parameters(fn)
-    return parameters is None or any(
-        x.kind is Parameter.VAR_POSITIONAL for x in parameters
-    )
+    return parameters is None or any(x.kind is x.VAR_POSITIONAL for x in parameters)
 
 
 def _is_setting(parameter: Parameter) -> bool:
     """Return whether a parameter is a setting: with a default other than `None`."""
-    return not any(parameter.default is x for x in (Parameter.empty, None))
+    return parameter.default is not None and parameter.default is not Parameter.empty
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
@@ -47,15 +44,14 @@ def settings_of(function: Function, count: int) -> list[Parameter]:
 
 def input_names(function: Function) -> list[str]:
     """Return the names of a function's inputs, without `params` and random keys."""
-    names = [x.name for x in _positional(function.fn)][function.init is not None :]
-    return [name for name in names if name not in function.rngs]
+    inputs = _positional(function.fn)[function.init is not None :]
+    return [x.name for x in inputs if x.name not in function.rngs]
 
 
 def keyword_names(function: Function) -> list[str]:
     """Return the names of keyword-only parameters, without random keys."""
-    parameters = _parameters(function.fn) or ()
-    names = [x.name for x in parameters if x.kind is Parameter.KEYWORD_ONLY]
-    return [name for name in names if name not in function.rngs]
+    parameters = [x for x in _parameters(function.fn) or () if x.kind is x.KEYWORD_ONLY]
+    return [x.name for x in parameters if x.name not in function.rngs]
 
 
 def inputs_of_init(function: Function) -> list[str]:
@@ -92,8 +88,8 @@ def _settings_of_init(init: Callable[..., Any] | None, count: int) -> list[Param
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
     """Return advice on passing `count` inputs to a function; '' if it takes that many.
 
-    `error` is the exception of the call; `parts` says whether the inputs are the items
-    of one tuple.
+    `error` is the exception of the call; with `parts`, the inputs are the items of one
+    tuple.
     """
     fn, init, before = function.fn, function.init, list[str]()
     names = list('xyz'[:count] if count <= 3 else (f'x{i + 1}' for i in range(count)))
@@ -128,9 +124,8 @@ def _binds(
     If the signature tells, the error of a call is ignored: it may come from inside.
     """
     if _takes_any_number(fn):
-        return not (
-            isinstance(error, TypeError) and 'positional argument' in str(error)
-        )
+        is_of_call = 'positional argument' in str(error)
+        return not (is_of_call and isinstance(error, TypeError))
     try:
         inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:

@@ -15,8 +15,8 @@ import numpy as np
 from jfold.base.errors import InputError
 from jfold.base.functions import additive_identity
 from jfold.language.expression import Expression
-from jfold.language.outputs import inside
 from jfold.language.rules_reductions import GROUPS
+from jfold.language.source_rounds import items_of
 from jfold.language.symbols import Use
 from jfold.language.typed import TypedUse
 from jfold.language.walk import (
@@ -197,25 +197,20 @@ class Rows:
 
     def value(self, x: object) -> None:
         """Append `x`, the value of the example, to the result tables."""
-        numbers = list(self.program.value_results)
-        results = inside(self.program.output, numbers)
-        self._rows(x, self.program.output, numbers[0], results)
+        inside = items_of(self.program)
+        self._rows(x, self.program.output, next(iter(inside)), inside)
 
-    def _rows(self, x: Any, type_: Type, r: int, results: Any) -> None:
-        """Append a row for `x` to table `r`; rows for sequence items go to `results`.
-
-        Args:
-          results: the tables of items, per sequence in `x`, as of `outputs.inside`.
-        """
+    def _rows(self, x: Any, type_: Type, r: int, inside: dict[int, list[int]]) -> None:
+        """Append a row for `x` to table `r`, and rows for items to those `inside`."""
         row: list[Row] = []
-        inner = iter(results)
+        inner = iter(inside[r])
         for leaf, leaf_type in zip(tensor_leaves(x), leaf_types(type_), strict=True):
             if isinstance(leaf_type, SequenceType):
                 site = 'length', r
                 row.append(self._constant('', len(leaf), LENGTH, None, None, site))
-                number, inner_results = next(inner)
+                number = next(inner)
                 for item in leaf:
-                    self._rows(item, leaf_type.item, number, inner_results)
+                    self._rows(item, leaf_type.item, number, inside)
             else:
                 row.append(leaf)
         self.results.setdefault(r, []).append(row)

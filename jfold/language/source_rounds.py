@@ -9,7 +9,7 @@ result of a function. `o` numbers operations, `k` their inputs or outputs, `r` r
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,9 +28,10 @@ from jfold.program.components import (
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, tensors_in_row
 from jfold.tracing.tape_reader import ROW
-from jfold.types import KeyType, TensorType, Type
+from jfold.types import KeyType, SequenceType, TensorType, Type, leaf_types
 
 FEW_SITES = 4
+NOTHING_READ = Producers((), ())
 
 
 @dataclass
@@ -43,8 +44,7 @@ class Facts:
         each tensor of its value.
       levels: by the key of a join, per tensor of its value the index of the first one
         that always has the same level.
-      inputs: per operation and input, its producers.
-      results: per result and tensor, its producers.
+      sources: the producers of each input and result.
       split: if the choice is `split`, per place the operation that it applies.
       sites: by type and bound, the uses of blocks that read such constants from data.
     """
@@ -52,8 +52,7 @@ class Facts:
     places: Counter[Hashable] = field(default_factory=Counter)
     joined: dict[Hashable, list[ProducerSet]] = field(default_factory=dict)
     levels: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
-    inputs: tuple[tuple[ProducerSet, ...], ...] = ()
-    results: tuple[tuple[ProducerSet, ...], ...] = ()
+    sources: Producers = NOTHING_READ
     split: list[int] = field(default_factory=list)
     sites: dict[Hashable, dict[Any, None]] = field(default_factory=dict)
 
@@ -103,7 +102,6 @@ class Round:
 
     Attributes:
       facts, seen: facts from before, and those of this pass.
-      inputs, row_makers: per operation and per result, the producers found.
       uses: the applications of operations.
       grouped: the operations in `Tables.listed` that reduce groups of items.
       reductions: the same operations, by their numbers in this round.
@@ -125,12 +123,10 @@ class Round:
         self.tables, self.typing = tables, tables.typing
         self.chosen, self.facts, self.deep = chosen, facts, deep
         self.seen = Facts()
-        self.inputs: dict[int, list[ProducerSet]] = {}
-        self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
         self.reductions, self.chained = set[int](), set[int]()
         self.applied_at: Counter[int] = Counter()
-        self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
+        self.untouched = defaultdict[Hashable, list[tuple[Hashable, str]]](list)
         self.grouped: set[int] = set()
         self.node: TypedUse | None = None
         self.where: dict[str, TypedUse | None] = {}
@@ -139,17 +135,16 @@ class Round:
         self.names = Names()
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
-        self.makers: list[list[Maker]] = []
-        self.by_output: dict[tuple[int, int], Maker] = {}
+        self.makers: list[Maker] = []
+        self.made_by: dict[int, list[Maker]] = {}
         self.masks: dict[int, str] = {}
         self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
-        self.result_rows: dict[int, Rows] = {}
         self.labels: dict[int, Tape] = {}
         self.functions: list[str] = []
         self.written: dict[Hashable, str] = {}
         self.memos: list[str] = []
         self.by_identity: dict[Hashable, str] = {}
-        self._recurrence()
+        self.part, self.loops, self.outputs = self._recurrence()
 
     @functools.cached_property
     def results(self) -> list[Result]:
@@ -166,27 +161,24 @@ class Round:
 
     # ---- operations
 
-    def _recurrence(self) -> None:
-        """Find from the facts which operations depend on their own results."""
-        self.part: tuple[int, ...] = ()
-        self.loops: tuple[bool, ...] = ()
-        # Per output of all operations, its operation and its number there.
-        self.outputs: tuple[tuple[int, int], ...] = ()
-        operations = self.operations[: len(self.facts.inputs)]
-        if operations:
-            program = self.program(operations)
-            self.part, self.loops = component_of(program), are_recurrent(program)
-            self.outputs = output_places(program)
+    def _recurrence(self) -> tuple[tuple[Any, ...], ...]:
+        """Find from the facts which operations depend on their own results.
+
+        Return, per operation, its component and whether it is recurrent; and, per
+        output of all operations, its operation and its number there.
+        """
+        operations = self.operations[: len(self.facts.sources.inputs)]
+        if not operations:
+            return (), (), ()
+        program = self.program(operations)
+        return component_of(program), are_recurrent(program), output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
         """Take over `facts`; return whether another pass would repeat the source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by deciding which operations are recurrent.
-        if replace(facts, inputs=before.inputs, results=before.results) != before:
-            return False
-        program = self.program(self.operations[: len(facts.inputs)])
-        is_same = component_of(program) == self.part
-        return is_same and are_recurrent(program) == self.loops
+        is_same = replace(facts, sources=before.sources) == before
+        return is_same and self._recurrence() == (self.part, self.loops, self.outputs)
 
     def program(self, operations: Sequence[Operation]) -> Operations:
         """Return a program of `operations`, with each operand's known producers."""
@@ -196,7 +188,7 @@ class Round:
             operations=tuple(operations),
             constants=tuple(self.tables.constants),
             results=tuple(self.results),
-            sources=Producers(self.facts.inputs, self.facts.results),
+            sources=self.facts.sources,
         )
 
     @property
@@ -205,23 +197,20 @@ class Round:
 
         With `OperationChoice.split`, each statement that records rows has its own.
         """
+        chosen = self.chosen.operations
+        operations = self.tables.listed if chosen is None else chosen
         if self.chosen.split:
-            assert self.chosen.operations is not None
             places = max(self.seen.split, self.facts.split, key=len)
-            return [self.chosen.operations[o] for o in places]
-        if self.chosen.operations is not None:
-            return self.chosen.operations
-        return self.tables.listed
+            return [operations[o] for o in places]
+        return operations
 
     def is_recurrent(self, o: int) -> bool:
         """Return whether operation `o` is known to depend on its own results."""
         return o < len(self.loops) and self.loops[o]
 
-    def operation_name(self, o: int) -> str:
-        """Return the name of operation `o` as an identifier, for its tapes."""
-        return identifier(self.operations[o].layer.name)
-
-    def applied(self, o: int, inputs: Sequence[s.Tensor]) -> int:
+    def applied(
+        self, o: int, inputs: Sequence[s.Tensor], reader: Use | None = None
+    ) -> int:
         """Note an application of operation `o`; return the operation's new number.
 
         It is `o`, unless this statement, by `split` or `kinds`, has another operation.
@@ -234,10 +223,17 @@ class Round:
             assert before == o, 'jfold told places apart wrongly, please report it'
             o = now
         self.applied_at[o] += 1
-        makers = self.inputs.setdefault(o, [0] * len(inputs))
-        for k, tensor in enumerate(inputs):
-            makers[k] |= tensor.makers
+        self.read(self.rows_of('operation', o, len(inputs)), inputs, reader)
         return o
+
+    def read(
+        self, rows: Rows, operands: Sequence[s.Tensor], reader: Use | None
+    ) -> None:
+        """Note the operands in a new row: their producers, and who reads them."""
+        for k, tensor in enumerate(operands):
+            rows.makers[k] |= tensor.makers
+            if tensor.use is not None:
+                tensor.use[0].readers.add(reader)
 
     def reads_own_level(self, o: int) -> bool:
         """Return whether operation `o` may be recurrent; else each row's level is 1."""
@@ -277,7 +273,7 @@ class Round:
     @property
     def level(self) -> int:
         """The position of the lowest bit of the level in a row number."""
-        return ROW + sum(map(len, self.makers)).bit_length() + 1
+        return ROW + len(self.makers).bit_length() + 1
 
     # ---- names
 
@@ -311,32 +307,30 @@ class Round:
         recurrent: bool = False,
     ) -> Maker:
         """Add and return a `Maker`: an origin of tensors of type number `type_`."""
-        while len(self.makers) <= type_:
-            self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
-        number = 1 + sum(map(len, self.makers))
-        maker = Maker(upper, type_, number, rows, output, recurrent)
-        self.makers[type_].append(maker)
-        return maker
+        number = 1 + len(self.makers)
+        self.makers.append(Maker(upper, type_, number, rows, output, recurrent))
+        return self.makers[-1]
 
-    def rows_of(self, o: int, inputs: int) -> Rows:
-        """Return the table of operation `o`; on first use it gets `inputs` columns."""
-        key = 'operation', o
+    def rows_of(self, kind: str, number: int, width: int) -> Rows:
+        """Return the table of an operation or result, on first use with new columns."""
+        key = kind, number
         if key not in self.rows:
-            self.rows[key] = Rows(key, columns=[None] * inputs)
+            self.rows[key] = Rows(key, [None] * width, [0] * width)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
         """Return the `Maker` of each output of operation `o`."""
-        operation = self.operations[o]
-        rows = self.rows_of(o, len(operation.inputs))
-        for k, type_ in enumerate(operation.outputs):
-            if (o, k) not in self.by_output:
-                name = self.operation_name(o)
-                wanted = name if len(operation.outputs) == 1 else f'{name}_{k}'
-                recurrent = self.is_recurrent(o)
-                self.by_output[o, k] = self.maker(wanted, type_, rows, k, recurrent)
-        return [self.by_output[o, k] for k in range(len(operation.outputs))]
+        if o not in self.made_by:
+            operation = self.operations[o]
+            name = identifier(operation.layer.name)
+            rows = self.rows_of('operation', o, len(operation.inputs))
+            self.made_by[o] = [
+                self.maker(wanted, type_, rows, k, self.is_recurrent(o))
+                for k, type_ in enumerate(operation.outputs)
+                for wanted in [f'{name}_{k}' if len(operation.outputs) > 1 else name]
+            ]
+        return self.made_by[o]
 
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
@@ -351,11 +345,10 @@ class Round:
         is_joint = len(self.facts.sites.get(site_key, ())) > FEW_SITES
         key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
-            rows = self.rows[key] = Rows(key)
+            rows = self.rows[key] = Rows(key, [], [])
+            wanted = 'vectors' if type_.shape else 'numbers'
             if isinstance(type_, KeyType):
                 wanted = f'{type_.name}_keys'
-            else:
-                wanted = 'vectors' if type_.shape else 'numbers'
             limit = '' if below is None else f' below {below}'
             tape = self.tape(wanted, f'{type_}{limit}')
             self.own[key] = self.maker(wanted, t, rows), tape
@@ -377,12 +370,10 @@ class Round:
         Its own producers are noted. Its tensors share a level if they do in every value
         that gets there.
         """
-        makers = list(s.makers(value))
+        makers, levels = list(s.makers(value)), self.seen.levels
         known = self.seen.joined.get(key, [0] * len(makers))
         self.seen.joined[key] = [a | b for a, b in zip(known, makers, strict=True)]
         aliases = first_of_each(s.levels(value))
-        # Two tensors share a level only if they do in every value of the join.
-        levels = self.seen.levels
         levels[key] = both_same(levels.get(key, aliases), aliases)
         return self._with_facts(key, value, levels[key])
 
@@ -417,21 +408,18 @@ class Round:
 
     def new_facts(self) -> Facts:
         """Return the facts that this pass has found."""
-        return replace(
-            self.seen,
-            inputs=tuple(
-                tuple(self.inputs.get(o, [0] * len(operation.inputs)))
-                for o, operation in enumerate(self.operations)
-            ),
-            results=tuple(
-                tuple(self.row_makers.get(r, [0] * len(result.tensors)))
-                for r, result in enumerate(self.results)
-            ),
+        inputs, results = (
+            tuple(tuple(self.rows_of(kind, k, n).makers) for k, n in enumerate(widths))
+            for kind, widths in (
+                ('operation', [len(x.inputs) for x in self.operations]),
+                ('result', [len(x.tensors) for x in self.results]),
+            )
         )
+        return replace(self.seen, sources=Producers(inputs, results))
 
     def counters(self) -> list[Tape]:
         """Return the tapes, each once, whose lengths are noted after each example."""
-        rows = (*self.rows.values(), *self.result_rows.values())
+        rows = sorted(self.rows.values(), key=lambda x: x.key[0] == 'result')
         constants = [tape for _, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
@@ -442,6 +430,17 @@ class Round:
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))
         return result
+
+
+def items_of(program: Operations) -> dict[int, list[int]]:
+    """Return, by result of the value, the results of the sequences in its rows."""
+    results = program.value_results  # of examples, then of items, level by level
+    rows = [leaf_types(program.results[r].type) for r in results]
+    items = iter(results[1:])
+    return {
+        r: [next(items) for leaf in row if isinstance(leaf, SequenceType)]
+        for r, row in zip(results, rows, strict=True)
+    }
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:

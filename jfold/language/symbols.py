@@ -88,7 +88,7 @@ class Nested:
     """A list of lists in generated source: a sequence of sequences."""
 
     text: str
-    item: Items  # a template
+    item: Items  # as in a template: its texts are not read
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,13 +152,15 @@ class Rows:
 
     Attributes:
       key: its name, the same each time that source is written.
-      counter: the tape whose length counts the rows; `None` if no row is written.
       columns: per input its tape; or, if the operand is in step, its maker.
+      makers: per input its producers so far.
+      counter: the tape whose length counts the rows; `None` if no row is written.
     """
 
-    key: Hashable
+    key: tuple[Hashable, ...]
+    columns: list[Tape | Maker | None]
+    makers: list[ProducerSet]
     counter: Tape | None = None
-    columns: list[Tape | Maker | None] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -254,8 +256,8 @@ def texts(value: Symbol) -> Iterator[str]:
             yield part.text
 
 
-def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """Return a value with its leaves renamed to `texts`; a sequence has length `n`.
+def renamed(value: Symbol, texts: Iterator[str]) -> Symbol:
+    """Return a value with its leaves renamed to `texts`.
 
     Of tensors the type and the producers are kept, but not `step`, `use` and `level`;
     nor are classes of objects, for the texts may stand for other ones.
@@ -268,44 +270,21 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
             return Object(next(texts))
         return replace(value, text=next(texts))
 
-    result = map_leaves(leaf, value)
-    return replace(result, n=n) if isinstance(result, Items) else result
-
-
-# ---- values without expressions ------------------------------------------------------
-
-
-def blank(value: Symbol) -> Any:
-    """Return a value without expressions: the types and producers of its tensors."""
-
-    def leaf(value: Leaf) -> Symbol:
-        if isinstance(value, Tensor):
-            return Tensor('', value.type, value.makers)
-        return Nested('', value.item) if isinstance(value, Nested) else Object()
-
     return map_leaves(leaf, value)
 
 
-def template_of(value: Symbol) -> Symbol:
-    """Return a value without expressions, as of `blank`; levels of tensors stay."""
-
-    def leaf(value: Leaf) -> Any:
-        if isinstance(value, Tensor):
-            return Tensor('', value.type, value.makers, level=value.level)
-        return blank(value)
-
-    return map_leaves(leaf, value)
+# ---- lists of values -----------------------------------------------------------------
 
 
 def listed(item: Symbol) -> Symbol:
     """Return the template of a list of items like `item`, as one list per leaf."""
-    return map_parts(lambda x: Nested('', x) if isinstance(x, Items) else x, item)
+    return map_parts(lambda x: in_list(x, ''), item)
 
 
 def in_list(part: Leaf | Items, name: str) -> Symbol:
     """Return a symbol for the list variable `name`, whose items are like `part`."""
     if isinstance(part, Items):
-        return Nested(name, blank(part))
+        return Nested(name, part)
     return renamed(part, iter([name]))
 
 
@@ -356,31 +335,31 @@ def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
 # ---- packed values -------------------------------------------------------------------
 
 
-def packed(value: Symbol) -> str:
-    """Return source text that packs a value into one Python object, as '(a, b)'."""
-    if value is None:
-        return 'None'
+def packed(value: Symbol, n: str = '') -> str:
+    """Return source text that packs a value into one Python object, as '(a, b)'.
+
+    With `n`, the leaves of `value` are lists of that length, and so is the object.
+    """
     if isinstance(value, tuple):
-        return in_parentheses([packed(part) for part in value])
+        texts = [packed(part, n) for part in value]
+        if not n:
+            return in_parentheses(texts)
+        # The lists of a tuple's leaves, transposed, are a list of tuples.
+        return f'[*zip({", ".join(texts)})]' if texts else f'[()] * {n}'
     if isinstance(value, Items):
-        return _packed_items(value.items, value.n)
-    return packed(value.item) if isinstance(value, Endless) else value.text
+        return packed(value.items, value.n)
+    if isinstance(value, Endless):
+        return packed(value.item, n)
+    if value is None:
+        return f'[None] * {n}' if n else 'None'
+    return value.text
+
+
+def unpacking(names: list[str]) -> str:
+    """Return the left side of an assignment that unpacks: `['a', 'b'] -> 'a, b'`."""
+    return f'{", ".join(names)}{"," if len(names) == 1 else ""}'
 
 
 def in_parentheses(texts: list[str]) -> str:
     """Return the source text of a tuple of these items: ['a'] -> '(a,)'."""
-    return f'({", ".join(texts)}{"," if len(texts) == 1 else ""})'
-
-
-def _packed_items(items: Symbol, n: str) -> str:
-    if isinstance(items, tuple):
-        if not items:
-            return f'[()] * {n}'
-        # The lists of a tuple's leaves, transposed, are a list of tuples.
-        return f'[*zip({", ".join(_packed_items(part, n) for part in items)})]'
-    if isinstance(items, Endless):
-        return _packed_items(items.item, n)
-    if items is None:
-        return f'[None] * {n}'
-    assert not isinstance(items, Items)
-    return items.text
+    return f'({unpacking(texts)})'

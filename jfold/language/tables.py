@@ -46,10 +46,6 @@ class Tables:
         """Return the number of a tensor type, new on first use."""
         return self.types.setdefault(type_, len(self.types))
 
-    def type_numbers(self, type_: Type) -> tuple[int, ...]:
-        """Return the numbers of the tensor types in nested tuples, left to right."""
-        return tuple(map(self.type_number, tensors(type_)))
-
     def operation(
         self,
         layer: Layer,
@@ -61,30 +57,27 @@ class Tables:
     ) -> int:
         """Return the number of the `Operation` with these attributes, new on first use.
 
-        Args:
-          inputs: the type of the operand; the keys that the layer draws with come
-            before it.
+        The keys that the layer draws with come before the operand, of type `inputs`.
         """
-        keys = map(KeyType, layer.rngs)
-        arguments = *keys, *arguments_of(inputs)
-        numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
+        arguments = *map(KeyType, layer.rngs), *arguments_of(inputs)
+        read, made = (
+            tuple(map(self.type_number, tensors(type_)))
+            for type_ in (TupleType(arguments), result)
+        )
         operation = Operation(
-            layer, arguments, result, *numbers, from_left, is_straight, stops
+            layer, arguments, result, read, made, from_left, is_straight, stops
         )
         if operation not in self.operations:
             self.operations[operation] = len(self.listed)
             self.listed.append(operation)
         return self.operations[operation]
 
-    def computing(self, node: TypedUse) -> int:
+    def computing(self, node: Any) -> int:
         """Return the number of the operation that computes outputs of a layer's use."""
         if node in self.applied:
             return self.applied[node]
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
-        assert layer is not None and origins is not None
-        inputs, outputs = (
-            list(tensors(x)) for x in (TupleType(arguments), node.output)
-        )
+        inputs, outputs = [*tensors(TupleType(arguments))], [*tensors(node.output)]
         computed, reads, read = origins.computed, origins.reads, node.taken
         result, count = node.output, len(layer.rngs) + len(inputs)
         if (len(computed), len(reads)) != (len(outputs), count):
@@ -101,9 +94,8 @@ class Tables:
         )
         return self.applied[node]
 
-    def grouping(self, combine: TypedUse, item: Type, size: int) -> int:
+    def grouping(self, combine: Any, item: Type, size: int) -> int:
         """Return the number of the operation that reduces `size` items by `combine`."""
-        assert combine.layer is not None
         items = TupleType((item,) * size)
         return self.operation(combine.layer, items, item, from_left=size > 2)
 

@@ -26,8 +26,8 @@ class TypedUse:
 
     Attributes:
       where: the path to its first use, as `Pipe[1].Record['left']`.
-      parts: the uses of inner blocks in the order of evaluation, set by the rule that
-        types the block; `None` in place of an optional block that is absent.
+      parts: the `TypedUse` of each inner block in the order of evaluation, set by the
+        rule that types the block; `None` in place of an optional block that is absent.
       layer: the layer of a function, or of the look-up of an item of a tensor.
       order: per argument of the function the index of the input's item, if the function
         takes items by name; else `None`.
@@ -44,7 +44,7 @@ class TypedUse:
     where: str
     input: Type
     output: Type
-    parts: tuple[TypedUse | None, ...] = ()
+    parts: tuple[Any, ...] = ()
     layer: Layer | None = None
     order: Order | None = None
     origins: Forwarding | None = None

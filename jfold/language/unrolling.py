@@ -30,9 +30,8 @@ In the code a *place* is the statement of the source by which a use is recorded.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from jfold.language.generate import Generator, generate_source
 from jfold.language.source_rounds import OperationChoice
@@ -54,64 +53,52 @@ from jfold.program.operations import ADD, Operation, Operations, Producers, Prod
 MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
 
 
-# The last round, the source, the operations, and which of them run outside of loops.
-Unrolled: TypeAlias = tuple[Generator, str, OperationChoice, frozenset[int]]
-
-
 def unroll_rounds(
     tables: Tables, chosen: OperationChoice, before: Generator, text: str
-) -> Unrolled | None:
+) -> tuple[Generator, str, OperationChoice, frozenset[int]] | None:
     """Rewrite the program of `before`, with source `text`, to run less in loops.
 
-    Return `None` if nothing can: if there are more than `MOST` uses, or if no segment
-    sum is before or behind all loops.
+    Return the last round, the source, the operations, and which of them run outside of
+    loops; `None` if there are more than `MOST` uses, or if no segment sum is before or
+    behind all loops.
     """
-    unsplit, applied_at = _parts_of(before), before.applied_at
+    after, parts, applied_at = before, _parts_of(before), before.applied_at
     # If each recurrent operation is applied at one place, to tell uses apart would
     # change nothing but how operations are numbered.
-    is_alone = all(applied_at[o] == 1 for o in unsplit.looped | unsplit.sums)
-    if is_alone and unsplit.sums_are_in_a_row:
-        return _unrolled(before, unsplit, text, chosen)
-    if sum(applied_at.values()) > MOST:
-        return None
-    # First each use gets its own operation; then those of one stage become one.
-    split, chosen = _split(tables, chosen, unsplit.looped | unsplit.sums)
-    parts = _parts_of(split)
-    if parts.looped and not parts.sums:
-        return None
-    # Uses that need no loop may be written for lists, which was not known before.
-    levelled = {split.seen.split[place] for place in parts.looped}
-    if levelled != chosen.levelled:
-        split, chosen = _split(tables, chosen, levelled)
-        parts = _parts_of(split)
-    now, operations = _staged_operations(split, parts, unsplit.program)
-    kinds = tuple(zip(split.seen.split, now, strict=True))
-    chosen = replace(chosen, operations=operations, kinds=kinds)
-    after, text = generate_source(tables, chosen)
-    parts = _parts_of(after)
-    if any(o in parts.looped and use not in levelled for use, o in kinds):
-        return None  # its levels were not recorded
-    return _unrolled(after, parts, text, chosen)
+    is_alone = all(applied_at[o] == 1 for o in parts.looped | parts.sums)
+    if not is_alone or not parts.sums_are_in_a_row:
+        if sum(applied_at.values()) > MOST:
+            return None
+        program, levelled = parts.program, parts.looped | parts.sums
+        # First each use gets its own operation; then those of one stage become one.
+        split, parts = _split(tables, chosen, levelled)
+        if parts.looped and not parts.sums:
+            return None
+        # Uses that need no loop may be written for lists, which was not known before.
+        still = frozenset(split.seen.split[place] for place in parts.looped)
+        if still != levelled:
+            levelled = still
+            split, parts = _split(tables, chosen, levelled)
+        now, operations = _staged_operations(split, parts, program)
+        kinds = tuple(zip(split.seen.split, now, strict=True))
+        chosen = replace(chosen, operations=operations, kinds=kinds, levelled=levelled)
+        after, text = generate_source(tables, chosen)
+        parts = _parts_of(after)
+        if any(o in parts.looped and use not in levelled for use, o in kinds):
+            return None  # its levels were not recorded
+    applied = parts.applied
+    return (after, text, chosen, applied) if applied or not after.operations else None
 
 
 def _split(
-    tables: Tables, chosen: OperationChoice, levelled: Iterable[int]
-) -> tuple[Generator, OperationChoice]:
+    tables: Tables, chosen: OperationChoice, levelled: frozenset[int]
+) -> tuple[Generator, Parts]:
     """Generate source with one operation per use; uses of `levelled` may be recurrent.
 
-    Return its round, and `chosen` with `levelled`.
+    Return its round, and the parts of its program.
     """
-    chosen = replace(chosen, levelled=frozenset(levelled))
-    split, _ = generate_source(tables, replace(chosen, split=True))
-    return split, chosen
-
-
-def _unrolled(
-    g: Generator, parts: Parts, text: str, chosen: OperationChoice
-) -> Unrolled | None:
-    """Return `g`, `text`, `chosen` and what is outside of loops; `None` if nothing."""
-    applied = parts.applied
-    return (g, text, chosen, applied) if applied or not g.operations else None
+    split, _ = generate_source(tables, replace(chosen, levelled=levelled, split=True))
+    return split, _parts_of(split)
 
 
 # ---- what runs outside of loops ------------------------------------------------------
@@ -153,19 +140,13 @@ class Parts:
 def _parts_of(g: Generator) -> Parts:
     """Return the recurrent operations of the program of `g`, sorted into `Parts`."""
     program = g.program(g.operations)
-    recurrent = [part for part in components(program) if part.recurrent]
-    sums = [
-        part
-        for part in recurrent
-        if g.reductions.issuperset(part.operations)
-        and not g.chained.intersection(part.operations)
-        and _is_segment_sum(program, part)
-    ]
-    of_sums, every = (
-        frozenset(o for part in parts for o in part.operations)
-        for parts in (sums, recurrent)
-    )
-    return Parts(program, of_sums, every - of_sums)
+    sums, looped = list[int](), list[int]()
+    for part in components(program):
+        if part.recurrent:
+            inside = g.reductions.difference(g.chained).issuperset(part.operations)
+            is_sum = inside and _is_segment_sum(program, part)
+            (sums if is_sum else looped).extend(part.operations)
+    return Parts(program, frozenset(sums), frozenset(looped))
 
 
 def _is_segment_sum(program: Operations, part: Component) -> bool:
@@ -232,11 +213,8 @@ def _staged_operations(
     """Merge those uses of an operation that have the same stage into one new operation.
 
     Return the operation number of each place, and the new operations, by component.
-
-    Args:
-      split: a round with an operation for each place.
-      parts: of its program.
-      program: the program whose operations the uses have in common.
+    `split` has an operation for each place, `parts` are of its program, and `program`
+    has the operations that the uses have in common.
     """
     uses, apart = split.seen.split, parts.program
     stages = _stages(apart, uses, program)
@@ -251,8 +229,7 @@ def _staged_operations(
         )
     ]
     distinct = sorted({*kinds})
-    number = {kind: n for n, kind in enumerate(distinct)}
-    numbers = tuple(number[kind] for kind in kinds)
+    numbers = [distinct.index(kind) for kind in kinds]  # at most `MOST`
     operations = tuple(program.operations[o] for _, o, *_ in distinct)
     # The operations are sorted by component, so that the rows of one lie together.
     unordered = replace(program, operations=operations)
@@ -279,9 +256,7 @@ def _staged_operations(
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
     """Return each use's stage: the length of the chain before it within its component.
 
-    Args:
-      split: the program with an operation for each use.
-      uses: per use, the number of its operation in `program`.
+    `split` has an operation for each use, whose number in `program` is in `uses`.
     """
     owner, read, stages = component_of(program), direct_reads(split), [0 for _ in uses]
     # In topological order of the uses' own components, each one use or a recurrence.

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, SupportsIndex, cast
 
 from jfold.language import symbols as s
@@ -25,17 +25,14 @@ def argument_text(fn: object, text: str) -> str:
     return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
-def as_object(value: s.Symbol, w: Lines) -> s.Object:
+def as_object(value: Any, w: Lines) -> s.Object:
     """Return the symbol of one Python object that a value is packed into.
 
     If `w.count` is set, the object is a list with a packed object for each item.
     """
     if isinstance(value, s.Object):
         return value
-    if w.count is None:
-        return s.Object(s.packed(value))
-    assert isinstance(value, tuple)
-    return s.Object(s.packed(s.Items(value, w.count)))
+    return s.Object(s.packed(value, w.count or ''))
 
 
 def zeros_written(type_: Type, w: Lines) -> s.Symbol:
@@ -45,9 +42,8 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
     if isinstance(type_, TensorType):
         return w.constant(w.g.tables.zeros(type_), 'ZEROS')
     if isinstance(type_, SequenceType):
-        empty = w.g.template(type_)
-        assert isinstance(empty, s.Items)
-        return s.renamed(empty, itertools.repeat('()'), '0')
+        empty = s.renamed(w.g.template(type_), itertools.repeat('()'))
+        return replace(cast(s.Items, empty), n='0')
     return None
 
 
@@ -97,13 +93,6 @@ def for_each_leaf(
     return s.renamed(value, iter(names))
 
 
-def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
-    """Write code that slices a sequence; return the slice."""
-    parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
-    text = ':'.join('' if x is None else number(x) for x in parts)
-    return cut(value, text, w)
-
-
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
     """Write code that slices a sequence by `[text]` to length `n`; return the slice."""
     items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
@@ -112,8 +101,8 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
     return s.Items(items, n or f'len({rest})')
 
 
-def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
-    """Return a value as the symbol of a sequence, finite or endless.
+def sequence(value: Any, w: Lines) -> Any:
+    """Return a value as the symbol of a sequence, `Items` or `Endless`.
 
     For a tuple or an object this writes source that makes the lists of its leaves, and
     that raises `TypeError` on an object that is no sequence.
@@ -122,28 +111,19 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
         return value
     if isinstance(value, tuple):
         return s.Items(side_by_side(value, 'items', s.packed, w), str(len(value)))
-    assert isinstance(value, s.Object)
-    if value.kind in (list, tuple) and value.text.isidentifier():
-        # The class of the sequence is not that of its items.
-        return s.Items(s.Object(value.text), f'len({value.text})')
-    x = value.text
-    name = w.variable(f'items_of_{x}' if x.isidentifier() else 'items')
-    if x.isidentifier():
-        w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
-    else:
+    name = x = value.text
+    if not x.isidentifier():
+        name = w.variable('items')
         w.line(f'{name} = sequence({x})')
+    elif value.kind not in (list, tuple):
+        name = w.variable(f'items_of_{x}')
+        w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
+    # The class of the sequence is not that of its items.
     return s.Items(s.Object(name), f'len({name})')
 
 
-def finite_sequence(value: s.Symbol, w: Lines) -> s.Items:
-    """Return a value as the symbol of a sequence, which must not be endless."""
-    result = sequence(value, w)
-    assert isinstance(result, s.Items)
-    return result
-
-
 def side_by_side(
-    parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
+    parts: tuple[Any, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
     """Write, for each leaf, the list of `text(leaf)` over all values `parts`.
 
@@ -151,10 +131,10 @@ def side_by_side(
     """
     head = parts[0]
     if isinstance(head, tuple):
-        columns = zip(*cast(Any, parts), strict=True)
+        columns = zip(*parts, strict=True)
         return tuple(side_by_side(part, wanted, text, w) for part in columns)
     if isinstance(head, s.Endless):
-        items = tuple(cast(s.Endless, part).item for part in parts)
+        items = tuple(part.item for part in parts)
         return s.Endless(side_by_side(items, wanted, text, w))
     if head is None:
         return None
@@ -189,24 +169,21 @@ class Branches:
 
     def add(self, case: TypedUse | None, value: s.Symbol) -> None:
         """Write a case: the block `case` on `value`, or zeros if `case` is `None`."""
-        with self.case() as values:
-            if case is None:
-                values.append(zeros_written(self.node.output, self.w))
-            else:
-                values.append(self.w.part(case, value, tail=True))
+        if case is None:
+            self.add_value(lambda: zeros_written(self.node.output, self.w))
+        else:
+            self.add_value(lambda: self.w.part(case, value, tail=True))
 
-    @contextlib.contextmanager
-    def case(self) -> Iterator[list[s.Symbol]]:
-        """Open a case; the caller writes lines and puts a value in the yielded list."""
-        w, values = self.w, list[s.Symbol]()
+    def add_value(self, written: Callable[[], s.Symbol]) -> None:
+        """Write a case: the lines that `written()` writes, whose value it returns."""
+        w = self.w
         before = w.tail
         with w.case():
             w.tail = self.tail
             lines = len(w.lines)
-            yield values
-            (result,) = values
+            result = written()
             if not self.tail:
-                assign_last(self.like, result, w)
+                self._assign(result)
                 both = zip(s.makers(self.like), s.makers(result), strict=True)
                 like = s.with_makers(self.like, (a | b for a, b in both))
                 like = s.with_levels(like, s.levels(result))
@@ -221,15 +198,10 @@ class Branches:
         """Return the value that the cases assign, or `RETURNED` if cases return."""
         return RETURNED if self.tail else self.like
 
-
-def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
-    """Write the assignment of a value to existing variables.
-
-    If the last line assigns that value to a variable, rename this instead.
-    """
-    if isinstance(target, s.Object | s.Tensor) and not isinstance(value, tuple):
-        assert isinstance(value, s.Object | s.Tensor)
-        if w.renamed_last(value.text, target.text):
-            return
-    for name, text in zip(s.texts(target), s.texts(value), strict=True):
-        w.line(f'{name} = {text}')
+    def _assign(self, value: s.Symbol) -> None:
+        """Assign a value to the variables; rename the variable of the last line."""
+        pairs = list(zip(s.texts(self.like), s.texts(value), strict=True))
+        is_one = isinstance(self.like, s.Object | s.Tensor)
+        if not is_one or not self.w.renamed_last(*reversed(pairs[0])):
+            for name, text in pairs:
+                self.w.line(f'{name} = {text}')

@@ -267,8 +267,8 @@ MUTANTS = (
     Mutant(
         'A sequence of lists is as long as its shortest list.',
         'jfold/language/rules_alignment.py',
-        '{"same_length" if block.strict else "min"}',
-        '{"same_length" if block.strict else "max"}',
+        "'same_length' if block.strict else 'min'",
+        "'same_length' if block.strict else 'max'",
         ('tests/blocks/test_alignment.py',),
     ),
     Mutant(
@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         'Padding begins behind the last item.',
         'jfold/language/rules_alignment.py',
-        'if {operand.n} > {k} else {zero_leaf.text}',
-        'if {operand.n} > {k + 1} else {zero_leaf.text}',
+        'if {operand.n} > {k} else {next(zeros)}',
+        'if {operand.n} > {k + 1} else {next(zeros)}',
         ('tests/blocks/test_chaining.py',),
     ),
     Mutant(
