@@ -21,17 +21,14 @@ from jfold.base.errors import ProgramBudgetError
 from jfold.base.memo import cached_property
 from jfold.program.operations import Program
 from jfold.scheduling.growth import (
-    COARSE,
-    FINE,
     KINDS,
     Headroom,
     Stage,
     grow,
-    meets_operations,
     no_headroom,
     with_all_operations,
 )
-from jfold.scheduling.read_modes import has_slots, with_slots
+from jfold.scheduling.read_modes import with_slots
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.scheduling.staircase import fits
@@ -111,10 +108,6 @@ class Budget:
         """Return whether capacities record the rows of each level, in `profiles`."""
         return self._strategy.fixed
 
-    @cached_property
-    def _sizes(self) -> int:
-        return FINE if has_slots(self.program) else COARSE
-
     @property
     def _strategy(self) -> Strategy:
         return strategy_for(self.program, self.strategy, self.reproducible)
@@ -156,12 +149,12 @@ class Budget:
         late = [*chain.late]  # a copy, since other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
         # Where each batch is of another kind, those to come are, too.
-        is_kind = old is not None and meets_operations(old, need)
+        pairs = zip(old.rows, need.rows, strict=True) if old else ()
+        is_kind = any(had == 0 < wanted for had, wanted in pairs)
         if old is not None and is_kind and chain.kinds >= KINDS:
             most = with_all_operations(old, most)
         # Meanwhile other threads may outgrow `old`, too: all grow alike, to one spec.
-        more = headroom()
-        new = grow(old, most, more, self._sizes, stage)
+        new = grow(old, most, headroom(), stage)
         spec = self._append(need, new, chain)
         chain.outgrown += old is not None
         chain.kinds += is_kind
@@ -184,7 +177,7 @@ class Budget:
         spec = chain.holding(need)
         if spec is None:
             # Grown as a first capacity, since earlier batches tell nothing about these.
-            new = grow(None, need, no_headroom(need) if is_known else {}, self._sizes)
+            new = grow(None, need, no_headroom(need) if is_known else {})
             spec = self._append(need, new, chain)
             nodes, levels = sum(spec.capacity.rows), spec.capacity.levels
             room = f'{nodes:,} nodes' + (f' in {levels} levels' if levels else '')

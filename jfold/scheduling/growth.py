@@ -27,7 +27,7 @@ Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 # How often batches may bring unused operations before all operations get room.
 KINDS = 2
 COARSE = 8  # sizes per octave, so that models share few shapes
-FINE = 64  # sizes per octave where every row of room is computed, used or not
+FINE = 64  # the same, outside of loops
 
 
 class Stage(enum.IntEnum):
@@ -45,7 +45,6 @@ def grow(
     old: Capacity | None,
     need: Capacity,
     more: Headroom = MappingProxyType({}),
-    sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
     """Return a capacity that holds `need`, and `old` unless `None`, with spare room.
@@ -61,7 +60,6 @@ def grow(
       more: for dimensions that add up over examples, how much more another batch may
         need by chance: a first capacity has no more spare room than that, and a quarter
         at most; the next has no less, up to twice what is needed.
-      sizes: the number of sizes per octave, `COARSE` or `FINE`.
       stage: how often the stream has outgrown `old`; not used if `old` is `None`.
     """
     stage = Stage.FIRST if old is None else stage
@@ -71,7 +69,10 @@ def grow(
         had = getattr(old, name) if old is not None else (0,) * len(wanted)
         unknown = wanted if old is None else (0,) * len(wanted)
         numbers = zip(had, wanted, more.get(name, unknown), strict=True)
-        return tuple(_room(*n, sizes, stage) for n in numbers)
+        # Where all runs outside of loops, every row of room is computed, used or not.
+        return tuple(
+            _room(*n, FINE if need.indexed else COARSE, stage) for n in numbers
+        )
 
     # Once one slot (a place where operations read) has to be indexed, others are likely
     # to follow: all are indexed at once, which costs one more program at most.
@@ -93,11 +94,6 @@ def grow(
         **added,
     )
     return new if old is None else old | new
-
-
-def meets_operations(old: Capacity, need: Capacity) -> bool:
-    """Return whether `need` has rows of an operation of which `old` has none."""
-    return any(a == 0 < b for a, b in zip(old.rows, need.rows, strict=True))
 
 
 def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
@@ -165,9 +161,7 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
     """Return a number of a capacity: at least `had`, and `wanted` with spare room.
 
-    Args:
-      chance: how much more than `wanted` may be needed by chance.
-      sizes, stage: as of `grow`.
+    By chance `chance` more may be needed. There are `sizes` sizes per octave.
     """
     # An operation that no batch has used so far costs nothing.
     if not had and not wanted:

@@ -77,10 +77,7 @@ class Section:
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def fill(self, indices: Array, values: Array, spare: int) -> None:
-        """Write values [n or fewer] into this section [n], then `spare` up to its end.
-
-        Raises AssertionError if there are more values, or more axes.
-        """
+        """Write values [n or fewer] into this section [n], then `spare` to its end."""
         if not values.ndim == len(self.shape) == 1 or len(values) > self.shape[0]:
             raise AssertionError(
                 f'jfold made a wrong schedule, please report it: {self} was given '
@@ -92,8 +89,8 @@ class Section:
 
 
 @dataclass(frozen=True, eq=False)
-class Header:
-    """The first sections of an index array: counts of levels, nodes and rows.
+class Sections:
+    """All sections of an index array: the place and the shape of each.
 
     Attributes:
       depths: [components] levels of each component; steps, if their number is fixed.
@@ -101,23 +98,6 @@ class Header:
       rows: [results] real rows of each result.
       empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
       examples: [] the number of examples: the element of `rows` for the model's value.
-    """
-
-    depths: Section
-    counts: Section
-    rows: Section
-    empty: Section
-    examples: Section
-
-
-# ---- all sections --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Sections:
-    """All sections of an index array: the place and the shape of each.
-
-    Attributes:
       size: the length of the index array.
       tiles: per component [levels, columns], first row and end of each of its
         operations; a row for each step, if the number of steps is fixed.
@@ -140,7 +120,11 @@ class Sections:
         without sums.
     """
 
-    header: Header
+    depths: Section
+    counts: Section
+    rows: Section
+    empty: Section
+    examples: Section
     size: int
     tiles: tuple[Section, ...]
     summands: tuple[Section, ...]
@@ -185,33 +169,30 @@ class Allocator:
 def allocate_sections(
     spec: Spec,
     tables: Sequence[tuple[int, int]],
-    regions: Sequence[int],
+    region: Sequence[int],
     results: Sequence[int],
     computed: Sequence[int],
     sum_width: Sequence[int],
 ) -> Sections:
     """Lay out the sections of an index array one behind another, given numbers of rows.
 
-    Args:
-      tables, results, sum_width: attributes of the layout.
-      regions: [operations] its `region`.
-      computed: [types] rows of the value buffer that are not constants.
+    `computed` [types] counts the rows of value buffers that are not constants, other
+    arguments are attributes of the layout.
     """
     program, capacity, allocator = spec.program, spec.capacity, Allocator()
     section = allocator.section
     depths, counts = section(len(components(program))), section(len(program.operations))
     rows, empty = section(len(program.results)), section(1)
-    header = Header(depths, counts, rows, empty, rows[program.value_results[0]])
-    of_components, of_operations = list[Any](), list[Any]()
-    of_results, of_types = list[Any](), list[Any]()
+    header = depths, counts, rows, empty, rows[program.value_results[0]]
+    of_components, of_operations, of_results, of_types = (list[Any]() for _ in range(4))
     for c, table in enumerate(tables):
         count = 0
         if summed_at_once(spec, c) and sums_have_rows(spec):
             sums_of = components(program)[c].operations
-            count = sum(regions[o] * len(program.operations[o].inputs) for o in sums_of)
+            count = sum(region[o] * len(program.operations[o].inputs) for o in sums_of)
         of_components.append((section(*table), section(count), section(count)))
     for o, operation in enumerate(program.operations):
-        count = 0 if summed_at_once(spec, component_of(program)[o]) else regions[o]
+        count = 0 if summed_at_once(spec, component_of(program)[o]) else region[o]
         slots = _slots(allocator, spec, o, len(operation.inputs), count)
         of_operations.append(slots)
     for r, result in enumerate(program.results):
@@ -229,7 +210,7 @@ def allocate_sections(
         sums = section(SUM_ARITY, count + sum_width[t] if count else 0)
         of_types.append((consumers, steps, sums))
     return Sections(
-        header,
+        *header,
         allocator.next,
         *_columns(of_components, 3),
         *_columns(of_operations, 2),
@@ -239,10 +220,7 @@ def allocate_sections(
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
-    """Transpose tuples of length `count`: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)).
-
-    Without tuples, return `count` empty ones.
-    """
+    """Transpose tuples: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)); `count` () of none."""
     return tuple(zip(*rows, strict=True)) or ((),) * count
 
 
@@ -257,9 +235,7 @@ def _slots(
 ) -> tuple[Slots, Slots]:
     """Allocate, per input, two sections: rows to read, and the rows to add these to.
 
-    Args:
-      table, count: as of `column_modes`.
-      rows: the length of a section with an index for each row.
+    A section with an index for each row has `rows`; others are as of `column_modes`.
     """
     numbers, summands = slot_numbers(spec.program), spec.capacity.summands
     modes = column_modes(spec, table, count)

@@ -36,13 +36,20 @@ from jfold.program.components import (
 )
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.index_array import (
+    SUM_ARITY,
     Allocator,
     Sections,
     allocate_sections,
     section_of,
 )
 from jfold.scheduling.spec import Spec
-from jfold.scheduling.tiles import Groups, strategy_at, strategy_of
+from jfold.scheduling.tiles import (
+    MEMORY,
+    SUM_WIDTH,
+    even_parts,
+    strategy_at,
+    strategy_of,
+)
 
 # ---- components and active types -----------------------------------------------------
 
@@ -87,6 +94,7 @@ def running_components(spec: Spec) -> tuple[Component, ...]:
 # ---- layout --------------------------------------------------------------------------
 
 Numbers: TypeAlias = tuple[int, ...]
+Groups: TypeAlias = tuple[Numbers, ...]  # groups of numbers of inputs
 Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
 
 
@@ -112,7 +120,8 @@ class Layout:
       value_base: per operation and output, the first row in the value buffer; a row
         behind the buffer's end for outputs that no loop computes or reads.
       value_rows: [types] rows of each value buffer.
-      together: per operation, groups of inputs, as of `Strategy.together`.
+      together: per operation, groups of inputs of one type that are read at once, and
+        whose cotangents are written at once.
       edges: per input of an operation in loops, the edge row of the first node, and the
         distance to that of the next node. Operands of a sum have no edge rows, but
         `~row` and -1, where `row` is the sum's first row, counted behind the constants.
@@ -152,14 +161,19 @@ def layout(spec: Spec) -> Layout:
     kinds = (result.kind for result in program.results)
     results = tuple(next(counted) if x.is_counted else examples for x in kinds)
     column, tables, trips = _tables(spec)
-    base, rows = _values(spec, region)
-    computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
-    sizes = (t.size * t.dtype.itemsize for t in program.types)
-    sums = tuple(map(strategy_of(spec).sum_width, capacity.sums, sizes))
+    base, ends = _values(spec, region)
+    computed = [x - y for x, y in zip(ends, capacity.constants, strict=True)]
+    # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
+    is_fixed = strategy_of(spec).fixed
+    sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
+    sums = tuple(
+        even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
+        for rows, size in zip(capacity.sums, sizes, strict=True)
+    )
     sections = allocate_sections(spec, tables, region, results, computed, sums)
     edges = _edges(spec, region, base, together, sums, sections)
     of_rows = region, results, chunk, widths, component_of(program), column
-    of_values = tables, trips, base, rows, together
+    of_values = tables, trips, base, ends, together
     return Layout(*of_rows, *of_values, *edges, sums, sections)
 
 
@@ -169,18 +183,27 @@ def _of_operations(
     """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
     program, parts = spec.program, components(spec.program)
     region, chunks, widths, together = [], [], [], []
-    for o, (operation, c) in enumerate(
-        zip(program.operations, component_of(program), strict=True)
-    ):
+    for o, operation in enumerate(program.operations):
         strategy, rows = strategy_at(spec, o), spec.capacity.rows[o]
+        part = parts[component_of(program)[o]]
         chunk = strategy.chunk(program, operation, rows)
-        of_tiles = strategy.widths(spec, o, parts[c])
+        of_tiles = strategy.widths(spec, o, part)
+        # The last tile of a level may run past its end. Tiles of the one level of fixed
+        # steps, or outside of loops, begin at multiples of their width.
+        is_even = o in program.applied or (strategy.fixed and not part.recurrent)
+        unit = of_tiles[0] or 1
+        reached = -(-rows // unit) * unit if is_even else rows + max(of_tiles)
         # Room for all tiles, and a multiple of the chunk.
-        reached = strategy.region(rows, of_tiles, parts[c])
         region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
         chunks.append(chunk)
         widths.append(of_tiles)
-        together.append(strategy.together(operation.inputs))
+        # With fixed steps each read or write is a kernel, so inputs of one type are
+        # read at once. On a CPU that would copy their cotangents.
+        kinds = operation.inputs if strategy.fixed else range(len(operation.inputs))
+        groups: dict[int, Numbers] = {}
+        for a, kind in enumerate(kinds):
+            groups[kind] = *groups.get(kind, ()), a
+        together.append(tuple(groups.values()))
     return tuple(region), tuple(chunks), tuple(widths), tuple(together)
 
 

@@ -241,7 +241,7 @@ class Schedule(Displayed):
 
         Over shards it is the maximum.
         """
-        of_parts = [x.sections.header.depths.of(x.indices) for x in self.parts]
+        of_parts = [x.sections.depths.of(x.indices) for x in self.parts]
         return np.asarray(np.max(of_parts, axis=0))
 
     @property
@@ -250,7 +250,7 @@ class Schedule(Displayed):
 
         [operations] int; a node is one application of an operation.
         """
-        of_parts = [x.sections.header.counts.of(x.indices) for x in self.parts]
+        of_parts = [x.sections.counts.of(x.indices) for x in self.parts]
         return np.asarray(np.sum(of_parts, axis=0))
 
     def tiles(self, operation: int) -> Array:
@@ -266,7 +266,7 @@ class Schedule(Displayed):
         table = np.asarray(self.sections.tiles[c].of(self.indices))
         first = places.column[operation]
         table = table[: int(self.depths[c]), first : first + 2]
-        (empty,) = np.asarray(self.sections.header.empty.of(self.indices)).tolist()
+        (empty,) = np.asarray(self.sections.empty.of(self.indices)).tolist()
         strategy = strategy_at(self.spec, operation)
         tiles = strategy.tiles(table, widths, places.trips[c], empty)
         return np.concatenate([table, tiles], axis=1)
@@ -318,7 +318,7 @@ def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
 
 def _mask(schedule: Schedule) -> jax.Array:
     rows = jnp.arange(schedule.examples, dtype=jnp.int32)
-    return rows < schedule.sections.header.examples.of(schedule.indices)
+    return rows < schedule.sections.examples.of(schedule.indices)
 
 
 def on_device(schedule: Schedule) -> Schedule:

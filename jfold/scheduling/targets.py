@@ -114,8 +114,8 @@ def _lists_by_row(
 
     Raises ValueError unless there is a list for each row, or for each real row.
     """
-    header, rows = layout(spec).sections.header, spec.capacity.examples
-    real = np.concatenate([np.arange(rows) < header.examples.of(x) for x in parts])
+    examples, rows = layout(spec).sections.examples, spec.capacity.examples
+    real = np.concatenate([np.arange(rows) < examples.of(x) for x in parts])
     if len(lists) == real.sum():
         items = iter(lists)
         return [next(items) if is_real else () for is_real in real.tolist()]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, TypeVar
 
 import jax
@@ -35,7 +35,6 @@ from jfold.program.operations import (
     row_bytes,
 )
 from jfold.scheduling.growth import power_of_two
-from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
 from jfold.scheduling.staircase import (
     NARROW,
@@ -50,12 +49,19 @@ from jfold.scheduling.staircase import (
 Part = TypeVar('Part', int, jax.Array)
 Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
 Trips: TypeAlias = tuple[int, ...]  # trip counts of loops that run one after another
-Groups: TypeAlias = tuple[tuple[int, ...], ...]  # groups of numbers of inputs
 
 CACHE = 1 << 20  # bytes that fit into the cache of most cores
 SUM_WIDTH = 64  # sums over edge rows that are taken at once
 MEMORY = 1 << 27  # bytes of an accelerator for the inputs and outputs of a tile
 START = 1 << 28  # bytes that an accelerator moves while a step's kernels start
+
+# For sums in a fixed order: XLA multiplies and fuses in ways that depend on the number
+# of rows, so the last digits of a row depend on how many rows its tile has, but not on
+# its place there. Then each operation has tiles of one width for every capacity.
+SAME = 64  # rows of a tile in counted loops
+SAME_STEP = 256  # rows of a tile in fixed steps, where each starts kernels
+SAME_CHUNK = 512  # rows whose parameter gradients are taken at once
+SAME_STEP_CHUNK = 4096  # the same, in fixed steps
 
 
 def best_strategy() -> str:
@@ -122,15 +128,21 @@ def tiles(rows: Array, widths: Widths, empty: int) -> Array:
 # ---- strategies ----------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Strategy:
     """A strategy to divide rows into tiles: here, outside of loops, into one tile.
 
     The strategies of loops override its methods. A component's loops run one after
     another; `trips` are their trip counts, `widths` the widths of an operation's tiles.
     Tables [steps, 2] have an operation's first row and the end of its rows per step.
+
+    Attributes:
+      reproducible: whether all tiles have one width, so that sums have a fixed order.
+      fixed: whether the capacity fixes the number of steps.
     """
 
-    fixed: ClassVar[bool] = False  # whether the capacity fixes the number of steps
+    reproducible: bool = False
+    fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
         """Reduce a capacity to what the strategy uses: here without levels and sums.
@@ -149,22 +161,6 @@ class Strategy:
         """Return how many rows share one pass for parameter gradients: here all."""
         return max(rows, 1)
 
-    def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return how many buffer rows an operation's tiles reach: here `rows`."""
-        return rows
-
-    def sum_width(self, rows: int, size: int) -> int:
-        """Return how many of `rows` sums, of `size` bytes each, one tile computes."""
-        return SUM_WIDTH
-
-    def together(self, types: Sequence[int]) -> Groups:
-        """Group inputs of one type, to be read at once: here each input alone.
-
-        The cotangents of a group are written at once. On a CPU that would copy them, so
-        here each input is a group.
-        """
-        return tuple((a,) for a in range(len(types)))
-
     def trips(self, spec: Spec, component: Component) -> Trips:
         """Return the trip counts of the loops over a component's steps: here one step.
 
@@ -177,9 +173,7 @@ class Strategy:
     ) -> Array:
         """Return the step at which each level of a component ends [levels], from 0.
 
-        Args:
-          counts: per operation, the nodes on each level [levels or fewer].
-          widths: per operation, the widths of its tiles.
+        `counts` has the nodes of each operation on each level [levels or fewer].
         """
         return np.arange(max(map(len, counts), default=0))
 
@@ -188,9 +182,7 @@ class Strategy:
     ) -> None:
         """Write each step's first row and end into a table [steps or more, 2].
 
-        Args:
-          counts: the nodes on each level [levels or fewer].
-          last: the result of `last_steps`.
+        `counts` [levels or fewer] are the operation's, `last` is of `last_steps`.
         """
         part, ends = table[: len(last)], counts.cumsum()
         part[: len(ends), 0] = ends - counts
@@ -218,6 +210,8 @@ class Counted(Strategy):
         roots. Each width takes time to compile, so there are two where a third gains
         little, and one for a cheap operation that is not recurrent.
         """
+        if self.reproducible:
+            return (SAME,)
         operation = spec.program.operations[o]
         size = parameter_bytes(operation)
         if not component.recurrent:
@@ -239,16 +233,16 @@ class Counted(Strategy):
         and are at most `rows`. Each pass takes all parameters: so one for a large
         embedding table, several for a matrix.
         """
-        if operation.layer.external:  # parameters of unknown size
+        same = self.reproducible
+        # Parameters of unknown size; a look-up adds up in one order, however many rows.
+        if operation.layer.external or (same and looks_up(program, operation)):
             return max(rows, 1)
+        if same:
+            return SAME_CHUNK
         size = row_bytes(program, operation)
         balanced = parameter_bytes(operation) // size
         in_cache = power_of_two(min(512, CACHE // size) + 1) // 2
         return max(min(max(in_cache, balanced), rows), 1)
-
-    def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return an operation's buffer rows: `rows`, and more that tiles may reach."""
-        return rows + widths[0]
 
     def trips(self, spec: Spec, component: Component) -> Trips:
         """Return one trip count: the capacity's levels, or 1 without a recurrence."""
@@ -281,10 +275,20 @@ class Fixed(Strategy):
         no more than the rows of a mean level, or there would be many spare rows where
         rows are cheap.
         """
-        if not profile or is_cut(profile):
-            return profile
+        if not profile:
+            return ()
         operations = [program.operations[o] for o in component.operations]
         levels = steps(profile, len(operations))
+        if self.reproducible:
+            taken = -(-levels // SAME_STEP)
+            return (
+                (
+                    int(np.maximum(taken.max(1), 1).sum()),
+                    (SAME_STEP,) * len(operations),
+                ),
+            )
+        if is_cut(profile):
+            return profile
         sizes = [row_bytes(program, operation) for operation in operations]
         weights = [parameter_bytes(operation) for operation in operations]
         row = np.array([x + y / 200 for x, y in zip(sizes, weights, strict=True)])
@@ -295,21 +299,29 @@ class Fixed(Strategy):
     def _stairs(self, spec: Spec, component: Component) -> Profile:
         """Return a component's steps: pairs of a count and the operations' widths."""
         operations, capacity = component.operations, spec.capacity
+        rows, same = [capacity.rows[o] for o in operations], self.reproducible
         if not component.recurrent:
-            (o,) = operations
-            size = row_bytes(spec.program, spec.program.operations[o])
-            count, width = even_parts(capacity.rows[o], size, 2 * MEMORY)
-            return ((count, (width,)),)
-        if capacity.profiles:
+            size = row_bytes(spec.program, spec.program.operations[operations[0]])
+            count, width = even_parts(rows[0], size, 2 * MEMORY)
+            count = -(-rows[0] // SAME_STEP) if same else count
+            stairs: Profile = ((count, (width,)),)
+        elif capacity.profiles:
             c = component_of(spec.program)[operations[0]]
-            return capacity.profiles[c] or ((0, (NARROW,) * len(operations)),)
-        # Any batch that fits the capacity: each level wastes less than one tile of each
-        # operation, and all other tiles are full.
-        levels = max(capacity.levels, 1)
-        rows = [capacity.rows[o] for o in operations]
-        widths = [min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows]
-        full = sum(n // width for n, width in zip(rows, widths, strict=True))
-        return ((full + levels, tuple(widths)),)
+            stairs = capacity.profiles[c] or ((0, (NARROW,) * len(rows)),)
+        else:
+            # Any batch that fits the capacity: each level wastes less than one tile of
+            # each operation, and all other tiles are full.
+            levels = max(capacity.levels, 1)
+            widths = [
+                min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows
+            ]
+            widths = [SAME_STEP for _ in rows] if same else widths
+            full = sum(n // width for n, width in zip(rows, widths, strict=True))
+            stairs = ((full + levels, tuple(widths)),)
+        if not same:
+            return stairs
+        # XLA would unroll a single step and fuse it differently.
+        return ((max(sum(n for n, _ in stairs), 2), (SAME_STEP,) * len(rows)),)
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
         """Return the tile width of operation `o` in each of the loops over steps."""
@@ -318,29 +330,14 @@ class Fixed(Strategy):
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
         """Return rows per gradient pass: all of a look-up, else what memory allows."""
+        same = self.reproducible
         # The reverse of a look-up is a scatter, which takes no memory. In a loop it
         # would start kernels again and again, and on a TPU run row by row.
-        if looks_up(program, operation):
+        if looks_up(program, operation) or (same and operation.layer.external):
             return max(rows, 1)
+        if same:
+            return SAME_STEP_CHUNK
         return even_parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
-
-    def region(self, rows: int, widths: Widths, component: Component) -> int:
-        """Return an operation's buffer rows: `rows`, and more that tiles may reach."""
-        if component.recurrent:
-            return rows + max(widths)
-        # There is one level, whose tiles begin at multiples of their width.
-        return -(-rows // widths[0]) * widths[0]
-
-    def sum_width(self, rows: int, size: int) -> int:
-        """Return how many of `rows` sums, of `size` bytes each, one tile computes."""
-        # Every round runs the tiles of all sums, so few tiles are best. Sums of other
-        # rounds keep their values, or are computed again before they are read.
-        return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
-
-    def together(self, types: Sequence[int]) -> Groups:
-        """Group an operation's inputs by type, since each read or write is a kernel."""
-        different = dict.fromkeys(types)
-        return tuple(tuple(a for a, t in enumerate(types) if t == d) for d in different)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
         """Return a trip count per loop; a loop's steps have the same tile widths."""
@@ -397,78 +394,13 @@ def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
     return count, max(-(-rows // count), 1)
 
 
-# ---- sums in a fixed order -----------------------------------------------------------
-
-# XLA multiplies and fuses in ways that depend on the number of rows: the last digits of
-# a row depend on how many rows its tile has, but not on the row's place in the tile. So
-# each operation has tiles of one width, and chunks of one length, for every capacity.
-
-SAME = 64  # rows of a tile in counted loops
-SAME_STEP = 256  # rows of a tile in fixed steps, where each starts kernels
-SAME_CHUNK = 512  # rows whose parameter gradients are taken at once
-SAME_STEP_CHUNK = 4096  # the same, in fixed steps
-
-
-def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
-    """Return rows per gradient pass: all for look-ups and `external`, else `chunk`."""
-    # The reverse of a look-up adds up in one order, however many rows there are.
-    is_table = looks_up(program, operation) or operation.layer.external
-    return max(rows, 1) if is_table else chunk
-
-
-class CountedAlike(Counted):
-    """The strategy `Counted` with tiles of one width, for sums in a fixed order."""
-
-    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return the width `SAME` for all operations: sums have a fixed order."""
-        return (SAME,)
-
-    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return rows per gradient pass: all for a look-up, else `SAME_CHUNK`."""
-        return same_chunk(program, operation, rows, SAME_CHUNK)
-
-
-class FixedAlike(Fixed):
-    """The strategy `Fixed` with tiles of one width, for sums in a fixed order."""
-
-    def _cut(
-        self, program: Operations, component: Component, profile: Profile
-    ) -> Profile:
-        """Return steps of one tile width, enough for the levels of a profile."""
-        if not profile:
-            return ()
-        operations = len(component.operations)
-        taken = -(-steps(profile, operations) // SAME_STEP)
-        count = int(np.maximum(taken.max(1), 1).sum())
-        return ((count, (SAME_STEP,) * operations),)
-
-    def _stairs(self, spec: Spec, component: Component) -> Profile:
-        """Return at least 2 steps of one tile width: XLA would unroll a single step."""
-        # Unrolled, the step would be fused differently, which changes last digits.
-        operations, capacity = component.operations, spec.capacity
-        if not component.recurrent:
-            count = -(-capacity.rows[operations[0]] // SAME_STEP)
-        elif capacity.profiles:
-            profile = capacity.profiles[component_of(spec.program)[operations[0]]]
-            count = sum(count for count, _ in profile)
-        else:
-            full = sum(capacity.rows[o] // SAME_STEP for o in operations)
-            count = full + capacity.levels
-        return ((max(count, 2), (SAME_STEP,) * len(operations)),)
-
-    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return rows per gradient pass: all for a look-up, else `SAME_STEP_CHUNK`."""
-        return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
-
-
 # ---- all strategies ------------------------------------------------------------------
 
 _NO_LOOPS = Strategy()
 _LOOPS: dict[tuple[str, bool], Strategy] = {
-    (COUNTED, False): Counted(),
-    (FIXED, False): Fixed(),
-    (COUNTED, True): CountedAlike(),
-    (FIXED, True): FixedAlike(),
+    (name, same): kind(same)
+    for name, kind in ((COUNTED, Counted), (FIXED, Fixed))
+    for same in (False, True)
 }
 
 
