@@ -17,7 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from expression_branches import Branches
+from expression_blocks import Branches, Recursions, Reducers
 from expression_parts import (
     TABLE,
     Expression,
@@ -27,8 +27,6 @@ from expression_parts import (
     by_length,
     sample_numbered,
 )
-from expression_recursions import Recursions
-from expression_reducers import Reducers
 from function_makers import dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
