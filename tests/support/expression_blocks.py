@@ -70,7 +70,7 @@ class Branches:
         source = self.source(want, depth)
         item = jf.Optional(source.block)
         as_field = self.pick([True, False])
-        given = source.sample(np.random.default_rng(self.integer(9)))
+        given = source.sample(np.random.default_rng(self.draw(9)))
         default = self.pick([None, given])
         block = (
             jf.Record({'a': item, 'b': jf.Identity()}) >> jf.GetItem(0)
@@ -107,7 +107,7 @@ class Branches:
         record = jf.Record(dict(zip(keys, [x.block for x in parts], strict=True)))
         use = jf.ForwardDeclaration()
         use.resolve_to(record >> self.function(given, want))
-        first = self.integer(len(kinds) - 1)
+        first = self.draw(len(kinds) - 1)
         kinds = kinds[first:] + kinds[:first]
 
         def sample(rng: Rng) -> Any:
@@ -137,7 +137,7 @@ class Recursions:
             body = self.node(want, child, arity, label, depth)
             cases = {'leaf': jf.GetItem(1) >> leaf.block, 'node': jf.GetItem(1) >> body}
             block = jf.OneOf(first_of, cases)
-            if self.integer(3) == 0:
+            if self.draw(3) == 0:
                 block = block >> self.metric(want)
             declaration.resolve_to(self.once(block))
 
@@ -196,7 +196,7 @@ class Recursions:
             pairs = jf.Zip()(jf.Broadcast()(mine), children)
             return leave(mine, below(jf.Map(down())(pairs)))
 
-        seen = self.metric(want) if self.integer(3) == 0 else jf.Identity()
+        seen = self.metric(want) if self.draw(3) == 0 else jf.Identity()
         down.resolve_to(body >> seen)
         first = jf.Void() >> self.constant(state)
         block = jf.AllOf(first, jf.Identity()) >> down()
