@@ -175,19 +175,16 @@ class Drawn(Maker):
     wild: bool = False
     linear: bool = True
 
-    def integer(self, last: int) -> int:
-        return int(self.draw.integer(last))
-
     def type(self) -> Type:
         """A tensor, a tuple, a dict or a dataclass."""
         made: Type = super().type()
-        if self.integer(7) < 7:
+        if self.draw(7) < 7:
             return made
         return convert_to_type(self.pick(STRUCTS)(made, self.tensor(3)))
 
     def new_function(self, given: Any, want: Any) -> Any:
         """A function, perhaps of the table."""
-        if self.wild and self.dtype in ALL and self.integer(1):
+        if self.wild and self.dtype in ALL and self.draw(1):
             kind = self._kind()
             # A constant runs once for a batch, and so do rules that are not linear.
             if given != TupleType() or (kind.linear and 'clipped' not in kind.text):
@@ -195,9 +192,9 @@ class Drawn(Maker):
         return super().new_function(given, want)
 
     def _kind(self) -> Kind:
-        rng = np.random.default_rng(self.integer(9999))
-        drawn = draw_function(rng, WIDTH, self.dtype, self.integer(2), linear=True)
-        if self.linear or self.integer(3) == 3:
+        rng = np.random.default_rng(self.draw(9999))
+        drawn = draw_function(rng, WIDTH, self.dtype, self.draw(2), linear=True)
+        if self.linear or self.draw(3) == 3:
             return drawn
         rule = KINDS[RULES[int(rng.integers(len(RULES)))]]
         how = str(rng.choice([*BESIDE]))
@@ -282,7 +279,7 @@ def draw_source(
     choices: Choices, dtype: str, wild: bool, linear: bool
 ) -> tuple[Source, bool]:
     """A block with data for it, and whether the data are large."""
-    maker = Drawn(choices, dtype, wild=wild, linear=linear)
+    maker = Drawn(choices.integer, dtype, wild=wild, linear=linear)
     is_large = choices.integer(9) == 9
     if is_large:
         maker.leaves, maker.lengths = 40, (0, 1, 13, 70)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import shutil
@@ -17,17 +16,13 @@ import jax
 import pytest
 from program_runs import BENCHMARKS, EXAMPLES, ROOT, output, run
 
-import jfold as jf
-
 sys.path += [str(BENCHMARKS), str(EXAMPLES)]
 
-import devices
 import iclr2017
 import peers
 import scaling
 import trees
 from measuring import MODES
-from report import Report
 from treebank import made_up_lines
 
 # By command: of columns the values, or how many rows have them; and what is said.
@@ -50,6 +45,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
         {'models': [3, 3, 3], 'page faults': 3, 'ratio': 2},
         'Gradients of all models were equal',
     ),
+    'imports --repeats 2': ({'import': ['import jax', 'import jfold']}, 'Imports'),
     'lazy --quick --repeats 2 --only graphs': (
         {
             'form': ['graphs, blocks', 'graphs, lazy'],
@@ -70,6 +66,10 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
         'jraph: skipped, its message passing is',
     ),
     'reproducible --quick --repeats 2': ({'mode': [*MODES]}, 'alone gave to the bit'),
+    'search --quick --repeats 2': (
+        {'segments': [4, 1] * 2},  # jfold's own first, to which the others are compared
+        'All forms have given the same results',
+    ),
     'seq2seq --quick --repeats 2 --only short': (
         {
             'model': ['short, jfold', 'short, in loops'] * 2,
@@ -78,6 +78,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
         },
         'Sequences to sequences',
     ),
+    'storage --quick --repeats 2': ({'open [ms]': 4}, 'checksums compared'),
     'unrolled --quick --repeats 2 --only kinds': (
         {'model': ['kinds, no loops', 'kinds, in loops'] * 2, 'ratio': 2},
         'Programs without loops',
@@ -202,27 +203,6 @@ def test_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[-1]['GB'] >= rows[-1]['GB before'] > 0
 
 
-@pytest.mark.slow
-def test_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are run, with a folder of bytecode of their own, which is spared here."""
-    start = subprocess.run
-    ran: list[str] = []
-
-    def once(command: list[str], **options: Any) -> Any:
-        if command[0] != sys.executable:
-            return start(command, **options)
-        env = dict(options.pop('env'))
-        assert Path(env.pop('PYTHONPYCACHEPREFIX')).is_dir()
-        assert env['PYTHONPATH'] == str(ROOT)
-        ran.append(command[2])
-        return start(command, env=env, **options) if ran.count(command[2]) < 2 else None
-
-    monkeypatch.setattr(subprocess, 'run', once)
-    (_, *rows), _ = run('imports', '--repeats', 2, folder=tmp_path)
-    assert {*ran} == {'import jax', 'import jfold'}
-    assert [row.get('import') for row in rows] == ['import jax', 'import jfold', None]
-
-
 AGAINST = """
 import argparse, pathlib
 import against
@@ -278,15 +258,6 @@ def test_workers_write_one_corpus(tmp_path: Path) -> None:
     assert 'equal, byte by byte' in markdown
 
 
-def test_ways_to_store_arrays_are_compared(tmp_path: Path) -> None:
-    (_, *rows), _ = run('storage', '--quick', '--repeats', 2, folder=tmp_path)
-    assert [x['arrays'] for x in rows[:3]] == [
-        *('one file', 'one file, checksums compared', 'folder of .npy')
-    ]
-    assert all(x['open [ms]'] > 0 for x in rows)
-    assert rows[-1]['corpus'] == '0.01 GB'
-
-
 # ---- devices -------------------------------------------------------------------------
 
 
@@ -327,14 +298,6 @@ def test_devices_are_compared_with_one(tmp_path: Path) -> None:
     assert 'Results and gradients were equal' in markdown
 
 
-def test_devices_without_pytorch(tmp_path: Path) -> None:
-    options = argparse.Namespace(environments=tmp_path, install=False, devices=1)
-    report = Report('Devices', 'python devices.py', (None, None))
-    job = devices.Job('one', jf.Scalar(), [[1]], peers.Size(5, 8, 4))
-    assert devices.by_pytorch(job, options, report, []) == {}
-    assert report.absent == {'PyTorch': f'no environment {tmp_path}/torch'}
-
-
 @pytest.mark.long
 def test_kernels_beside_the_perfect_batch(tmp_path: Path) -> None:
     """Told of a CPU, as other devices are absent; then run on the device that is here,
@@ -349,13 +312,3 @@ def test_kernels_beside_the_perfect_batch(tmp_path: Path) -> None:
     assert head['absent'] == {}
     assert {row['device'] for row in rows} == {'cpu'}
     assert all(row['ms'] > 0 and row['ms / estimate'] > 0 for row in rows)
-
-
-@pytest.mark.long
-def test_staircases_are_searched(tmp_path: Path) -> None:
-    """jfold's own first, to which the others are compared; one segment is one."""
-    (_, *rows), markdown = run('search', '--quick', '--repeats', 2, folder=tmp_path)
-    assert [row['segments'] for row in rows] == [4, 1] * 2
-    assert [row['over own'] for row in rows][::2] == [1, 1]
-    assert rows[1]['steps'] > rows[0]['steps']
-    assert 'All forms have given the same results' in markdown

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import doctest
 import io
-import math
-import random
 import sys
 import tarfile
 from pathlib import Path
@@ -152,29 +150,6 @@ def test_names_are_split_without_their_copies() -> None:
     assert task != names.make_task(pairs, seed=4)
 
 
-def test_names_are_counted() -> None:
-    """Logarithms of counts, and a one; what was not seen is left out."""
-    found = names.count_parts([['ab', 'b'], ['c']], names.single_letters, 'ab')
-    np.testing.assert_allclose(found, np.log([[2, 3, math.e], [1, 1, math.e]]))
-    assert names.examples([(['ab', 'b'], 4)]).nodes.tolist() == [5]
-
-
-def test_made_up_names() -> None:
-    """They keep the rules of their languages."""
-    made = list(names.made_up_names(300, seed=0))
-    assert made == list(names.made_up_names(300, seed=0))
-    assert len({language for language, _ in made}) == 9
-    for language, name in made:
-        region, place = language.split(', ')
-        words = name.split()
-        first, last = words[0], words[-1]
-        assert 1 <= len(words) <= 3
-        assert (first in names.PARTICLES) == (place == 'before')
-        assert (last in names.PARTICLES) == (place == 'after')
-        rest = ''.join(word for word in words if word not in names.PARTICLES)
-        assert set(rest) <= {*names.CONSONANTS[region], *'aeiou'}
-
-
 # ---- calculator ----------------------------------------------------------------------
 
 
@@ -187,15 +162,6 @@ def test_values_are_those_of_python() -> None:
     assert signs == ['negative', 'zero', 'positive']
 
 
-def test_expressions_are_as_deep_as_asked() -> None:
-    """No two are alike, and the seed decides."""
-    assert calculator.depth_of(('+', 1, ('-', ('*', 1, 2), 3))) == 3
-    drawn = calculator.draw(random.Random(1), 50, range(2, 4))
-    assert drawn == calculator.draw(random.Random(1), 50, range(2, 4))
-    assert len(set(drawn)) == 50
-    assert set(map(calculator.depth_of, drawn)) == {2, 3}
-
-
 def test_parts_of_the_calculator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disjoint, and one of them deeper."""
     monkeypatch.setattr(calculator, 'HELD_OUT', 30)
@@ -205,14 +171,6 @@ def test_parts_of_the_calculator(monkeypatch: pytest.MonkeyPatch) -> None:
     depths = {x: set(map(calculator.depth_of, p.items)) for x, p in parts.items()}
     assert max(depths['train'] | depths['alike']) <= 5
     assert depths['deeper'] <= {6, 7, 8}
-
-
-def test_symbols_are_counted() -> None:
-    """And which of them is outermost."""
-    (found,) = calculator.count_symbols([('+', 3, ('+', 3, 9))])
-    np.testing.assert_allclose(found[:14].nonzero()[0], [3, 9, 10])
-    np.testing.assert_allclose(found[[3, 9, 10]], np.log([3, 2, 3]), rtol=1e-6)
-    assert found[14:].nonzero()[0].tolist() == [10]
 
 
 # ---- plain Python --------------------------------------------------------------------
@@ -238,19 +196,6 @@ def test_transitions_parse_lists() -> None:
                 right = stack.pop()
                 stack[-1] = stack[-1] + right
         assert (stack, buffer) == ([sentence.tokens], [])
-
-
-def test_questions_have_both_answers() -> None:
-    """Each layout, about two images."""
-    part = module_network.draw(40, (2, 3), seed=0)
-    assert part.targets.sum() == 20
-    layouts = [question.layout for question in part.items]
-    assert layouts[::2] == layouts[1::2]
-    empty = module_network.Cell(None, None)
-    cells = [[module_network.Cell('cross', 'red'), empty, empty], [empty] * 3]
-    layout = 'or', 'blue', ('below', ('and', 'red', 'cross'))
-    found = module_network.attended(layout, [*cells, [empty] * 3])
-    assert np.argwhere(found).tolist() == [[1, 0]]
 
 
 # ---- server --------------------------------------------------------------------------

@@ -53,25 +53,6 @@ def test_a_molecule_is_read() -> None:
     assert bound.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
 
 
-def test_one_atom_has_no_bonds() -> None:
-    graph = molecules.read('C')
-    assert [len(x) for x in graph.values()] == [1, 0, 0, 0, 1]
-    assert not graph['pairs'].any()
-
-
-def test_what_is_no_choice_has_a_place() -> None:
-    assert molecules.one_hot('b', 'abc') == [False, True, False, False]
-    assert molecules.one_hot('x', 'abc') == [False, False, False, True]
-
-
-def test_molecules_are_made_up_by_a_seed() -> None:
-    found = molecules.made_up(50, 0)
-    assert found == molecules.made_up(50, 0) != molecules.made_up(50, 1)
-    assert len(set(found)) == 50
-    assert all(np.isfinite(molecules.log_p(each)) for each in found)
-    assert None not in map(molecules.Chem.MolFromSmiles, molecules.COMMON)
-
-
 def test_the_file_is_read(tmp_path: Path) -> None:
     """Names have commas in them, and notations blanks behind."""
     path = tmp_path / 'esol.csv'
@@ -95,31 +76,6 @@ def test_parts_are_drawn_by_a_seed() -> None:
     again, other = (molecules.split(graphs, y, seed)['test'].targets for seed in (0, 1))
     assert (again == parts['test'].targets).all()
     assert (other != again).any()
-
-
-def test_the_linear_model_finds_what_is_linear() -> None:
-    """The number of heavy atoms, three times, and one."""
-    graphs = [molecules.read(each) for each in molecules.COMMON]
-    y = np.array([3.0 * len(each['atoms']) + 1 for each in graphs])
-    half = len(y) // 2
-    first, second = (
-        molecules.Examples(graphs[cut], y[cut], y[cut])
-        for cut in (slice(half), slice(half, None))
-    )
-    found = molecules.ridge(first, first, 1e-6)
-    np.testing.assert_allclose(found, first.targets, atol=1e-3)
-    assert molecules.ridge(first, second).shape == second.targets.shape
-
-
-def test_targets_are_normalised_by_those_of_training() -> None:
-    parts = {
-        'train': molecules.Examples([], np.array([]), np.array([1.0, 3.0])),
-        'test': molecules.Examples([], np.array([]), np.array([6.0])),
-    }
-    found, scale = molecules.normalised(parts)
-    assert scale == 1.0
-    assert found['train'].targets.tolist() == [-1.0, 1.0]
-    assert found['test'].targets.tolist() == [4.0]
 
 
 @pytest.mark.sampled(1)

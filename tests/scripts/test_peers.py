@@ -21,7 +21,6 @@ sys.path += [str(BENCHMARKS), str(BENCHMARKS / 'peers')]
 
 import peers  # noqa: E402
 import protocol  # noqa: E402
-from options import among  # noqa: E402
 from report import Report  # noqa: E402
 
 TINY = protocol.Workload(leaves=5, hidden=4, batch=3, vocab=7)
@@ -59,40 +58,13 @@ def test_reference_equals_recursion_and_its_gradient() -> None:
     assert protocol.relative_error(found, gradients) < 1e-5
 
 
-def test_chains_are_trees_that_lean() -> None:
-    """And the reference takes them."""
-    workload = protocol.Workload(leaves=4, hidden=2, batch=1, chains=True)
-    trees = next(workload.batches())
-    (((a, b), c), d) = trees[0]
-    assert all(isinstance(x, int) for x in (a, b, c, d))
-    weights = workload.weights()
-    roots, _ = protocol.reference(weights, trees, workload.leaves)
-    np.testing.assert_allclose(roots, loss(weights, trees)[1], atol=1e-6)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ('leaves', 'hidden', 'batch', 'checksum'),
-    [
-        (32, 128, 32, 0.0128479),
-        pytest.param(128, 256, 64, -0.0044757, marks=pytest.mark.slow),
-    ],
-)
-def test_workload_is_the_one_of_earlier_figures(
-    leaves: int, hidden: int, batch: int, checksum: float
-) -> None:
-    """The mean of the h of the first batch's roots."""
-    workload = protocol.Workload(leaves, hidden, batch)
-    trees = next(workload.batches())
-    roots, _ = protocol.reference(workload.weights(), trees, leaves)
-    assert roots.mean() == pytest.approx(checksum, abs=1e-7)
-
-
-def test_batches_are_fresh_and_the_same_for_all() -> None:
-    """Two programs see the same batches, none twice."""
-    first, second = (list(itertools.islice(TINY.batches(), 5)) for _ in range(2))
-    assert first == second
-    assert len({str(batch) for batch in first}) == 5
+def test_workload_is_the_one_of_earlier_figures() -> None:
+    """The mean of the h of the first batch's roots; the next batch is another."""
+    workload = protocol.Workload(leaves=32, hidden=128, batch=32)
+    trees, others = itertools.islice(workload.batches(), 2)
+    roots, _ = protocol.reference(workload.weights(), trees, 32)
+    assert roots.mean() == pytest.approx(0.0128479, abs=1e-7)
+    assert trees == next(workload.batches()) != others
 
 
 # ---- programs ------------------------------------------------------------------------
@@ -151,12 +123,6 @@ def test_wrong_programs_fail(mode: str, error: float, scale: float, what: str) -
     """Small errors and NaN are noticed."""
     wrong = type('Wrong', (Exact,), {'error': error, 'scale': scale})
     assert ask(wrong, mode)['error'].startswith(f'CheckError: expected {what} to be')
-
-
-def test_unknown_question() -> None:
-    """What is not understood is an answer, not the end."""
-    expected = {'error': "ValueError: expected 'check' or 'step', got 'hello'"}
-    assert ask(Exact, 'infer', 'hello') == expected
 
 
 JAX_PROGRAMS = {
@@ -236,7 +202,6 @@ def test_rows_of_all_peers() -> None:
 def test_environments_are_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second time nothing runs; a failed one is tried again."""
     commands: list[list[str]] = []
 
     def install(command: list[str]) -> None:
@@ -253,13 +218,6 @@ def test_environments_are_made_once(
     assert len(commands) == 2
 
 
-def test_failed_installation_is_told() -> None:
-    """The reason is what the command complained of."""
-    code = "print('fine'); print('ERROR: no such wheel'); raise SystemExit(1)"
-    with pytest.raises(peers.Unable, match=r'^absent: ERROR: no such wheel$'):
-        peers.install([sys.executable, '-c', code])
-
-
 def test_steps_that_compile_are_not_counted() -> None:
     """Medians are of the others, and few trees are scaled to the batch."""
     steps = [
@@ -273,12 +231,6 @@ def test_steps_that_compile_are_not_counted() -> None:
     row = peers.row_of(contender, MATCH)
     assert (row['ms'], row['repeats'], row['build ms']) == (2e3 * 4 / 2, 2, None)
     assert 'scaled to 4' in row['remarks']
-
-
-def test_unknown_peers_are_refused() -> None:
-    """The message lists what there is."""
-    with pytest.raises(argparse.ArgumentTypeError, match=r'some of infer, .* got run$'):
-        among(peers.MODES)('infer,run')
 
 
 # ---- reports -------------------------------------------------------------------------

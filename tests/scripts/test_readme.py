@@ -137,8 +137,8 @@ def test_the_way_from_fold_names_what_there_is() -> None:
 
 
 def test_one_expression_all_the_way() -> None:
-    """The page is what its program prints."""
-    assert one_expression.page().strip() == one_expression.written().strip()
+    """The page is what its program makes of it."""
+    assert one_expression.page() == one_expression.PAGE.read_text()
 
 
 # ---- examples ------------------------------------------------------------------------

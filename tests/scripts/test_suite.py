@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -98,30 +97,11 @@ def test_failures_do_not_stop_the_others(
     assert [row['part'] for row in rows] == ['core']
 
 
-@pytest.mark.parametrize(
-    ('only', 'expected'),
-    [(None, ['--quick', '--installed']), (['core', 'peers'], ['--quick'])],
-)
-def test_quick_peers_install_nothing_unless_asked(only: Any, expected: Any) -> None:
-    """Their environments take longer than all the rest."""
-    options = argparse.Namespace(quick=True, only=only, trees=None)
-    assert suite.options_of('peers', options) == expected
-    options.trees = 'trees.zip'
-    given = suite.options_of('host', options)
-    assert given == ['--quick', '--trees', 'trees.zip']
-    assert suite.options_of('core', options) == ['--quick']
-
-
-def test_every_part_has_a_program() -> None:
-    """The lists name what there is."""
-    for name in {*suite.PARTS, *gpu.PARTS}:
-        assert (BENCHMARKS / f'{name}.py').exists()
-
-
 def test_parts_are_stopped_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a device that is lent; the others run, and files are named for it."""
+    """On a device that is lent; the others run, and files are named for it. Nothing
+    runs when the time of all is spent."""
     monkeypatch.setattr(gpu, 'device', lambda: 'NVIDIA X (1)')
     monkeypatch.setattr(gpu, 'PART', 2.0)
     monkeypatch.setitem(gpu.PARTS, 'core', ())
@@ -133,13 +113,8 @@ def test_parts_are_stopped_in_time(
     assert markdown.startswith('## Benchmarks on NVIDIA X (1)\n')
     (written,) = (tmp_path / 'new').glob('*.md')
     assert written.name.startswith('nvidia-x-1-20')
-
-
-def test_no_part_outlives_the_loan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is left when all time is spent is stopped at once."""
-    monkeypatch.setattr(gpu, 'device', lambda: 'cpu')
+    for each in (tmp_path / 'new').iterdir():
+        each.unlink()
     monkeypatch.setattr(gpu, 'ALL', 0.0)
     _, parts, _, _ = run_main(gpu, tmp_path, monkeypatch, 'search')
     assert parts['search']['remarks'] == 'stopped after 0 s: '

@@ -91,7 +91,6 @@ family(
         'scan in reverse': lambda p, x: scan(
             lambda c, w: jnp.tanh(w @ c), x, p['cube'], reverse=True
         ),
-        'scan unrolled': lambda p, x: scan(lambda c, _: step(p, c), x, unroll=3),
         'scan over numbers': lambda p, x: scan(lambda c, i: jnp.sin(c + i), p['a'], x),
         'scan with results': running,
         'scan without parameters': lambda p, x: scan(lambda c, _: jnp.sin(2 * c), x),
@@ -112,7 +111,6 @@ family(
             1, x.size, lambda i, c: c.at[i].add(p['s'] * c[i - 1]), x
         ),
         'map': lambda p, x: lax.map(lambda row: row @ x, p['w']),
-        'map in batches': lambda p, x: lax.map(jnp.sin, x * p['a'], batch_size=2),
         'associative_scan': lambda p, x: lax.associative_scan(jnp.add, x * p['a']),
         'associative products': lambda p, x: (
             lax.associative_scan(jnp.matmul, p['cube'])[-1] @ x
@@ -206,9 +204,6 @@ family(
             place(x) - 2, [lambda y: p['a'] * y, lambda y: p['b'] + y], x
         ),
         'select_n': lambda p, x: lax.select_n(x > p['a'], x, p['b']),
-        'piecewise': lambda p, x: (
-            jnp.piecewise(x, [x < 0], [jnp.sin, lambda y: 2 * y]) * p['a']
-        ),
     },
     dtypes=WIDE,
 )
@@ -226,9 +221,6 @@ def energy(p: Any, x: Any) -> Any:
 family(
     {
         'checkpoint': lambda p, x: jax.checkpoint(step)(dict(w=p['w'], b=p['b']), x),
-        'checkpoint over parameters': lambda p, x: jax.checkpoint(
-            lambda y: p['w'] @ jnp.sin(y)
-        )(x),
         'checkpoint with a policy': lambda p, x: jax.checkpoint(
             lambda y: jnp.sin(p['w'] @ jnp.sin(y)), policy=save_dots
         )(x),
@@ -245,7 +237,6 @@ family(
         'jit in a jit': lambda p, x: jax.jit(lambda y: jax.jit(jnp.sin)(p['a'] * y))(x),
         'jit of parameters alone': lambda p, x: jax.jit(jnp.cos)(p['a']) * x,
         'vmap': lambda p, x: jax.vmap(lambda row, y: jnp.sin(row * y).sum())(p['w'], x),
-        'vmap of a product': lambda p, x: jax.vmap(jnp.dot, (0, None))(p['w'], x),
         'gradient': lambda p, x: jax.grad(energy, 1)(dict(w=p['w'], a=p['a']), x),
         'gradient of parameters': lambda p, x: jax.grad(energy)(
             dict(w=p['w'], a=p['a']), x
@@ -262,7 +253,6 @@ family(
             lambda y: p['w'] @ y, x
         )(x)[0],
         'stop_gradient': lambda p, x: lax.stop_gradient(x) * p['a'] + jnp.sin(x),
-        'stop_gradient of a parameter': lambda p, x: lax.stop_gradient(p['a']) * x,
         'random': lambda p, x: (
             x * p['a'] + jax.random.normal(jax.random.key(3), x.shape, x.dtype)
         ),
@@ -316,7 +306,6 @@ family(
         'and small integers': lambda p, x: (p['a'] * x, (4 * x).astype('int8')),
         'and unsigned integers': lambda p, x: (p['a'] * x, place(x).astype('uint32')),
         'top_k and where': lambda p, x: (x * p['a'], *lax.top_k(x, 2)),
-        'max and where': lambda p, x: (x * p['a'], x.max(), x.argmax()),
     },
     several=True,
     dtypes=WIDE,

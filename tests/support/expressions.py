@@ -10,6 +10,7 @@ of types, so that one operation occurs at many sites.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from expression_branches import Branches
+from expression_blocks import Branches, Recursions, Reducers
 from expression_parts import (
     TABLE,
     Expression,
@@ -27,8 +28,6 @@ from expression_parts import (
     by_length,
     sample_numbered,
 )
-from expression_recursions import Recursions
-from expression_reducers import Reducers
 from function_makers import dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
@@ -43,27 +42,23 @@ class Maker(Leaves, Branches, Reducers, Recursions):
     """Draws blocks; functions are kept, to be met again.
 
     Attributes:
-      draw: hypothesis' `draw`.
+      draw: a whole number from 0 to its argument, of which all that is drawn is made.
       dtype: of all floats.
       leaves: how many a tree has at most.
       lengths: of sequences.
     """
 
-    draw: Any
+    draw: Callable[[int], int]
     dtype: str
     leaves: int = 5
     lengths: tuple[int, ...] = (0, 1, 2, 4)
     functions: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
     kinds: dict[Any, str] = field(default_factory=dict)
 
-    def integer(self, last: int) -> int:
-        """A whole number from 0 on; whatever else is drawn is made of these."""
-        return int(self.draw(st.integers(0, last)))
-
     def pick(self, options: Any) -> Any:
         """One of several."""
         options = list(options)
-        return options[self.integer(len(options) - 1)]
+        return options[self.draw(len(options) - 1)]
 
     def tensor(self, *shape: int) -> TensorType:
         """A float tensor type."""
@@ -81,7 +76,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
     def function(self, given: Any, want: Any) -> Any:
         """A function, new or met before."""
         known = self.functions[given, want]
-        choice = self.integer(1)
+        choice = self.draw(1)
         while len(known) <= choice:
             known.append(self.new_function(given, want))
         return known[choice]
@@ -101,7 +96,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
 
     def between(self, given: Any, want: Any, depth: int) -> Any:
         """A block from one type to another."""
-        if given == want and self.integer(3) == 0:
+        if given == want and self.draw(3) == 0:
             return jf.Identity()
         options = [self.function]
         if depth > 0:
@@ -159,7 +154,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
         if isinstance(given, TupleType):
             if not given.items:
                 return self.pipe(given, want, depth)
-            key: Any = self.integer(len(given) - 1)
+            key: Any = self.draw(len(given) - 1)
             return jf.GetItem(key) >> self.between(given[key], want, depth)
         if isinstance(given, StructType):
             return self.field(given, want, depth)
@@ -205,7 +200,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
 
     def constant(self, want: Any) -> Any:
         """Takes no input: zeros, arrays, or trained parameters."""
-        kind = self.integer(2)
+        kind = self.draw(2)
         if kind == 0:
             return jf.Zeros(want)
         if kind == 1:
@@ -250,7 +245,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
 
     def once(self, block: Any) -> Any:
         """A block, perhaps evaluated once for each object."""
-        return jf.Share(block) if self.integer(3) == 3 else block
+        return jf.Share(block) if self.draw(3) == 3 else block
 
     def chosen(self, want: Any, depth: int) -> Source:
         """One item of a sequence, by an index in the data."""
@@ -344,7 +339,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
         item = self.type()
         source = self.source(item, depth)
         items = jf.Map(self.once(source.block))
-        if self.integer(3) == 0:
+        if self.draw(3) == 0:
             items = by_length(items, items >> jf.Map(self.between(item, item, depth)))
         block = items >> self.reducer(item, want, depth)
 
@@ -373,7 +368,7 @@ class Maker(Leaves, Branches, Reducers, Recursions):
         """A block from sequences of a type to something with sequences in it."""
         other, state = self.type(), self.type()
         mapped = jf.Map(self.between(item, other, depth - 1))
-        kind = self.integer(4)
+        kind = self.draw(4)
         if kind == 0:
             cell = self.function(TupleType(item, state), TupleType(other, state))
             return jf.RNN(cell, self.constant(state))
@@ -389,17 +384,25 @@ class Maker(Leaves, Branches, Reducers, Recursions):
         return [made[k] for k in rng.integers(length, size=length)]  # some twice
 
 
-@st.composite
-def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expression:
-    """Expressions from Python data to tensors, or sequences of them.
+def drawn(
+    draw: Callable[[int], int], root: str = 'whole', dtype: str = 'float32'
+) -> Expression:
+    """An expression from Python data to tensors, or sequences of them.
 
     Args:
+      draw: as of `Maker`.
       root: the method of `Maker` that makes the outermost block.
       dtype: of all floats.
     """
     maker = Maker(draw, dtype)
     made = getattr(maker, root)(maker.type(), 2)
     return Expression(jf.Pipe(made.block), made.sample, dtype)
+
+
+@st.composite
+def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expression:
+    """What `drawn` draws, as Hypothesis does."""
+    return drawn(lambda last: int(draw(st.integers(0, last))), root, dtype)
 
 
 def any_expressions() -> st.SearchStrategy[Expression]:

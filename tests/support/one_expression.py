@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One expression, all the way: what each part of jfold makes of it.
 
-python tests/support/one_expression.py           # prints the page
-python tests/support/one_expression.py --write   # puts it into CONTRIBUTING.md
+python tests/support/one_expression.py   # puts it into CONTRIBUTING.md
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,7 @@ from jfold.program.operations import Operations
 from jfold.tracing.record import trace
 
 PAGE = Path(__file__).resolve().parents[2] / 'CONTRIBUTING.md'
-BEGIN = '<!-- what tests/support/one_expression.py prints -->\n'
-END = '<!-- so far -->\n'
+BEGIN = '<!-- what tests/support/one_expression.py writes -->\n'
 EXAMPLES: list[Any] = [(2.0, (3.0, 4.0)), 5.0]
 
 
@@ -43,56 +40,29 @@ def graph_tables(program: Any, graph: Any) -> str:
     return '\n'.join(lines)
 
 
-def stages() -> dict[str, str]:
-    """What is printed of each stage, by what is said of it."""
+def stages() -> list[str]:
+    """What is printed of each stage, in the order of the page."""
     block = product()
     model = jf.compile(block, strategy='fixed')
     schedule = model.schedule(EXAMPLES)
-    return {
-        'The expression, a value that prints as what it is:': repr(block),
-        'Its types, one use of a block a line:': str(infer(block)),
-        'Its operations, each with a buffer of values on the device:': (
-            Operations.__str__(model.program)
-        ),
-        'Its source, which the host runs: it visits the data once and notes, list by '
-        'list, what each operation is applied to ([more](docs/source.md)):': str(
-            model.program.source
-        ).strip(),
-        f'The graph of `{EXAMPLES}`, of what it has noted:': graph_tables(
-            model.program, trace(model.program, EXAMPLES)
-        ),
-        'The schedule, as `model.explain` tells it:': re.sub(
-            ', built in .*', '', model.explain(schedule)
-        ),
-        'The values. XLA compiles a loop over levels; tile by tile, rows of the buffer '
-        'are gathered where the indices say, the operation runs on them all, and its '
-        'rows are written to where they belong. '
-        '`jax.make_jaxpr(model.apply)({}, schedule)` prints it:': str(
-            model.apply({}, schedule)
-        ),
-    }
+    return [
+        repr(block),
+        str(infer(block)),
+        Operations.__str__(model.program),
+        str(model.program.source).strip(),
+        graph_tables(model.program, trace(model.program, EXAMPLES)),
+        re.sub(', built in .*', '', model.explain(schedule)),
+        str(model.apply({}, schedule)),
+    ]
 
 
 def page() -> str:
-    """All stages in Markdown."""
-    return '\n'.join(
-        f'{text}\n\n```\n{shown}\n```\n' for text, shown in stages().items()
-    )
-
-
-def written() -> str:
-    """What the page says now."""
-    return PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-
-
-def main() -> None:
-    """Prints or writes the page."""
-    if '--write' not in sys.argv:
-        print(page())
-        return
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + page() + END + rest.partition(END)[2])
+    """Return the page, with what is printed now in its blocks."""
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
+    parts = rest.split('```')
+    parts[1::2] = [f'\n{shown}\n' for shown in stages()]
+    return before + begin + '```'.join(parts)
 
 
 if __name__ == '__main__':
-    main()
+    PAGE.write_text(page())

@@ -22,9 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from agreement import agree_in_processes
 from binary_trees import binary_tree, tree_block
-from expressions import Expression, expressions
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from expressions import drawn
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 
@@ -128,49 +126,24 @@ def of_schedules(sharding: Any) -> Any:
 def of_expressions(sharding: Any) -> Any:
     """Generated expressions, and how many of them have metrics."""
     metrics, leaf_or_tree = 0, [1, 2, 3, (4, 5), ((6, 7), 8)]
-    blocks = [(tree_block(), {}, lambda _, count: leaf_or_tree[-count:])]
-    first, *others = drawn(24)
-    chosen = [first, next(x for x in others if has_metrics(*x))]
-    blocks += [(x.block, options, x.batch) for x, options in chosen]
-    for block, options, batch in blocks:
-        model = jf.compile(block, **options)
+    cases = [(jf.compile(tree_block()), lambda _, count: leaf_or_tree[-count:])]
+    cases += [generated(seed) for seed in (0, 2)]
+    for model, batch in cases:
         params = model.init(jax.random.key(1))
         for count in (5, 1):  # the second process has two, then none
             examples = batch(np.random.default_rng(2), count)
             own = examples[3:] if jax.process_index() else examples[:3]
             agree_in_processes(model, params, examples, own, sharding)
         metrics += len(model.program.metric_results) > 0
-    return [len(blocks), metrics]
+    return [len(cases), metrics]
 
 
-def has_metrics(expression: Expression, options: dict[str, Any]) -> bool:
-    """Whether an expression collects anything."""
-    return bool(jf.compile(expression.block, **options).program.metric_results)
-
-
-def drawn(count: int) -> list[Any]:
-    """Expressions and options of models, the same in each process."""
-    found: list[Any] = []
-    options = st.fixed_dictionaries(
-        {
-            'residuals': st.sampled_from(RESIDUALS),
-            'strategy': st.sampled_from(STRATEGIES),
-        }
-    )
-
-    @settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(expressions('whole', 'float64'), options)
-    def draw(expression: Expression, given_options: dict[str, Any]) -> None:
-        found.append((expression, given_options))
-
-    draw()
-    return found
+def generated(seed: int) -> tuple[jf.Model, Any]:
+    """A model of a drawn expression, the same in each process, and what draws data."""
+    rng = np.random.default_rng(seed)
+    made = drawn(lambda last: int(rng.integers(last + 1)), dtype='float64')
+    options = {'residuals': RESIDUALS[seed % 2], 'strategy': STRATEGIES[seed // 2 % 2]}
+    return jf.compile(made.block, **options), made.batch
 
 
 def refused(*_: Any, **__: Any) -> None:

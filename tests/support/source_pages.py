@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that jfold writes of nine models, as a page.
+"""The source that jfold writes of the nine models of a page.
 
 python tests/support/source_pages.py           # prints the page
 python tests/support/source_pages.py --write   # puts it into docs/source.md
@@ -8,7 +8,6 @@ python tests/support/source_pages.py --write   # puts it into docs/source.md
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,40 +22,6 @@ import jfold as jf
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'source.md'
-
-HEAD = """\
-# The source of a model
-
-`jfold.compile` writes one function in Python, which records examples: it visits each
-once, and notes which operation is applied to what. `print(model.source)`
-shows it; it is plain Python, to be read beside the expression, and a debugger steps
-into it.
-
-How to read it:
-
-- Each list at the top of `record` is a *tape*. An operation has a tape for each input,
-  named by the comment behind it, and each row of the operation is an entry on all of
-  them. A tape of constants holds what was read from the data, the tape of results the
-  values of examples.
-- A tensor is an int, the *number* of the row that makes it. The low bits are the place
-  of the row on the tape, the bits above say who makes it (`EMBED = 2 << 30`). In a
-  recursion the highest bits are the level, so of two numbers the greater has the higher
-  level: `& LEVELS` leaves the level of the highest input, and the maker of the result
-  adds one (`PAIR = LEVEL + (3 << 30)`).
-- Small numbers (`ZEROS = 1`) are constants of the program. `n` is the length of a
-  sequence; a sequence of tensors is a list of numbers, or a `range` where rows follow
-  each other.
-- `ends` notes after each example how long the tapes are. Functions that are not
-  Python's own are those of the expression, or of `jfold/tracing/helpers.py`, which read
-  data strictly: `x if type(x) is tuple else items(x, 2)` takes two items, whatever
-  holds them; `readable(x)` refuses an iterator, which can be read only once.
-
-Data that do not fit make this function fail somewhere; the example is then walked
-block by block, to say what was expected and where. If data are deeper than Python's
-stack, the whole batch is recorded again, by the same source with `yield` before each
-call; your functions are then called again. `python
-tests/support/source_pages.py --write` brings this page up to date.
-"""
 
 
 def binary_trees() -> jf.Block:
@@ -158,83 +123,24 @@ def weave() -> jf.Block:
     return module >> jf.GetItem(0) >> jf.Sum()
 
 
-MODELS: dict[str, tuple[Callable[[], jf.Block], str]] = {
-    'Binary trees': (
-        binary_trees,
-        'A recursion is a function that returns the number of its row. `OneOf(type, '
-        '...)` has become a chain of `if`, and a pair is taken apart and called for '
-        'twice.',
-    ),
-    'Syntax trees': (
-        syntax_trees,
-        'A node has any number of children: the numbers of their values come in a '
-        'list, which `sum_of` reduces by groups of up to eight neighbours. The `1` of '
-        'a node without children is a constant of the program, the zero of the sum.',
-    ),
-    'Sentiment': (
-        sentiment,
-        'A value of two tensors, here the two halves of the state of an LSTM, is two '
-        'numbers, which one row of `inner` makes. Each node adds a row of '
-        '`cross_entropy` too; what the metric of it collects are all of them, so it '
-        'needs no tape.',
-    ),
-    'Names': (
-        names,
-        'The letters of a word go onto their tape at once, by `extend`, since none '
-        'depends on the one before. Both recurrent networks are loops that carry the '
-        'number of the state.',
-    ),
-    'Molecules': (
-        molecules,
-        'Atoms hold their neighbours, so that data are graphs: what an object gives is '
-        'remembered by its identity for as long as an example is recorded. A round of '
-        'messages is a function, which calls that of the round before.',
-    ),
-    'A pipeline': (
-        pipeline,
-        'The first of four models of Looks et al. 2017 (figure 2, section 3.3): a text '
-        'is split, words become vectors, and a loop of one layer carries a state. A '
-        'word that is not known is `None`, for which `Optional` gives zeros.',
-    ),
-    'Feed-forward attention': (
-        feed_forward_attention,
-        'Section 3.4: a composition, whose parts stand in the order of what they read. '
-        'The leaky rectifier stands behind two layers, of which the second reads what '
-        'came of the first: all between them is a recursion, in which levels count.',
-    ),
-    'Binary tree-LSTM': (
-        binary_tree_lstm,
-        'Section 3.5: a recursion whose cases give a word and two states; the cell '
-        'reads them behind the cases, so each of their five tensors has a variable. '
-        'Levels are read of one number of each state, since c and h are of one row.',
-    ),
-    'The weave module': (
-        weave,
-        'Section 3.6: sequences of sequences. Features of an atom meet those of all '
-        'others, which is a loop in a loop; two parts that are strict compare lengths.',
-    ),
-}
+MODELS: tuple[Callable[[], jf.Block], ...] = (
+    *(binary_trees, syntax_trees, sentiment, names, molecules, pipeline),
+    *(feed_forward_attention, binary_tree_lstm, weave),
+)
 
 
 def page() -> str:
-    """The whole page in Markdown."""
-    parts = [HEAD]
-    for title, (make, text) in MODELS.items():
-        source = str(jf.compile(make()).program.source).strip()
-        said = textwrap.fill(text, 88)
-        parts.append(f'## {title}\n\n{said}\n\n```python\n{source}\n```\n')
-    return '\n'.join(parts)
-
-
-def main() -> None:
-    """Prints or writes the page."""
+    """Return the page, with the source of each model as it is now."""
     # Not when this file is imported: the benchmarks have modules of the same names.
     sys.path += [str(ROOT / 'examples'), str(ROOT / 'benchmarks')]
+    parts = PAGE.read_text().split('```')
+    sources = (str(jf.compile(make()).program.source).strip() for make in MODELS)
+    parts[1::2] = [f'python\n{source}\n' for source in sources]
+    return '```'.join(parts)
+
+
+if __name__ == '__main__':
     if '--write' in sys.argv:
         PAGE.write_text(page())
     else:
         print(page(), end='')
-
-
-if __name__ == '__main__':
-    main()

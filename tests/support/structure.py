@@ -3,11 +3,8 @@
 
     python tests/support/structure.py
 
-prints three tables in Markdown: how long files and functions are, what they are called
-and import, and how their docstrings begin; lines by folder; and how many places know of
-a thing: what somebody would touch who adds another of its kind. A place is a function,
-or what else stands at the top of a file, that names one of the words of the thing; its
-definition counts too.
+prints two tables in Markdown: how long files and functions are, and how their
+docstrings begin; and lines by folder.
 """
 
 from __future__ import annotations
@@ -127,17 +124,11 @@ def annotations(tree: ast.AST) -> Iterator[ast.expr]:
             yield node.returns
 
 
-def says_any(annotation: ast.expr) -> bool:
-    """Whether an annotation says nothing: `Any` and nothing else."""
-    return isinstance(annotation, ast.Name) and annotation.id == 'Any'
-
-
 # ---- names and texts -----------------------------------------------------------------
 
 CLAUSES = set(
     'What How As Of Whether Where Which Who Whose That Those These It'.split()
 )
-WEAK = 'each', 'given', 'made', 'found'  # variables that do not say what is in them
 
 
 def first_lines(tree: ast.AST) -> Iterator[str]:
@@ -146,13 +137,6 @@ def first_lines(tree: ast.AST) -> Iterator[str]:
     nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
     texts = (ast.get_docstring(node) for node in nodes)
     return (text.partition('\n\n')[0].partition('. ')[0] for text in texts if text)
-
-
-def weak_names(tree: ast.AST) -> int:
-    """How often a variable has a name of `WEAK`."""
-    nodes = ast.walk(tree)
-    names = (getattr(x, 'arg', getattr(x, 'id', None)) for x in nodes)
-    return sum(name in WEAK for name in names)
 
 
 def named_twice(among: Sequence[File]) -> list[str]:
@@ -166,32 +150,20 @@ def named_twice(among: Sequence[File]) -> list[str]:
 
 
 @functools.cache
-def imported(file: File, inside: bool = False) -> frozenset[str]:
-    """The modules of the package that a file imports, for more than types.
-
-    Args:
-      inside: whether those within functions are meant, or all.
-    """
+def imported(file: File) -> frozenset[str]:
+    """The modules of the package that a file imports, for more than types."""
     skipped = {
         id(node)
         for test in ast.walk(file.tree)
         if isinstance(test, ast.If) and 'TYPE_CHECKING' in ast.dump(test.test)
         for node in ast.walk(test)
     }
-    roots = functions(file.tree) if inside else [file.tree]
-    nodes = [
-        node for root in roots for node in ast.walk(root) if id(node) not in skipped
-    ]
-    found = [x for x in nodes if isinstance(x, ast.ImportFrom) and x.module]
-    names = {name for x in found for name in _within(x)}
+    names = set()
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
+            names |= {node.module, *(f'{node.module}.{x.name}' for x in node.names)}
     own = (module(x.path) for x in files() if x.path.stem != '__init__')
     return frozenset(name for name in own if f'jfold.{name}' in names)
-
-
-def _within(statement: ast.ImportFrom) -> list[str]:
-    """A module that is imported from, and what of it, as modules in it."""
-    names = [f'{statement.module}.{alias.name}' for alias in statement.names]
-    return [str(statement.module), *names]
 
 
 def module(path: Path) -> str:
@@ -235,49 +207,6 @@ def out_of_order(among: Sequence[File]) -> list[str]:
     ]
 
 
-# ---- places --------------------------------------------------------------------------
-
-
-def places(words: Sequence[str], among: Sequence[File]) -> list[tuple[str, str]]:
-    """The files, and what at the top of them or in their classes, that name a word."""
-    return [
-        (file.name, name)
-        for file in among
-        for name, node in _parts(file.tree)
-        if not set(words).isdisjoint(_names(node))
-    ]
-
-
-def defined(words: Sequence[str], among: Sequence[File]) -> list[str]:
-    """The classes with one of the words as their name."""
-    nodes = (node for file in among for node in ast.walk(file.tree))
-    return [x.name for x in nodes if isinstance(x, ast.ClassDef) and x.name in words]
-
-
-def _parts(tree: ast.AST, inside: str = '') -> Iterator[tuple[str, ast.AST]]:
-    """Functions and methods, and other statements outside them, but imports."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ClassDef):
-            yield f'{inside}{node.name}', ast.Name(node.name)
-            yield from _parts(node, f'{node.name}.')
-        elif isinstance(node, FUNCTIONS):
-            yield f'{inside}{node.name}', node
-        elif isinstance(node, ast.stmt) and not isinstance(
-            node, ast.Import | ast.ImportFrom
-        ):
-            yield f'{inside}line {node.lineno}', node
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, FUNCTIONS):
-            yield each.name
-        elif isinstance(each, ast.Attribute):
-            yield each.attr
-
-
 # ---- tables --------------------------------------------------------------------------
 
 
@@ -287,23 +216,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return '\n'.join(f'| {" | ".join(map(str, line))} |' for line in lines)
 
 
-def share(found: Sequence[File]) -> float:
-    """The part of annotations that are `Any` alone."""
-    all_of_them = [x for file in found for x in annotations(file.tree)]
-    return sum(map(says_any, all_of_them)) / len(all_of_them)
-
-
 def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
     """The rows of the first table."""
     bodies = sorted(body_lines(x) for file in found for x in functions(file.tree))
     code = sum(map(code_lines, found))
     explained = 100 * sum(map(comments, found)) / code
     largest = max(found, key=lambda file: file.lines)
-    typed = [file for file in found if file.path.name != 'jaxprs.py']
     lines = [line for file in found for line in first_lines(file.tree)]
     long = [line for line in lines if len(line.split()) > 15]
     clauses = [line for line in lines if line.split()[0].strip(',') in CLAUSES]
-    inside = [file for file in found if imported(file, inside=True)]
     return [
         ('files', len(found)),
         ('lines', sum(file.lines for file in found)),
@@ -313,15 +234,9 @@ def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
         ('longest body', bodies[-1]),
         ('longest file', f'{largest.lines} ({largest.name})'),
         ('comments per 100 lines of code', f'{explained:.1f}'),
-        ('annotations that are `Any`', f'{100 * share(typed):.1f} %'),
-        ('names at the top', len(list(PACKAGE.glob('[a-z]*')))),
-        ('names that several files have', ' '.join(named_twice(found)) or 'none'),
-        ('files that import each other in circles', len(in_circles(found))),
-        ('files that import the package inside functions', len(inside)),
         ('docstrings', len(lines)),
         ('first lines of more than 15 words', len(long)),
         ('first lines that open with a clause', len(clauses)),
-        (f'variables named {", ".join(WEAK)}', sum(weak_names(x.tree) for x in found)),
     ]
 
 
@@ -338,28 +253,10 @@ def by_folder(found: Sequence[File]) -> list[tuple[object, ...]]:
 
 
 def main() -> None:
-    """Prints all tables."""
+    """Prints both tables."""
     found = files()
     print(table(['', ''], numbers(found)), end='\n\n')
-    print(table(['folder', 'files', 'lines', 'of code'], by_folder(found)), end='\n\n')
-    head = 'to add another', 'like', 'places', 'files', 'classes'
-    rows = []
-    for thing, words in THINGS.items():
-        known = places(words, found)
-        kinds = ', '.join(f'`{word}`' for word in words)
-        of_files, classes = {file for file, _ in known}, defined(words, found)
-        rows.append((thing, kinds, len(known), len(of_files), len(classes)))
-    print(table(head, rows))
-
-
-THINGS = {
-    'block': ('NGrams',),
-    'block that makes a tensor': ('Length',),
-    'section of the index array': ('consumers',),
-    'kind of result': ('EXAMPLE_ROWS',),
-    'fact of kinds of results': ('is_counted', 'is_packed'),
-    'loop strategy': ('Counted', 'CountedLoops'),
-}
+    print(table(['folder', 'files', 'lines', 'of code'], by_folder(found)))
 
 
 if __name__ == '__main__':

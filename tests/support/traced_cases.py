@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from binary_trees import (
-    binary,
     binary_tree,
     chain,
     dense_cell,
@@ -18,7 +17,7 @@ from binary_trees import (
     kind_of,
     tree_block,
 )
-from checking import add, number, observed, subtract
+from checking import add, number, subtract
 
 import jfold as jf
 
@@ -47,12 +46,6 @@ def trees() -> Case:
     rng = np.random.default_rng(0)
     made = [binary_tree(rng, n) for n in (1, 40, 3)]
     return tree_block(), [*made, made[1]]
-
-
-@case
-def chains() -> Case:
-    """Beside shallow trees: what runs together at one depth differs."""
-    return tree_block(), [chain(60), 1, chain(7), ((1, 2), (3, 4))]
 
 
 @case
@@ -85,16 +78,6 @@ def tuples_or_lists() -> Case:
 
 
 @case
-def metrics() -> Case:
-    """Two metrics in a recursion, one of tuples, and one outside."""
-    both = jf.AllOf(jf.Identity(), jf.Metric('single'), tanh >> jf.Metric('after'))
-    pair = jf.AllOf(jf.Identity(), jf.AllOf(jf.Identity(), tanh) >> jf.Metric('pair'))
-    seen = both >> jf.GetItem(0) >> pair >> jf.GetItem(0)
-    block = binary(number, add >> seen) >> observed('single')
-    return block, [1, (1, 2), ((3, (4, 5)), 6), (7, 8)]
-
-
-@case
 def declarations_in_turn() -> Case:
     """Lists and dicts that alternate, one of them called twice per node."""
     lists, dicts = jf.ForwardDeclaration(), jf.ForwardDeclaration()
@@ -112,11 +95,8 @@ def draws() -> Case:
     """Keys of one stream for two functions, at each node and behind them all."""
     noisy = jf.Function(lambda x, key: x + jax.random.normal(key), rngs='key')
     other = jf.Function(lambda x, key: x * jax.random.normal(key), rngs='key')
-
-    def node(tree: Any) -> Any:
-        return jf.Map(tree()) >> jf.Sum() >> noisy
-
-    block = tuples(number >> noisy >> other, node)
+    leaf = number >> noisy >> other
+    block = tuples(leaf, lambda tree: jf.Map(tree()) >> jf.Sum() >> noisy)
     return block >> other, [(1, (2, 3)), 4, (), ((5, (6,)), 7, 8)]
 
 
@@ -152,23 +132,10 @@ def a_fold_that_recurses() -> Case:
 @case
 def a_fold_that_recurses_before() -> Case:
     """The same where a recursion on the items runs for all of them at once."""
-
-    def node(tree: Any) -> Any:
-        return jf.Fold(jf.Record((tanh, tree())) >> add, jf.Zeros([]))
-
-    examples = [(1, (2, 3, (4,)), 5), (), 6, ((((7,),),), 8)]
-    return tuples(number, node), examples
-
-
-@case
-def folds_in_folds() -> Case:
-    """With a trained start, and the function of the inner one in the outer one."""
-    cell = dense_cell(2)
-    start = jf.Function(lambda p: p, lambda key: jnp.ones(2), name='start')
-    inner = jf.Map(vector) >> jf.Fold(cell, start)
-    block = jf.Map(inner) >> jf.Fold(jf.AllOf(cell, cell) >> cell, start)
-    one, two = [[1, 2], [3, 4]], [[5, 6]]
-    return block, [[one, [], two], [], [[]], [two, two, two, one]]
+    block = tuples(
+        number, lambda tree: jf.Fold(jf.Record((tanh, tree())) >> add, jf.Zeros([]))
+    )
+    return block, a_fold_that_recurses()[1]
 
 
 @case
@@ -183,28 +150,6 @@ def reductions() -> Case:
 
 
 @case
-def one_block_many_times() -> Case:
-    """The same blocks, functions inside, beside each other and in a row."""
-    block = jf.AllOf(tanh, jf.Identity()) >> add
-    both = jf.AllOf(block, block, block >> block) >> jf.Map(block) >> jf.Sum()
-    return jf.Map(number >> both >> block) >> jf.Sum(), [[1], [2, 3], [], [2, 3]]
-
-
-@case
-def one_block_in_several_cases() -> Case:
-    """And one function in several others."""
-    cases = {
-        'a': number >> tanh,
-        'b': jf.AllOf(number, number) >> add,
-        'c': number >> tanh >> tanh,
-    }
-    cases['d'] = cases['b']
-    block = jf.OneOf(jf.GetItem(0), cases, pre_block=jf.GetItem(1))
-    examples = [[(k, i) for i, k in enumerate(keys)] for keys in ('abcd', 'ddb', '')]
-    return jf.Map(block) >> jf.Sum(), [*examples, examples[1]]
-
-
-@case
 def cases_with_calls() -> Case:
     """Calls from both cases run as one, in another order than the items'."""
     inner = jf.ForwardDeclaration()
@@ -212,19 +157,6 @@ def cases_with_calls() -> Case:
     cases = {True: inner() >> tanh, False: jf.AllOf(inner(), inner()) >> subtract}
     block = jf.Map(jf.OneOf(lambda x: len(x) > 1, cases)) >> jf.Fold(add, jf.Zeros([]))
     return block, [[[1], [2, 3], []], [[4, 5]], [], [[6], [7]]]
-
-
-@case
-def calls_in_loops() -> Case:
-    """At positions that differ between examples, beside a call at one depth."""
-    up, left, right = (jf.ForwardDeclaration() for _ in range(3))
-    up.resolve_to(number >> tanh)
-    item = jf.OneOf(type, {int: number, list: jf.GetItem(0) >> up()})
-    step = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> item) >> add
-    left.resolve_to(jf.Fold(step, jf.Zeros([])))
-    right.resolve_to(up())
-    block = jf.Record((left(), right())) >> subtract
-    return block, [([1, [2]], 3), ([[4], [5]], 6), ([], 7), ([8, 9], 10)]
 
 
 @case
@@ -243,15 +175,6 @@ def callers_in_turn() -> Case:
 
 
 @case
-def loops_beside_loops() -> Case:
-    """Folds over the same items and reductions of them, of the same functions."""
-    step = add >> tanh
-    fold, reduced = jf.Fold(step, jf.Zeros([])), jf.Reduce(step)
-    loops = jf.AllOf(fold, fold, reduced, reduced) >> reduced
-    return jf.Map(number) >> loops, [[1, 2, 3], [], [4], [5, 6]]
-
-
-@case
 def sequences_of_declarations() -> Case:
     """A declaration that gives items, of which callers take their own."""
     rows = jf.ForwardDeclaration()
@@ -260,26 +183,6 @@ def sequences_of_declarations() -> Case:
     second = jf.GetItem(1) >> jf.Map(jf.Length()) >> jf.Sum()
     block = jf.AllOf(rows(), rows()) >> jf.AllOf(first, second) >> subtract
     return block, [[[1, 2], [3]], [], [[], [1, 2, 3], [4]], [[]]]
-
-
-@case
-def several_results() -> Case:
-    """Nested ones, one of them given as it came, and a function with two outputs."""
-    both = jf.Function(lambda x, y: (x + y, x - y), name='both')
-    tree = jf.ForwardDeclaration()
-    parts = jf.Record((tree() >> jf.GetItem(0), tree() >> jf.GetItem(1)))
-    leaf = jf.AllOf(number, number)
-    tree.resolve_to(jf.OneOf(kind_of, {'word': leaf, 'pair': parts >> both}))
-    results = jf.AllOf(tree(), jf.AllOf(jf.Zeros(2), tree() >> both))
-    return results, [1, (1, 2), ((1, 2), (3, 4)), (1, (2, 3))]
-
-
-@case
-def constants_of_the_program() -> Case:
-    """No example has constants of its own; some have no nodes."""
-    half = jf.FromTensor(np.float32(0.5))
-    item = jf.OneOf(type, {int: jf.Zeros([]), str: half, float: half >> tanh})
-    return jf.Map(item) >> jf.Fold(add, half), [[1, 'a'], [], ['b', 2.0], ['c'] * 3]
 
 
 @case

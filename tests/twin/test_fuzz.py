@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -257,20 +258,24 @@ def test_a_planted_fault_is_found_made_small_and_kept(
     test()  # nothing is wrong any more
 
 
-def test_failures_alike_are_counted_and_not_made_small(
+def test_failures_are_kept_at_once_and_those_alike_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that one fault does not take all the time."""
+    """Though making one small may end the process, or take all the time."""
+
+    def lost(*_: object) -> NoReturn:
+        raise SystemExit(6)
+
     worker = Worker(tmp_path, 0, 0.0, only='schedules', tries=3)
+    monkeypatch.setattr('fuzz.worker.shrunk', lost)
     for first in range(4):
-        worker.failed([first], Mismatch('values', 'of row 3'))
-    assert worker.signatures == {'values': 4}
-    assert len(list((tmp_path / 'failures').glob('*'))) == 2
+        with pytest.raises(SystemExit) if first < 2 else contextlib.nullcontext():
+            worker.failed([first], Mismatch('values', 'of row 3'))
+    assert campaign.summary(tmp_path).endswith('- values: 4')
+    paths = list((tmp_path / 'failures').glob('test_*.py'))
+    assert [path.read_text().count('of row 3') for path in paths] == [1, 1]
     lines = (tmp_path / 'alike.jsonl').read_text().splitlines()
-    assert [json.loads(line)[:2] for line in lines] == [
-        ['values', [2]],
-        ['values', [3]],
-    ]
+    assert [json.loads(line)[1] for line in lines] == [[2], [3]]
 
 
 def test_counts_go_on_where_they_stopped(tmp_path: Path) -> None:
@@ -314,20 +319,6 @@ def test_a_process_that_crashes_is_a_failure(tmp_path: Path) -> None:
     (path,) = (tmp_path / 'failures').glob('test_*.py')
     assert 'the process ended with 3' in path.read_text()
     assert campaign.summary(tmp_path).endswith('- the process ended with 3: 1')
-
-
-def test_a_failure_is_kept_though_making_it_small_ends_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: object) -> NoReturn:
-        raise SystemExit(6)
-
-    monkeypatch.setattr('fuzz.worker.shrunk', lost)
-    with pytest.raises(SystemExit):
-        Worker(tmp_path, 0, 0.0).failed([0, 1], ZeroDivisionError('planted'))
-    assert campaign.summary(tmp_path).endswith('- ZeroDivisionError in : 1')
-    (path,) = (tmp_path / 'failures').glob('test_*.py')
-    assert 'planted' in path.read_text()
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import re
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,19 +25,44 @@ class Mistake:
     """Something that a user does wrong.
 
     Attributes:
-      provoke: does it.
+      code: does it.
+      error: its exact class.
       message: the text of the exception and its notes; `OPEN` stands for what is not
         ours to promise.
-      error: its exact class.
+      names: what the code knows.
     """
 
-    provoke: Callable[[], Any]
+    code: str
+    error: type[Exception]
     message: str
-    error: type[Exception] = TypeError
+    names: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.code.partition('\n')[0]
+
+    def provoke(self, **names: Any) -> None:
+        """Run the code, perhaps with other names, as a part of the file it is in."""
+        file = self.names['__file__']
+        before = Path(file).read_text().partition(f'>>> {self}')[0].count('\n')
+        exec(compile('\n' * before + self.code, file, 'exec'), self.names | names)
 
 
-InputMistake = functools.partial(Mistake, error=jf.InputError)  # in an example
-ValueMistake = functools.partial(Mistake, error=ValueError)
+def mistakes_of(module: ModuleType) -> list[Mistake]:
+    """Read the `TABLE` of a module.
+
+    Code stands behind `>>>` and `...`; then comes its error, in as many lines as it
+    takes, whose own line breaks are written as backslash and n.
+    """
+    found, names = [], vars(module)
+    for text in module.TABLE.split('\n>>> ')[1:]:
+        first, *lines = text.splitlines()
+        code = [first, *(x[4:] for x in lines if x.startswith('... '))]
+        error = ' '.join(lines[len(code) - 1 :])
+        kind, _, message = error.partition(': ')
+        message = message.replace(r'\n', '\n')
+        known = names.get(kind) or getattr(builtins, kind, None) or getattr(jf, kind)
+        found.append(Mistake('\n'.join(code), known, message, names))
+    return found
 
 
 # ---- what a message tells ------------------------------------------------------------
@@ -112,23 +137,6 @@ def lines_beside(error: Exception) -> list[str]:
 
 
 # ---- what the tables share -----------------------------------------------------------
-
-NO_BLOCK = (
-    'expected a block, a callable, an array, or a dict, list or tuple of blocks, got'
-)
-NO_TENSORS = 'expected tensors or tuples of tensors, got'
-TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
-BY_INIT = '; `model.init(key)` makes them'
-OF_ANOTHER = (
-    'expected a schedule made by this model, got one of another: call '
-    '`model.schedule(examples)` of the model that is applied'
-)
-OTHER_CORPUS = (
-    'expected a corpus of the expression of this model, got one of another, with '
-    '`operation add(float32, float32) -> float32, a sum` instead of nothing; `data '
-    "float32[]` instead of `data float32[3]` in Vector(3, 'float32'). Trace the "
-    'examples again with `model.trace`'
-)
 
 number = jf.Scalar()
 vector = jf.Vector(3)
