@@ -38,13 +38,13 @@ from jfold.debug.nonfinite_rows import (
     sum_of_floats,
     waves,
 )
+from jfold.debug.row_finder import CONSTANTS, NODES, find_row
 from jfold.device.execution import make_execution
 from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
 from jfold.graph import ranges
 from jfold.language.parameter_checks import check_params, with_external
-from jfold.language.slow_recorder import CONSTANTS, NODES, explain_row
 from jfold.lower import lower
 from jfold.models.model import Model
 from jfold.program.operations import Layer, Program
@@ -455,9 +455,9 @@ class Search:
         example = table.owner(row)
         # The example is traced again, alone, where its rows are counted from 0.
         alone = row - int(table.first[example])
-        error = explain_row(self.program, self.examples[example], kind, number, alone)
-        path, block = (error.path, error.block) if error else ('', '')
-        return NonFinite(message, example, path, block)
+        data = self.examples[example]
+        place = find_row(self.program, data, kind, number, alone)
+        return NonFinite(message, example, *place)
 
 
 def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:
