@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from jfold.base.errors import BadItem, InputError
+from jfold.base.errors import InputError
 from jfold.language.generate import generate_source, tall_stack
 from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
@@ -18,11 +17,11 @@ from jfold.language.walk import (
     Misfit,
     Path,
     Walk,
+    converted,
+    converted_length,
     in_tuples,
-    misfit,
     path_of,
 )
-from jfold.tracing.convert import to_array, to_bounded
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import TensorType, Type
@@ -53,12 +52,8 @@ class Expression:
     @uncollected()
     def explain(self, example: object) -> InputError | None:
         """Return the error of `example`, counted as example 0; `None` if it fits."""
-        paths = Paths()
         try:
-            try:
-                Walk(self.typing, paths).run(example)
-            finally:
-                paths.check_leaves()  # an earlier error, if any, comes first
+            Walk(self.typing, Paths()).run(example)
         except Misfit as error:
             return error.input_error()
         return None
@@ -74,36 +69,15 @@ class PathOnly:
 class Paths:
     """An evaluator of one example that keeps only each tensor's path in the example.
 
-    Paths are enough to find what is wrong with an example. Objects are converted to
-    tensors at the end, all of a type at once, which takes a tenth of the time.
+    Paths are enough to find what is wrong with an example.
     """
-
-    def __init__(self) -> None:
-        self.leaves: list[tuple[TypedUse, Located, TensorType, int | None]] = []
 
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return a placeholder with the path of `x`; `check_leaves` converts `x`."""
-        self.leaves.append((node, x, type_, below))
+        """Return the path of `x`; raise `Misfit` if it cannot become a tensor."""
+        converted(node, x, type_, below)
         return PathOnly(x.path)
-
-    def check_leaves(self) -> None:
-        """Raise `Misfit` for the first object, if any, that cannot become a tensor."""
-        leaves, numbers = self.leaves, defaultdict[Any, list[int]](list)
-        for number, (_, _, *kind) in enumerate(leaves):
-            numbers[tuple(kind)].append(number)
-        misfits: dict[int, Misfit] = {}
-        for (type_, below), chosen in numbers.items():
-            try:
-                to_bounded([leaves[k][1].value for k in chosen], type_, below)
-            except BadItem as error:
-                node, x, *_ = leaves[chosen[error.index]]
-                fault = misfit(node, str(error), x, error.hint)
-                fault.__cause__ = error.__cause__
-                misfits[chosen[error.index]] = fault
-        if misfits:
-            raise misfits[min(misfits)]
 
     def constant(self, node: TypedUse, value: object) -> Any:
         """Return a placeholder without path, since a constant comes from no example."""
@@ -115,12 +89,7 @@ class Paths:
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
         """Return a placeholder; raise `Misfit` if `type_` cannot hold length `n`."""
-        try:
-            to_array([n], type_)
-        except BadItem:
-            name = type_.dtype.name
-            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
-            raise misfit(node, text) from None
+        converted_length(node, n, type_)
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
