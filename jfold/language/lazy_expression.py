@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -72,6 +73,7 @@ class Reader(LazyCalls):
     registry: Registry
     history: tuple[tuple[Lazy, Any], ...]
     ranks: Mapping[Hashable, int] = field(default_factory=dict)
+    line_of = staticmethod(line_of)
 
     def __call__(self, example: object) -> Any:
         return self._calls(Recording(self.registry), example)
@@ -103,10 +105,6 @@ class Reader(LazyCalls):
         if traceback is None:
             return None
         return recording.fault.with_traceback(without_middle(traceback))
-
-    def line_of(self, error: BaseException | None) -> str:
-        """Return ', in line 3 of f.py, ...', where the function raised an error."""
-        return line_of(error)
 
     @property
     def __name__(self) -> str:
@@ -173,25 +171,19 @@ class Recorded:
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
-        # Lists that are empty here may have items in later examples.
-        postponed: list[tuple[int, Any]] = []
-        for number, example in waiting:
+        postponed: set[int] = set()
+        for again, (number, example) in itertools.product((False, True), waiting):
+            version = self.registry.version
             try:
                 self._learn(number, example)
-            except EmptyList:
-                postponed.append((number, example))
-            except Exception:
-                if not skip_errors:
+            except Exception as error:
+                # Lists that are empty here may have items in later examples.
+                if isinstance(error, EmptyList) and not again:
+                    postponed.add(number)
+                elif not skip_errors:
                     raise
-        skipping = contextlib.suppress(*[Exception] * skip_errors)
-        for number, example in postponed:
-            with skipping:
-                self._learn(number, example)
-        version = self.registry.version
-        for number, example in waiting:
-            with skipping:
-                self._learn(number, example)
-            if self.registry.version != version:
+            is_new = self.registry.version != version
+            if is_new and again and number not in postponed:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
@@ -224,18 +216,17 @@ class Recorded:
         registry = self.registry
         for lazy in lazy_functions(self.root):
             if lazy not in registry.results:
+                text = 'an example in `like=` that it runs on, got none; give one'
                 if before := _before(lazy, self.root):
-                    raise TypeError(
-                        f'{lazy!r}: expected to run on data, got values, behind '
-                        f'{before!r} in a pipe; call one in the other'
+                    text = (
+                        f'to run on data, got values, behind {before!r} in a pipe; '
+                        'call one in the other'
                     )
-                raise TypeError(
-                    f'{lazy!r}: expected an example in `like=` that it runs on, got '
-                    'none; give one'
-                )
+                raise TypeError(f'{lazy!r}: expected {text}')
         self.closed = registry.snapshot()
         self.ranks = {**self.ranks}
-        readers = _Readers(self.closed, tuple(self.history), self.ranks)
+        facts = tuple(self.history), self.ranks, _inlined(self.closed)
+        readers = _Readers(self.closed, *facts)
         root = substitute(self.root, readers.lazy)
         functions = [x for x in users(root) if isinstance(x, b.Function)]
         for function in sorted(functions, key=lambda x: x._serial):
@@ -294,11 +285,9 @@ class _Readers:
     registry: Registry
     history: tuple[tuple[Lazy, Any], ...]
     ranks: Mapping[Hashable, int]
+    inlined: set[int]
     blocks: dict[int, b.Block] = field(default_factory=dict)
     choices: dict[frozenset[int], b.Block] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.inlined = _inlined(self.registry)
 
     def entry(self, number: int) -> b.Block:
         """Return the block that evaluates recorded calls of entry `number`."""
