@@ -44,7 +44,7 @@ from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
 from jfold.graph import ranges
-from jfold.language.parameter_checks import check_params, with_external
+from jfold.language.parameter_checks import checked_params
 from jfold.lower import lower
 from jfold.models.model import Model
 from jfold.program.operations import Layer, Program
@@ -132,8 +132,7 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
     # Not fused, so that each function is examined.
     program = lower(model.block, fuses=False)
-    params = with_external(program.layers, params, external)
-    check_params(program.layers, params)
+    params = checked_params(program.layers, params, external)
     if (bad := _bad_parameter(program, params)) is not None:
         return bad
     search = Search(program, params, list(check_examples(examples)))

@@ -17,7 +17,7 @@ from jfold.base.arrays import strong
 from jfold.base.memo import memoized
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
-from jfold.language.parameter_checks import check_params, with_external
+from jfold.language.parameter_checks import checked_params
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (
     Array,
@@ -71,8 +71,7 @@ def evaluate(
       InputError: the example does not fit.
       TypeError: the parameters or external arrays do not fit.
     """
-    params = with_external(typing.layers, params or {}, external)
-    check_params(typing.layers, params)
+    params = checked_params(typing.layers, params or {}, external)
     params = jax.tree.map(strong, params)
     arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
@@ -143,7 +142,9 @@ class Arrays:
         result = call(self.params.get(layer.name), *keys, *inputs)
         if layer.batched:
             result = jax.tree.map(lambda a: a[0], result)
-        return in_tuples(node.output, map(strongly_typed, jax.tree.leaves(result)))
+        # Without weak types, since arrays in buffers have none.
+        arrays = (strong(jnp.asarray(x)) for x in jax.tree.leaves(result))
+        return in_tuples(node.output, arrays)
 
     def _key(self, stream: str) -> Any:
         if self.keys is None:
@@ -161,8 +162,3 @@ class Arrays:
     def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Append `x` to metric `name`, with dicts and structs in place of tuples."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
-
-
-def strongly_typed(x: jax.Array) -> jax.Array:
-    """Return array `x` without JAX's weak type, since arrays in buffers have none."""
-    return jnp.asarray(x, jnp.result_type(x))
