@@ -213,9 +213,7 @@ def convert_to_block(value: Convertible) -> Block:
             f'`{name}({arguments})`'
         )
     if isinstance(value, Mapping | list | tuple):
-        has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
-        keyed = [(key, convert_to_block(part)) for key, part in pairs]
-        return Record(keyed if has_keys else [part for _, part in keyed])
+        return Record(value)
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
@@ -400,7 +398,7 @@ class Record(Block):
 
     def __init__(self, spec: Fields) -> None:
         pairs = key_value_pairs('Record', spec)
-        has_keys = _has_keys(spec)
+        has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
         vars(self).update(
             fields=tuple((key, convert_to_block(part)) for key, part in pairs),
             length=None if has_keys else len(pairs),
@@ -435,11 +433,6 @@ def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
     if isinstance(spec, tuple | list):
         return list(enumerate(spec))
     raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
-
-
-def _has_keys(spec: object) -> bool:
-    """Return whether a spec names keys, as a dict or a list of pairs does."""
-    return isinstance(spec, Mapping) or _has_pairs(spec)
 
 
 def _has_pairs(spec: object) -> bool:
