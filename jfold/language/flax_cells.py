@@ -8,6 +8,7 @@ check would notice that they are swapped. All errors are `TypeError`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from jfold import blocks as b
@@ -44,7 +45,7 @@ def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
             _refuse(loop, function)
 
 
-def _result_parts(block: b.Block) -> list[b.Block | None]:
+def _result_parts(block: b.Block) -> Sequence[b.Block | None]:
     """Return the direct inner blocks whose value `block` may return unchanged."""
     if isinstance(block, b.Pipe):
         return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]

@@ -264,7 +264,9 @@ def _inlined(registry: Registry) -> set[int]:
     operation of both. If an example read one result twice, the operator is left out.
     Sums are never fused.
     """
-    counts = Counter(number for makers in registry.readers() for number in makers)
+    reads = itertools.chain.from_iterable(entry.inputs for entry in registry.entries)
+    reads = *reads, *registry.results.values(), *registry.metrics.values()
+    counts = Counter(itertools.chain.from_iterable(reads))
     alone = {
         number
         for entry in registry.entries

@@ -162,9 +162,6 @@ class Recording:
     ) -> Any:
         nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple([node[0] for node in nodes])
-        number = self.calls.get((block, *numbers))
-        if number is not None:
-            return self._made((number, *nodes))
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
         return self._opened((entry.number, *nodes), entry)
