@@ -264,20 +264,23 @@ def _inlined(registry: Registry) -> set[int]:
     operation of both. If an example read one result twice, the operator is left out.
     Sums are never fused.
     """
-    reads = itertools.chain.from_iterable(entry.inputs for entry in registry.entries)
-    reads = *reads, *registry.results.values(), *registry.metrics.values()
-    counts = Counter(itertools.chain.from_iterable(reads))
-    alone = {
+    readers = [makers for entry in registry.entries for makers in entry.inputs]
+    readers += [*registry.results.values(), *registry.metrics.values()]
+    counts = Counter(itertools.chain.from_iterable(readers))
+
+    def is_inlined(number: int) -> bool:
+        block = registry.entries[number].key[0]
+        is_single = counts[number] == 1 and number not in registry.shared
+        return is_single and block in OPERATORS and block.fn is not jnp.add
+
+    return {
         number
         for entry in registry.entries
         if isinstance(entry.key[0], b.Block)
         for makers in entry.inputs
         if len(makers) == 1
-        for number in makers
+        for number in filter(is_inlined, makers)
     }
-    fusible = {x for x in OPERATORS if x.fn is not jnp.add}
-    single = {n for n in alone - registry.shared if counts[n] == 1}
-    return {n for n in single if registry.entries[n].key[0] in fusible}
 
 
 @dataclass(eq=False)

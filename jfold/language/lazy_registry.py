@@ -134,12 +134,12 @@ class Registry:
                 self.entries.append(entry)
                 self.version += 1
                 self.known[key] = entry
-                is_struct = isinstance(type_, StructType)
-                for k, part in enumerate(type_ if isinstance(type_, Product) else ()):
-                    name = type_.form.keys[k] if is_struct else k
-                    item = self.entry(
-                        ('item', entry.number, name), part, f'item {name!r}'
-                    )
+                parts = type_.items if isinstance(type_, Product) else ()
+                keys: Iterable[Any] = range(len(parts))
+                if isinstance(type_, StructType):
+                    keys = type_.form.keys
+                for k, part in zip(keys, parts, strict=True):
+                    item = self.entry(('item', entry.number, k), part, f'item {k!r}')
                     item.inputs = [{entry.number: None}]
                     entry.items.append(item.number)
             return entry
