@@ -8,8 +8,8 @@ file with `Block`; all other blocks are in `blocks`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 
 import jax
@@ -128,8 +128,10 @@ class Block(Memoized, Displayed):
 
     def _pieces(self) -> Iterator[str | Printed]:
         """Iterate over the pieces of the block's text: strings, and inner blocks."""
-        is_bare = type(self).__repr__ is Block.__repr__  # a block without attributes
-        yield f'{type(self).__name__}()' if is_bare else repr(self)
+        if type(self).__repr__ is not Block.__repr__:
+            return iter([repr(self)])
+        fields = (getattr(self, x.name) for x in dataclasses.fields(self))  # type: ignore[arg-type]
+        return in_call(type(self).__name__, *fields)
 
     @api_boundary
     def __rshift__(self, other: Convertible) -> Pipe:
@@ -179,7 +181,7 @@ def block(cls: type[T]) -> type[T]:
     a `Function`, not by the block. Since a block is frozen, `__init__` sets attributes
     through `vars`.
     """
-    cls = dataclass(frozen=True, eq=False, repr=False)(cls)
+    cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     cls.__init__ = api_boundary(cls.__init__)  # type: ignore[method-assign]
     return cls
 

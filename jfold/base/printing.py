@@ -44,12 +44,18 @@ def short_text(block: Printed, limit: int = 60) -> str:
     return text if len(text) <= limit else f'{text[: limit - 3]}...'
 
 
-def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
-    """Iterate over the pieces of `name(a, b, ...)`, for blocks `a`, `b`, ..."""
-    yield f'{name}('
-    for number, part in enumerate(parts):
-        yield from (', ', part) if number else (part,)
-    yield ')'
+def in_call(name: str, *parts: object, **options: object) -> Iterator[str | Printed]:
+    """Iterate over the pieces of `name(a, b, key=c)`, for blocks and other values.
+
+    Of options, those that are `None` or `False` are left out.
+    """
+    given = [(f'{key}=', x) for key, x in options.items() if x not in (None, False)]
+    before = f'{name}('
+    for key, value in [*(('', x) for x in parts), *given]:
+        yield before + key
+        yield value if hasattr(value, '_pieces') else repr(value)
+        before = ', '
+    yield ')' if before == ', ' else f'{name}()'
 
 
 def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:

@@ -41,8 +41,9 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
-    if type(block)._pieces is b.Block._pieces:  # a block without parts
-        return ()
+    kind: type[b.Block] = type(block)
+    if kind._pieces is b.Block._pieces and kind.__repr__ is not b.Block.__repr__:
+        return ()  # without parts: no text is made
     return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
 
