@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,24 +15,25 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.arrays import strong
+from jfold.base.errors import BadItem
 from jfold.base.memo import memoized
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
 from jfold.language.parameter_checks import checked_params
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (
-    Array,
     Located,
     Misfit,
     Walk,
-    converted,
-    converted_length,
     in_tuples,
+    misfit,
     plain,
     tensor_leaves,
 )
+from jfold.tracing.convert import to_array, to_bounded
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
+Array: TypeAlias = np.ndarray[Any, Any]
 # (stream, number of keys drawn from it before in this example) -> key [2] uint32.
 Keys = Callable[[str, int], Any]
 
@@ -109,22 +111,29 @@ class Arrays:
     keys: Keys | None = None
     drawn: Counter[str] = field(default_factory=Counter)
 
+    @staticmethod
     def tensor(
-        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
+        node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Convert `x` to a `type_` array, at most rounding floats, or raise `Misfit`.
+        """Return `x` as an array [*shape]; raise `Misfit` if it has another type."""
+        try:
+            return to_bounded([x.value], type_, below)[0, ...]
+        except BadItem as error:
+            raise misfit(node, str(error), x, error.hint) from error.__cause__
 
-        Overflow is refused, as are values not in `[0, below)` unless `below` is `None`.
-        """
-        return converted(node, x, type_, below)
+    @staticmethod
+    def length(node: TypedUse, n: int, type_: TensorType) -> Array:
+        """Return `n` as an array []; raise `Misfit` if `type_` cannot hold it."""
+        try:
+            return to_array([n], type_)[0, ...]
+        except BadItem:
+            name = type_.dtype.name
+            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
+            raise misfit(node, text) from None
 
     def constant(self, node: TypedUse, value: Array) -> Array:
         """Return the constant `value`, which is an array already."""
         return value
-
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
-        """Return length `n` as an array []; raise `Misfit` if `type_` is too narrow."""
-        return converted_length(node, n, type_)
 
     def call(self, node: TypedUse, x: object) -> Any:
         """Apply the layer of `node` to input `x`; return arrays in nested tuples."""
@@ -154,10 +163,7 @@ class Arrays:
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
         """Reduce `items` from left to right by the binary function of `combine`."""
-        result, *others = items
-        for other in others:
-            result = self.call(combine, (result, other))
-        return result
+        return functools.reduce(lambda x, y: self.call(combine, (x, y)), items)
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Append `x` to metric `name`, with dicts and structs in place of tuples."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.base.errors import InputError
+from jfold.language.eager_twin import Arrays
 from jfold.language.generate import generate_source, tall_stack
 from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
@@ -17,8 +18,6 @@ from jfold.language.walk import (
     Misfit,
     Path,
     Walk,
-    converted,
-    converted_length,
     in_tuples,
     path_of,
 )
@@ -76,7 +75,7 @@ class Paths:
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
         """Return the path of `x`; raise `Misfit` if it cannot become a tensor."""
-        converted(node, x, type_, below)
+        Arrays.tensor(node, x, type_, below)
         return PathOnly(x.path)
 
     def constant(self, node: TypedUse, value: object) -> Any:
@@ -89,7 +88,7 @@ class Paths:
 
     def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
         """Return a placeholder; raise `Misfit` if `type_` cannot hold length `n`."""
-        converted_length(node, n, type_)
+        Arrays.length(node, n, type_)
         return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:

@@ -22,19 +22,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import (
-    BadItem,
-    InputError,
-    describe_error,
-    hint_for,
-    short_repr,
-)
+from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.tracebacks import line_text
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import CallPlace, PlacedNode
 from jfold.language.layer_names import LazyCalls
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.tracing.convert import to_array, to_bounded
 from jfold.tracing.helpers import (
     ABSENT,
     listed,
@@ -46,7 +39,6 @@ from jfold.tracing.helpers import field as field_of
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
 LACKS = 'put the block in an Optional, if a field may be missing'
-Array: TypeAlias = np.ndarray[Any, Any]
 # The memo of uses with `node.shared`: their last input and its value.
 Memo: TypeAlias = dict[TypedUse, tuple[Any, Any]]
 Call: TypeAlias = tuple[TypedUse, Any, Memo]  # a use of a block, its input, the memo
@@ -362,26 +354,6 @@ def misfit(node: TypedUse, message: str, x: object = None, hint: str = '') -> Mi
     It has the path of `x` in the example if `x` is `Located`.
     """
     return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
-
-
-def converted(
-    node: TypedUse, x: Located, type_: TensorType, below: int | None
-) -> Array:
-    """Return `x` as an array [*shape] of `type_`; raise `Misfit` if it does not fit."""
-    try:
-        return to_bounded([x.value], type_, below)[0, ...]
-    except BadItem as error:
-        raise misfit(node, str(error), x, error.hint) from error.__cause__
-
-
-def converted_length(node: TypedUse, n: int, type_: TensorType) -> Array:
-    """Return length `n` as an array []; raise `Misfit` if `type_` cannot hold it."""
-    try:
-        return to_array([n], type_)[0, ...]
-    except BadItem:
-        name = type_.dtype.name
-        text = f'expected {type_}, got the length {n}, which {name} cannot hold'
-        raise misfit(node, text) from None
 
 
 def plain(value: object) -> Any:
