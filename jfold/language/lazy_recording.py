@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
 from types import FrameType, GeneratorType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -287,7 +286,10 @@ class Recording:
         """
         if x.__class__ is Value:
             if x.recording is not self:
-                self._foreign((x,))
+                raise TypeError(
+                    f'{x!r}: expected a value of this example, got one that was kept '
+                    'from another example or model; make it again'
+                )
             return x.node
         if takes_data and not _holds_values(x):
             return self.registry.data().number, x
@@ -319,13 +321,6 @@ class Recording:
             return self._made(node)
         items = [self.registry.entries[n] for n in entry.items]
         return entry.type.form.closed(self._opened((x.number, node), x) for x in items)
-
-    def _foreign(self, values: Iterable[Value]) -> NoReturn:
-        x = next(x for x in values if x.recording is not self)
-        raise TypeError(
-            f'{x!r}: expected a value of this example, got one that was kept from '
-            'another example or model; make it again'
-        )
 
     def tensor_type(self, x: Value) -> TensorType:
         """Return the type of a value; raise AttributeError if it is not a tensor."""
