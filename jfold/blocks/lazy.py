@@ -17,7 +17,7 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
 import jax.numpy as jnp
@@ -64,11 +64,9 @@ class Lazy(Block):
         expect('fn', self.fn, is_function, 'a function', hint)
         expect('share', self.share, isinstance(self.share, bool), 'a bool')
         # The function's own name and documentation, as `functools.wraps` sets them.
-        shown: dict[str, Any] = {'__wrapped__': self.fn}
-        for name in functools.WRAPPER_ASSIGNMENTS:
-            if hasattr(self.fn, name):
-                shown[name] = getattr(self.fn, name)
-        vars(self).update(shown)
+        shown: Any = SimpleNamespace()
+        functools.update_wrapper(shown, self.fn, updated=())
+        vars(self).update(vars(shown))
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Run the function on a part of the data, inside another lazy function."""

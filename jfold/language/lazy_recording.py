@@ -133,8 +133,7 @@ class Recording:
             except TypeError as error:
                 if isinstance(on_data, NewCall):
                     raise on_data from None
-                if on_data is not None:
-                    error.add_note(f'or, if it is to run on data: {on_data}')
+                error.add_note(f'or, if it is to run on data: {on_data}')
                 raise
         finally:
             on_data = None  # which refers to this frame
