@@ -66,6 +66,7 @@ class RowFinder(Paths):
     """
 
     def __init__(self, expression: Expression, table: Any = None, row: int = 0) -> None:
+        super().__init__()
         self.expression, self.table, self.row = expression, table, row
         self.counts: Counter[Any] = Counter()
 
