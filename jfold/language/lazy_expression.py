@@ -225,9 +225,13 @@ class Recorded:
                 raise TypeError(f'{lazy!r}: expected {text}')
         self.closed = registry.snapshot()
         self.ranks = {**self.ranks}
-        facts = tuple(self.history), self.ranks, _inlined(self.closed)
-        readers = _Readers(self.closed, *facts)
-        root = substitute(self.root, readers.lazy)
+        facts = self.closed, tuple(self.history), self.ranks
+        readers = _Readers(self.closed, _inlined(self.closed))
+
+        def replaced(lazy: Lazy) -> b.Block:
+            return b.InputTransform(Reader(lazy, *facts)) >> readers.results(lazy)
+
+        root = substitute(self.root, replaced)
         functions = [x for x in users(root) if isinstance(x, b.Function)]
         for function in sorted(functions, key=lambda x: x._serial):
             self.ranks.setdefault(layer_key(function), len(self.ranks))
@@ -288,8 +292,6 @@ class _Readers:
     """A factory: per entry (kind of call), one block that evaluates recorded calls."""
 
     registry: Registry
-    history: tuple[tuple[Lazy, Any], ...]
-    ranks: Mapping[Hashable, int]
     inlined: set[int]
     blocks: dict[int, b.Block] = field(default_factory=dict)
     choices: dict[frozenset[int], b.Block] = field(default_factory=dict)
@@ -341,22 +343,18 @@ class _Readers:
             'empty ones alone; give `like=`, or `eval`, an example that has some'
         )
 
-    def lazy(self, lazy: Lazy) -> b.Block:
-        """Return the block that replaces a lazy function in the expression."""
-        registry = self.registry
-        value = self.choice(registry.results[lazy])
-        if registry.metrics:
-            cases = {key: self._metric(*key) for key in registry.metrics}
-            metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
-            value = b.Record((value, metrics)) >> b.GetItem(0)
-        reader = Reader(lazy, registry, self.history, self.ranks)
-        return b.InputTransform(reader) >> value
-
-    def _metric(self, name: str, labelled: bool) -> b.Block:
-        value = self.choice(self.registry.metrics[name, labelled])
-        if labelled:
-            return b.Record({1: value, 2: b.Identity()}) >> b.Metric(name)
-        return b.GetItem(1) >> value >> b.Metric(name)
+    def results(self, lazy: Lazy) -> b.Block:
+        """Return the block that evaluates what a `Reader` returns."""
+        value, cases = self.choice(self.registry.results[lazy]), {}
+        for (name, labelled), makers in self.registry.metrics.items():
+            one = self.choice(makers)
+            with_label = b.Record({1: one, 2: b.Identity()})
+            collected = with_label if labelled else b.GetItem(1) >> one
+            cases[name, labelled] = collected >> b.Metric(name)
+        if not cases:
+            return value
+        metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
+        return b.Record((value, metrics)) >> b.GetItem(0)
 
 
 def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:
