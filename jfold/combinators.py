@@ -8,8 +8,8 @@ file with `Block`; all other blocks are in `blocks`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 
 import jax
@@ -128,8 +128,10 @@ class Block(Memoized, Displayed):
 
     def _pieces(self) -> Iterator[str | Printed]:
         """Iterate over the pieces of the block's text: strings, and inner blocks."""
-        is_bare = type(self).__repr__ is Block.__repr__  # a block without attributes
-        yield f'{type(self).__name__}()' if is_bare else repr(self)
+        if type(self).__repr__ is not Block.__repr__:
+            return iter([repr(self)])
+        fields = (getattr(self, x.name) for x in dataclasses.fields(self))  # type: ignore[arg-type]
+        return in_call(type(self).__name__, *fields)
 
     @api_boundary
     def __rshift__(self, other: Convertible) -> Pipe:
@@ -179,7 +181,7 @@ def block(cls: type[T]) -> type[T]:
     a `Function`, not by the block. Since a block is frozen, `__init__` sets attributes
     through `vars`.
     """
-    cls = dataclass(frozen=True, eq=False, repr=False)(cls)
+    cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     cls.__init__ = api_boundary(cls.__init__)  # type: ignore[method-assign]
     return cls
 
@@ -213,9 +215,7 @@ def convert_to_block(value: Convertible) -> Block:
             f'`{name}({arguments})`'
         )
     if isinstance(value, Mapping | list | tuple):
-        has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
-        keyed = [(key, convert_to_block(part)) for key, part in pairs]
-        return Record(keyed if has_keys else [part for _, part in keyed])
+        return Record(value)
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
@@ -400,7 +400,7 @@ class Record(Block):
 
     def __init__(self, spec: Fields) -> None:
         pairs = key_value_pairs('Record', spec)
-        has_keys = _has_keys(spec)
+        has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
         vars(self).update(
             fields=tuple((key, convert_to_block(part)) for key, part in pairs),
             length=None if has_keys else len(pairs),
@@ -435,11 +435,6 @@ def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
     if isinstance(spec, tuple | list):
         return list(enumerate(spec))
     raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
-
-
-def _has_keys(spec: object) -> bool:
-    """Return whether a spec names keys, as a dict or a list of pairs does."""
-    return isinstance(spec, Mapping) or _has_pairs(spec)
 
 
 def _has_pairs(spec: object) -> bool:

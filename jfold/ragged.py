@@ -67,11 +67,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
     def sum(self) -> Any:
         """Return the sum [*shape] over the items of all examples."""
-
-        def of(x: Any) -> Any:
-            return x.sum() if _is_ragged(x) else _masked(self.mask, x, 0).sum(0)
-
-        return jax.tree.map(of, self.values, is_leaf=_is_ragged)
+        return self._over_rows(Ragged.sum, lambda mask, x: _masked(mask, x, 0).sum(0))
 
     def mean(self) -> Any:
         """Return the mean [*shape] over the items of all examples; 0 without items.
@@ -80,12 +76,15 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         >>> jf.Ragged(jnp.array([3.0, 5.0, 7.0]), jnp.array([1, 1])).mean().item()
         4.0
         """
+        return self._over_rows(Ragged.mean, _mean)
+
+    def _over_rows(self, of_ragged: Any, of_array: Any) -> Any:
         mask = self.mask
-
-        def of(x: Any) -> Any:
-            return x.mean() if _is_ragged(x) else _mean(mask, x)
-
-        return jax.tree.map(of, self.values, is_leaf=_is_ragged)
+        return jax.tree.map(
+            lambda x: of_ragged(x) if _is_ragged(x) else of_array(mask, x),
+            self.values,
+            is_leaf=_is_ragged,
+        )
 
     @api_boundary
     def map(self, fn: Callable[..., Any], *others: Ragged) -> Ragged:

@@ -286,38 +286,32 @@ class StructType(Product):
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
-class SequenceType(Nested):
+class _OfItems(Nested):
+    item: Type
+    _end: ClassVar[str] = ']'
+
+    @api_boundary
+    def __init__(self, item: TypeLike) -> None:
+        vars(self).update(item=convert_to_type(item))
+        self._hold(self.item)
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        yield from ('[', self.item, self._end)
+
+
+class SequenceType(_OfItems):
     """A finite sequence of values of one type; each example has its own length.
 
     >>> SequenceType([3])
     [float32[3]]
     """
 
-    item: Type
 
-    @api_boundary
-    def __init__(self, item: TypeLike) -> None:
-        vars(self).update(item=convert_to_type(item))
-        self._hold(self.item)
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        yield from ('[', self.item, ']')
-
-
-@dataclass(frozen=True, init=False, eq=False, repr=False)
-class BroadcastType(Nested):
+class BroadcastType(_OfItems):
     """An infinite repetition of one value; it equals no `SequenceType`."""
 
-    item: Type
     _may_hold_objects: ClassVar[bool] = False
-
-    @api_boundary
-    def __init__(self, item: TypeLike) -> None:
-        vars(self).update(item=convert_to_type(item))
-        self._hold(self.item)
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        yield from ('[', self.item, ' ...]')
+    _end: ClassVar[str] = ' ...]'
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,17 @@ def enclosed(begin: str, parts: Iterable[tuple[str, T]], end: str) -> Iterator[T
     yield end
 
 
-def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
-    """Iterate over the pieces of `name(a, b, ...)`, for blocks `a`, `b`, ..."""
-    return enclosed(f'{name}(', (('', part) for part in parts), ')')
+def in_call(name: str, *parts: object, **options: object) -> Iterator[str | Printed]:
+    """Iterate over the pieces of `name(a, b, key=c)`, for blocks and other values.
+
+    Of options, those that are `None` or `False` are left out.
+    """
+    given = [(f'{key}=', x) for key, x in options.items() if x not in (None, False)]
+    shown = [
+        (label, value if hasattr(value, '_pieces') else repr(value))
+        for label, value in [*(('', x) for x in parts), *given]
+    ]
+    return enclosed(f'{name}(', shown, ')')
 
 
 def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jfold.base.errors import check_int, expect
-from jfold.base.printing import Printed, callable_name, in_braces
+from jfold.base.printing import Printed, callable_name, in_braces, in_call
 from jfold.base.structs import is_leaf
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import (
@@ -198,8 +198,7 @@ class Optional(Block):
         vars(self).update(some_case=convert_to_block(some_case), none_case=none)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        none = () if self.none_case is None else (', none_case=', self.none_case)
-        yield from ('Optional(', self.some_case, *none, ')')
+        return in_call('Optional', self.some_case, none_case=self.none_case)
 
 
 @block
@@ -231,9 +230,6 @@ class Metric(Block):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f'Metric: expected `name` as str, got {self.name!r}')
-
-    def __repr__(self) -> str:
-        return f'Metric({self.name!r})'
 
 
 # ---- blocks that are defined once and used in many places ----------------------------

@@ -212,9 +212,6 @@ class Zeros(Block):
     def __init__(self, type: TypeLike) -> None:
         vars(self).update(type=convert_to_type(type))
 
-    def __repr__(self) -> str:
-        return f'Zeros({self.type!r})'
-
 
 @block
 class Void(Block):

@@ -17,7 +17,7 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ METHODS = frozenset(
     'mean min prod ravel repeat reshape round sort squeeze std sum swapaxes trace '
     'transpose var'.split()
 )
+INDICES = int, np.integer, np.bool_
 PROPERTIES = frozenset({'T', 'mT', 'real', 'imag'})
 
 
@@ -63,11 +64,9 @@ class Lazy(Block):
         expect('fn', self.fn, is_function, 'a function', hint)
         expect('share', self.share, isinstance(self.share, bool), 'a bool')
         # The function's own name and documentation, as `functools.wraps` sets them.
-        shown: dict[str, Any] = {'__wrapped__': self.fn}
-        for name in functools.WRAPPER_ASSIGNMENTS:
-            if hasattr(self.fn, name):
-                shown[name] = getattr(self.fn, name)
-        vars(self).update(shown)
+        shown: Any = SimpleNamespace()
+        functools.update_wrapper(shown, self.fn, updated=())
+        vars(self).update(vars(shown))
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Run the function on a part of the data, inside another lazy function."""
@@ -250,22 +249,18 @@ class Value(Operand):
     def __getitem__(self, key: object) -> Any:
         """Return `self[key]` as a `Value`; indices in `key` are plain, not values."""
         parts = key if isinstance(key, tuple) else (key,)
-        hint = 'write `jf.Function(lambda x, i: x[i])` outside and call it'
         for part in parts:
-            ends = (
-                (part.start, part.stop, part.step) if type(part) is slice else (part,)
-            )
-            for end in ends:
+            is_slice = type(part) is slice
+            for end in (part.start, part.stop, part.step) if is_slice else (part,):
+                if end is None or end is ... or isinstance(end, INDICES):
+                    continue
+                got = f'ints and slices, got {short_repr(end)}'
                 if isinstance(end, Operand):
-                    raise TypeError(
-                        f'{self!r}: expected an index of ints, got a value; {hint}'
-                    )
-                is_index = isinstance(end, int | np.integer | np.bool_)
-                if not (end is None or end is ... or is_index):
-                    raise TypeError(
-                        f'{self!r}: expected an index of ints and slices, got '
-                        f'{short_repr(end)}; {hint}'
-                    )
+                    got = 'ints, got a value'
+                raise TypeError(
+                    f'{self!r}: expected an index of {got}; write '
+                    '`jf.Function(lambda x, i: x[i])` outside and call it'
+                )
         return self.recording.call(function_of(take_item(parts)), (self,))
 
     @api_boundary

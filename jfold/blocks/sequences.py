@@ -56,9 +56,6 @@ class Map(Block):
     def __init__(self, fn: Convertible) -> None:
         vars(self).update(fn=convert_to_block(fn))
 
-    def _pieces(self) -> Iterator[str | Printed]:
-        return in_call('Map', self.fn)
-
 
 @block
 class Fold(Block):
@@ -75,9 +72,6 @@ class Fold(Block):
         vars(self).update(
             combine=convert_to_block(combine), start=convert_to_block(start)
         )
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        return in_call('Fold', self.combine, self.start)
 
 
 @block
@@ -125,9 +119,9 @@ class RNN(Block):
         )
 
     def _pieces(self) -> Iterator[str | Printed]:
-        start = () if self.initial_state is None else (', ', self.initial_state)
-        option = ', initial_state_from_input=True' * self.initial_state_from_input
-        yield from ('RNN(', self.cell, *start, f'{option})')
+        start = () if self.initial_state is None else (self.initial_state,)
+        option = self.initial_state_from_input
+        return in_call('RNN', self.cell, *start, initial_state_from_input=option)
 
 
 @block
@@ -168,15 +162,12 @@ class Reduce(Block):
         vars(self).update(combine=combine, default=default, associative=associative)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        default = () if self.default is None else ('default=', self.default)
         fn = self.combine.fn if isinstance(self.combine, Function) else None
         name = NAMES.get(fn) if self.associative and isinstance(fn, Hashable) else None
-        if name is not None and not (fn is jnp.add and default):  # `Sum` takes none
-            yield from (f'{name}(', *default, ')')
-            return
-        option = ', associative=True' * self.associative
-        yield from ('Reduce(', self.combine, ', ' if default else '', *default)
-        yield f'{option})'
+        if name is not None and not (fn is jnp.add and self.default):  # `Sum` has none
+            return in_call(name, default=self.default)
+        options = {'default': self.default, 'associative': self.associative}
+        return in_call('Reduce', self.combine, **options)
 
 
 @block
@@ -282,9 +273,6 @@ class Padded(Block):
     def __post_init__(self) -> None:
         check_positive('Padded', 'length', self.length)
 
-    def __repr__(self) -> str:
-        return f'Padded({self.length})'
-
 
 @block
 class Pick(Block):
@@ -375,8 +363,8 @@ class Zip(Block):
         expect('strict', strict, isinstance(strict, bool), 'bool')
         vars(self).update(strict=strict)
 
-    def __repr__(self) -> str:
-        return f'Zip({"strict=True" * self.strict})'
+    def _pieces(self) -> Iterator[str | Printed]:
+        return in_call('Zip', strict=self.strict)
 
 
 def ZipWith(fn: Convertible, *, strict: bool = False) -> Pipe:
@@ -413,6 +401,3 @@ class NGrams(Block):
 
     def __post_init__(self) -> None:
         check_positive('NGrams', 'n', self.n)
-
-    def __repr__(self) -> str:
-        return f'NGrams({self.n})'

@@ -39,12 +39,12 @@ from jfold.debug.nonfinite_rows import (
     sum_of_floats,
     waves,
 )
+from jfold.debug.row_finder import CONSTANTS, NODES, find_row
 from jfold.device.execution import make_execution
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
 from jfold.graph import Array, ranges
-from jfold.language.parameter_checks import check_params, with_external
-from jfold.language.slow_recorder import CONSTANTS, NODES, explain_row
+from jfold.language.parameter_checks import checked_params
 from jfold.lower import lower
 from jfold.models.model import Model
 from jfold.program.operations import Layer, Program
@@ -131,8 +131,7 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
     # Not fused, so that each function is examined.
     program = lower(model.block, fuses=False)
-    params = with_external(program.layers, params, external)
-    check_params(program.layers, params)
+    params = checked_params(program.layers, params, external)
     for layer in program.layers:
         tree = params[layer.name] if layer.params is not None else None
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -393,9 +392,9 @@ class Search:
         example = tables[number].owner(row)
         # The example is traced again, alone, where its rows are counted from 0.
         alone = row - int(tables[number].first[example])
-        error = explain_row(self.program, self.examples[example], kind, number, alone)
-        path, block = (error.path, error.block) if error else ('', '')
-        return NonFinite(message, example, path, block)
+        data = self.examples[example]
+        place = find_row(self.program, data, kind, number, alone)
+        return NonFinite(message, example, *place)
 
 
 def _bad_gradient(layer: Layer, grads: Arrays) -> str | None:

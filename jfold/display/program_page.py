@@ -110,11 +110,10 @@ def _lines(root: b.Block) -> Iterator[Line]:
 def _inside(block: b.Block) -> list[tuple[str, b.Block]]:
     """Return (key, block) for each block directly inside; '' where there is no key."""
     parts, text = list[tuple[str, b.Block]](), ''
-    if type(block)._pieces is not b.Block._pieces:
-        for piece in block._pieces():
-            if isinstance(piece, b.Block):
-                parts.append((text.strip(', ') if text.endswith(': ') else '', piece))
-            text = piece if isinstance(piece, str) else ''
+    for piece in block._pieces():
+        if isinstance(piece, b.Block):
+            parts.append((text.strip(', ') if text.endswith(': ') else '', piece))
+        text = piece if isinstance(piece, str) else ''
     return parts
 
 

@@ -41,8 +41,9 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
     if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
-    if type(block)._pieces is b.Block._pieces:  # a block without parts
-        return ()
+    kind: type[b.Block] = type(block)
+    if kind._pieces is b.Block._pieces and kind.__repr__ is not b.Block.__repr__:
+        return ()  # without parts: no text is made
     return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
 
@@ -73,15 +74,11 @@ def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
         known[block] = False  # if it is reached again inside itself
         readers = _input_readers(block)
         parts = yield in_turn(_is_constant(part, known) for part in readers)
-        known[block] = all(parts) if parts else _reads_nothing(block)
+        reads_nothing = isinstance(block, b.FromTensor | b.Zeros | b.Void)
+        if isinstance(block, Composition):
+            reads_nothing = 0 not in block.wiring.read
+        known[block] = all(parts) if parts else reads_nothing
     return known[block]
-
-
-def _reads_nothing(block: b.Block) -> bool:
-    """Return whether a block, apart from inner blocks, takes no input, like `Zeros`."""
-    if isinstance(block, Composition):
-        return 0 not in block.wiring.read
-    return isinstance(block, b.FromTensor | b.Zeros | b.Void)
 
 
 def _input_readers(block: b.Block) -> tuple[b.Block, ...]:

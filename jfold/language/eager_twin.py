@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import warnings
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,11 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.arrays import strong
-from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
+from jfold.base.errors import BadItem
 from jfold.base.memo import memoized
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
-from jfold.language.parameter_checks import check_params, with_external
+from jfold.language.parameter_checks import checked_params
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (
     Located,
@@ -30,10 +30,10 @@ from jfold.language.walk import (
     plain,
     tensor_leaves,
 )
-from jfold.tracing.convert import to_array
+from jfold.tracing.convert import to_array, to_bounded
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 # (stream, number of keys drawn from it before in this example) -> key [2] uint32.
 Keys = Callable[[str, int], Any]
 
@@ -73,8 +73,7 @@ def evaluate(
       InputError: the example does not fit.
       TypeError: the parameters or external arrays do not fit.
     """
-    params = with_external(typing.layers, params or {}, external)
-    check_params(typing.layers, params)
+    params = checked_params(typing.layers, params or {}, external)
     params = jax.tree.map(strong, params)
     arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
@@ -112,51 +111,29 @@ class Arrays:
     keys: Keys | None = None
     drawn: Counter[str] = field(default_factory=Counter)
 
+    @staticmethod
     def tensor(
-        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
+        node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Convert `x` to a `type_` array, at most rounding floats, or raise `Misfit`.
-
-        Overflow is refused, as are values not in `[0, below)` unless `below` is `None`.
-        """
-        if has_masked([x.value], len(type_.shape)):
-            raise misfit(
-                node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
-            )
-        # What NumPy converts without change is returned; all else is refused below.
+        """Return `x` as an array [*shape]; raise `Misfit` if it has another type."""
         try:
-            array = np.asarray(x.value)
-        except Exception:  # the object is ragged, or its `__array__` raises
-            array = np.empty(0, object)
-        if array.shape == type_.shape and array.dtype.kind in 'biufcV':
-            with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
-                converted = array.astype(type_.dtype)
-            if below is not None and not all(
-                0 <= number < below for number in array.flat
-            ):
-                text = f'ints from 0 to {below - 1}, as `below={below}` says'
-                raise misfit(node, f'expected {text}, got {short_repr(x.value)}', x)
-            if _is_exact(array, converted):
-                return converted
-        try:  # the engine's conversion has the detailed errors
-            to_array([x.value], type_)
+            return to_bounded([x.value], type_, below)[0, ...]
         except BadItem as error:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
-        raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
+
+    @staticmethod
+    def length(node: TypedUse, n: int, type_: TensorType) -> Array:
+        """Return `n` as an array []; raise `Misfit` if `type_` cannot hold it."""
+        try:
+            return to_array([n], type_)[0, ...]
+        except BadItem:
+            name = type_.dtype.name
+            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
+            raise misfit(node, text) from None
 
     def constant(self, node: TypedUse, value: Array) -> Array:
         """Return the constant `value`, which is an array already."""
         return value
-
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
-        """Return length `n` as an array []; raise `Misfit` if `type_` is too narrow."""
-        length = np.asarray(n)
-        converted = length.astype(type_.dtype)
-        if not _is_exact(length, converted):
-            name = type_.dtype.name
-            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
-            raise misfit(node, text)
-        return converted
 
     def call(self, node: TypedUse, x: object) -> Any:
         """Apply the layer of `node` to input `x`; return arrays in nested tuples."""
@@ -174,7 +151,9 @@ class Arrays:
         result = call(self.params.get(layer.name), *keys, *inputs)
         if layer.batched:
             result = jax.tree.map(lambda a: a[0], result)
-        return in_tuples(node.output, map(strongly_typed, jax.tree.leaves(result)))
+        # Without weak types, since arrays in buffers have none.
+        arrays = (strong(jnp.asarray(x)) for x in jax.tree.leaves(result))
+        return in_tuples(node.output, arrays)
 
     def _key(self, stream: str) -> Any:
         if self.keys is None:
@@ -184,27 +163,8 @@ class Arrays:
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
         """Reduce `items` from left to right by the binary function of `combine`."""
-        result, *others = items
-        for other in others:
-            result = self.call(combine, (result, other))
-        return result
+        return functools.reduce(lambda x, y: self.call(combine, (x, y)), items)
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Append `x` to metric `name`, with dicts and structs in place of tuples."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
-
-
-def strongly_typed(x: jax.Array) -> jax.Array:
-    """Return array `x` without JAX's weak type, since arrays in buffers have none."""
-    return jnp.asarray(x, jnp.result_type(x))
-
-
-def _is_exact(before: Array, after: Array) -> bool:
-    """Return whether a dtype conversion kept all numbers, up to rounding of floats."""
-    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
-    if all(kinds):
-        complex_lost = before.dtype.kind == 'c' and after.dtype.kind != 'c'
-        overflow = np.isfinite(before) & ~np.isfinite(after)
-        return not (complex_lost or overflow.any())
-    # Python compares ints and floats exactly, NumPy after rounding.
-    return bool(before.tolist() == after.tolist())

@@ -8,7 +8,7 @@ check would notice that they are swapped. All errors are `TypeError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NoReturn
 
 from jfold import blocks as b
@@ -21,25 +21,23 @@ from jfold.types import TupleType
 
 
 def check_end(node: TypedUse, cell: b.Block) -> None:
-    """Raise `TypeError` if the last block of an RNN's cell is a Flax cell.
+    """Raise `TypeError` if the `cell` of the RNN `node` ends with a Flax cell.
 
     A Flax cell returns (state, output), while an `RNN` expects (output, state).
-
-    Args:
-      node: the use of the RNN.
     """
-    for function in _result_blocks(cell):
-        if isinstance(function, b.Function) and cell_library(function.fn):
-            _refuse(node, function)
+    waiting: list[b.Block | None] = [cell]
+    seen = set[b.Block | None]()
+    while waiting:
+        block = waiting.pop()
+        if isinstance(block, b.Function) and cell_library(block.fn):
+            _refuse(node, block)
+        if block is not None and block not in seen:
+            seen.add(block)
+            waiting += _result_parts(block)
 
 
 def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
-    """Raise `TypeError` if a Flax cell gets a loop's state where it expects an item.
-
-    Args:
-      node: the use of the cell.
-      state: the type inference, which knows the state of each loop.
-    """
+    """Raise `TypeError` if a Flax cell gets a loop's state where it expects an item."""
     type_ = state.types.head(node.input)
     if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):
         loop = state.carried.get(type_[1])
@@ -47,26 +45,14 @@ def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
             _refuse(loop, function)
 
 
-def _result_blocks(block: b.Block) -> Iterator[b.Block]:
-    """Yield the innermost blocks whose value `block` may return unchanged."""
-    waiting, seen = [block], set[b.Block]()
-    while waiting:
-        current = waiting.pop()
-        parts = _result_parts(current)
-        if not parts:
-            yield current
-        waiting += [x for x in parts if x not in seen]
-        seen.update(parts)
-
-
-def _result_parts(block: b.Block) -> list[b.Block]:
+def _result_parts(block: b.Block) -> Sequence[b.Block | None]:
     """Return the direct inner blocks whose value `block` may return unchanged."""
     if isinstance(block, b.Pipe):
         return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]
     if isinstance(block, b.OneOf):
-        return [*block.targets.values(), *filter(None, [block.default])]
+        return [*block.targets.values(), block.default]
     if isinstance(block, b.Reference):
-        return [*filter(None, [block.declaration.target])]
+        return [block.declaration.target]
     if isinstance(block, Composition) and isinstance(block.wiring.output, int):
         return [x for x, _ in block.wiring.steps[: block.wiring.output][-1:]]
     return []

@@ -126,14 +126,12 @@ def _evaluates(keys: Keys) -> bool:
     return any(key is None for key in keys.values())
 
 
-class UnexpectedDrawError(TypeError):
-    """The error of a module that draws a key in spite of `deterministic=True`."""
-
-    def __init__(self, got: str) -> None:
-        super().__init__(
-            f'expected that nothing is drawn with `deterministic=True`, got {got}; let '
-            'the module ask its `deterministic` first'
-        )
+def _draw_error(got: str) -> TypeError:
+    """Return the error of a module that draws a key although it is deterministic."""
+    return TypeError(
+        f'expected that nothing is drawn with `deterministic=True`, got {got}; let '
+        'the module ask its `deterministic` first'
+    )
 
 
 def _state_error(names: Iterable[str]) -> TypeError:
@@ -181,7 +179,7 @@ def _from_linen(module: Module, method: str) -> Called:
         except no_key as error:
             if not _evaluates(keys):
                 raise
-            raise UnexpectedDrawError(str(error)) from error
+            raise _draw_error(str(error)) from error
 
     def draws(
         calling: Callable[..., Any], params: ArrayTree, inputs: Sequence[Any]
@@ -271,7 +269,7 @@ def _from_nnx(module: Module, method: str) -> Called:
     def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         result, used = run(params, inputs, keys)
         if used and _evaluates(keys):
-            raise UnexpectedDrawError(f'a draw from {sorted(used)}')
+            raise _draw_error(f'a draw from {sorted(used)}')
         return result
 
     def draws(_: object, params: ArrayTree, inputs: Sequence[Any]) -> Streams:

@@ -19,7 +19,6 @@ from jfold.base.keys import as_key
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm, flatten_once, is_struct
 from jfold.blocks.inputs import Rows, shown_rows
-from jfold.blocks.lazy import CallPlace
 from jfold.combinators import Function
 from jfold.language.flax_modules import (
     Called,
@@ -234,12 +233,17 @@ class LazyCalls:
     Attributes:
       ranks: by `layer_key`, a number: layers of one name are numbered in this order, as
         in `dense` and `dense_1`.
+      placed: a function of an example that returns its calls, as nodes with lines.
+      raised: (example, place, message) -> an error with this message, raised by the
+        function in the call at this place; `None` if it does not get there.
+      line_of: (error or `None`) -> ', in line 3 of f.py, ...', where the function
+        raised it.
     """
 
     ranks: Mapping[Hashable, int]
-    placed: Callable[[object], Any]
-    raised: Callable[[object, CallPlace, str], BaseException | None]
-    line_of: Callable[[BaseException | None], str]
+    placed: Any
+    raised: Any
+    line_of: Any
 
 
 def with_unique_names(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -72,6 +73,7 @@ class Reader(LazyCalls):
     registry: Registry
     history: tuple[tuple[Lazy, Any], ...]
     ranks: Mapping[Hashable, int] = field(default_factory=dict)
+    line_of = staticmethod(line_of)
 
     def __call__(self, example: object) -> Any:
         return self._calls(Recording(self.registry), example)
@@ -103,10 +105,6 @@ class Reader(LazyCalls):
         if traceback is None:
             return None
         return recording.fault.with_traceback(without_middle(traceback))
-
-    def line_of(self, error: BaseException | None) -> str:
-        """Return ', in line 3 of f.py, ...', where the function raised an error."""
-        return line_of(error)
 
     @property
     def __name__(self) -> str:
@@ -173,25 +171,19 @@ class Recorded:
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
-        # Lists that are empty here may have items in later examples.
-        postponed: list[tuple[int, Any]] = []
-        for number, example in waiting:
+        postponed: set[int] = set()
+        for again, (number, example) in itertools.product((False, True), waiting):
+            version = self.registry.version
             try:
                 self._learn(number, example)
-            except EmptyList:
-                postponed.append((number, example))
-            except Exception:
-                if not skip_errors:
+            except Exception as error:
+                # Lists that are empty here may have items in later examples.
+                if isinstance(error, EmptyList) and not again:
+                    postponed.add(number)
+                elif not skip_errors:
                     raise
-        skipping = contextlib.suppress(*[Exception] * skip_errors)
-        for number, example in postponed:
-            with skipping:
-                self._learn(number, example)
-        version = self.registry.version
-        for number, example in waiting:
-            with skipping:
-                self._learn(number, example)
-            if self.registry.version != version:
+            is_new = self.registry.version != version
+            if is_new and again and number not in postponed:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '
@@ -224,19 +216,22 @@ class Recorded:
         registry = self.registry
         for lazy in lazy_functions(self.root):
             if lazy not in registry.results:
+                text = 'an example in `like=` that it runs on, got none; give one'
                 if before := _before(lazy, self.root):
-                    raise TypeError(
-                        f'{lazy!r}: expected to run on data, got values, behind '
-                        f'{before!r} in a pipe; call one in the other'
+                    text = (
+                        f'to run on data, got values, behind {before!r} in a pipe; '
+                        'call one in the other'
                     )
-                raise TypeError(
-                    f'{lazy!r}: expected an example in `like=` that it runs on, got '
-                    'none; give one'
-                )
+                raise TypeError(f'{lazy!r}: expected {text}')
         self.closed = registry.snapshot()
         self.ranks = {**self.ranks}
-        readers = _Readers(self.closed, tuple(self.history), self.ranks)
-        root = substitute(self.root, readers.lazy)
+        facts = self.closed, tuple(self.history), self.ranks
+        readers = _Readers(self.closed, _inlined(self.closed))
+
+        def replaced(lazy: Lazy) -> b.Block:
+            return b.InputTransform(Reader(lazy, *facts)) >> readers.results(lazy)
+
+        root = substitute(self.root, replaced)
         functions = [x for x in users(root) if isinstance(x, b.Function)]
         for function in sorted(functions, key=lambda x: x._serial):
             self.ranks.setdefault(layer_key(function), len(self.ranks))
@@ -273,18 +268,23 @@ def _inlined(registry: Registry) -> set[int]:
     operation of both. If an example read one result twice, the operator is left out.
     Sums are never fused.
     """
-    counts = Counter(number for makers in registry.readers() for number in makers)
-    alone = {
+    readers = [makers for entry in registry.entries for makers in entry.inputs]
+    readers += [*registry.results.values(), *registry.metrics.values()]
+    counts = Counter(itertools.chain.from_iterable(readers))
+
+    def is_inlined(number: int) -> bool:
+        block = registry.entries[number].key[0]
+        is_single = counts[number] == 1 and number not in registry.shared
+        return is_single and block in OPERATORS and block.fn is not jnp.add
+
+    return {
         number
         for entry in registry.entries
         if isinstance(entry.key[0], b.Block)
         for makers in entry.inputs
         if len(makers) == 1
-        for number in makers
+        for number in filter(is_inlined, makers)
     }
-    fusible = {x for x in OPERATORS if x.fn is not jnp.add}
-    single = {n for n in alone - registry.shared if counts[n] == 1}
-    return {n for n in single if registry.entries[n].key[0] in fusible}
 
 
 @dataclass(eq=False)
@@ -292,13 +292,9 @@ class _Readers:
     """A factory: per entry (kind of call), one block that evaluates recorded calls."""
 
     registry: Registry
-    history: tuple[tuple[Lazy, Any], ...]
-    ranks: Mapping[Hashable, int]
+    inlined: set[int]
     blocks: dict[int, b.Block] = field(default_factory=dict)
     choices: dict[frozenset[int], b.Block] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.inlined = _inlined(self.registry)
 
     def entry(self, number: int) -> b.Block:
         """Return the block that evaluates recorded calls of entry `number`."""
@@ -347,22 +343,18 @@ class _Readers:
             'empty ones alone; give `like=`, or `eval`, an example that has some'
         )
 
-    def lazy(self, lazy: Lazy) -> b.Block:
-        """Return the block that replaces a lazy function in the expression."""
-        registry = self.registry
-        value = self.choice(registry.results[lazy])
-        if registry.metrics:
-            cases = {key: self._metric(*key) for key in registry.metrics}
-            metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
-            value = b.Record((value, metrics)) >> b.GetItem(0)
-        reader = Reader(lazy, registry, self.history, self.ranks)
-        return b.InputTransform(reader) >> value
-
-    def _metric(self, name: str, labelled: bool) -> b.Block:
-        value = self.choice(self.registry.metrics[name, labelled])
-        if labelled:
-            return b.Record({1: value, 2: b.Identity()}) >> b.Metric(name)
-        return b.GetItem(1) >> value >> b.Metric(name)
+    def results(self, lazy: Lazy) -> b.Block:
+        """Return the block that evaluates what a `Reader` returns."""
+        value, cases = self.choice(self.registry.results[lazy]), {}
+        for (name, labelled), makers in self.registry.metrics.items():
+            one = self.choice(makers)
+            with_label = b.Record({1: one, 2: b.Identity()})
+            collected = with_label if labelled else b.GetItem(1) >> one
+            cases[name, labelled] = collected >> b.Metric(name)
+        if not cases:
+            return value
+        metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
+        return b.Record((value, metrics)) >> b.GetItem(0)
 
 
 def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:

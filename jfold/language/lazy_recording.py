@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
 from types import FrameType, GeneratorType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -134,8 +133,7 @@ class Recording:
             except TypeError as error:
                 if isinstance(on_data, NewCall):
                     raise on_data from None
-                if on_data is not None:
-                    error.add_note(f'or, if it is to run on data: {on_data}')
+                error.add_note(f'or, if it is to run on data: {on_data}')
                 raise
         finally:
             on_data = None  # which refers to this frame
@@ -162,9 +160,6 @@ class Recording:
     ) -> Any:
         nodes = [self.node(x, takes_data) for x in arguments]
         numbers = tuple([node[0] for node in nodes])
-        number = self.calls.get((block, *numbers))
-        if number is not None:
-            return self._made((number, *nodes))
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
         return self._opened((entry.number, *nodes), entry)
@@ -290,7 +285,10 @@ class Recording:
         """
         if x.__class__ is Value:
             if x.recording is not self:
-                self._foreign((x,))
+                raise TypeError(
+                    f'{x!r}: expected a value of this example, got one that was kept '
+                    'from another example or model; make it again'
+                )
             return x.node
         if takes_data and not _holds_values(x):
             return self.registry.data().number, x
@@ -322,13 +320,6 @@ class Recording:
             return self._made(node)
         items = [self.registry.entries[n] for n in entry.items]
         return entry.type.form.closed(self._opened((x.number, node), x) for x in items)
-
-    def _foreign(self, values: Iterable[Value]) -> NoReturn:
-        x = next(x for x in values if x.recording is not self)
-        raise TypeError(
-            f'{x!r}: expected a value of this example, got one that was kept from '
-            'another example or model; make it again'
-        )
 
     def tensor_type(self, x: Value) -> TensorType:
         """Return the type of a value; raise AttributeError if it is not a tensor."""

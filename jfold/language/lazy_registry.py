@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -134,21 +134,20 @@ class Registry:
                 self.entries.append(entry)
                 self.version += 1
                 self.known[key] = entry
-                self._add_items(entry)
+                parts = type_.items if isinstance(type_, Product) else ()
+                keys: Iterable[Any] = range(len(parts))
+                if isinstance(type_, StructType):
+                    keys = type_.form.keys
+                for k, part in zip(keys, parts, strict=True):
+                    item = self.entry(('item', entry.number, k), part, f'item {k!r}')
+                    item.inputs = [{entry.number: None}]
+                    entry.items.append(item.number)
             return entry
 
     def _check_open(self, name: str) -> None:
         if self.closed:
             MET_NEW.set(True)
             raise NewCall(name, self.version)
-
-    def _add_items(self, entry: Entry) -> None:
-        """Add an `Entry` for taking each item out of a tuple or struct result."""
-        for k, part in enumerate(entry.type if isinstance(entry.type, Product) else ()):
-            key = entry.type.form.keys[k] if isinstance(entry.type, StructType) else k
-            item = self.entry(('item', entry.number, key), part, f'item {key!r}')
-            item.inputs = [{entry.number: None}]
-            entry.items.append(item.number)
 
     def tensor(self, type_: TensorType) -> Entry:
         """Return the `Entry` that describes constants of type `type_` from the data."""
@@ -223,7 +222,12 @@ class Registry:
         Raise TypeError if the block does not take arguments of these types.
         """
         types = tuple(self.entries[n].type for n in numbers)
-        entry = self.known.get((block, types)) or self._alike(block, types)
+        entry = self.known.get((block, types))
+        if entry is None and not all(map(is_known, types)):
+            # Types that differ in empty lists alone are those of one entry.
+            others = (x for x in self.entries if x.key[0] is block)
+            alike = (x for x in others if len(x.key[1]) == len(types))
+            entry = next((x for x in alike if all(map(fits, types, x.key[1]))), None)
         if entry is None:
             result = result_type(block, types)
             name = callable_name(getattr(block, 'fn', block))
@@ -259,17 +263,6 @@ class Registry:
             )
         return known[0]
 
-    def _alike(self, block: b.Block, types: tuple[Type, ...]) -> Entry | None:
-        """Return the `Entry` of `block` at types that fit `types`; `None` if none does.
-
-        Types fit if they differ in empty lists alone.
-        """
-        for entry in () if all(map(is_known, types)) else self.entries:
-            if entry.key[0] is block and len(entry.key[1]) == len(types):
-                if all(map(fits, types, entry.key[1])):
-                    return entry
-        return None
-
     def _read_by(
         self, entry: Entry, key: tuple[Any, ...], numbers: Sequence[int]
     ) -> Entry:
@@ -292,13 +285,6 @@ class Registry:
                 self._check_open(f'{reader} of {self.entries[number].name}')
                 makers[number] = None
                 self.version += 1
-
-    def readers(self) -> Iterator[dict[int, None]]:
-        """Yield the makers, as entry numbers, of each argument, result and metric."""
-        for entry in self.entries:
-            yield from entry.inputs
-        yield from self.results.values()
-        yield from self.metrics.values()
 
     def signature(self) -> tuple[str, ...]:
         """Return a text per kind of call: its type and what makes its arguments."""

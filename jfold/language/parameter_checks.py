@@ -97,36 +97,16 @@ def _check_rows(layer: Layer, array: Any) -> None:
     )
 
 
-def with_external(
-    layers: Sequence[Layer], params: object, external: Mapping[str, Any] | None
+def checked_params(
+    layers: Sequence[Layer], params: Any, external: Mapping[str, Any] | None = None
 ) -> Any:
     """Return parameters by layer name: those in `params`, and the arrays in `external`.
 
-    Parameters are put into the containers of the layers, as `as_asked` does. Raise
-    TypeError if the name of an external array is unknown, or parameters are no dict.
-    """
-    params = as_asked(layers, params)
-    if external is None:
-        return params
-    names = [layer.name for layer in layers if layer.external]
-    if not isinstance(external, Mapping) or set(external) - set(names):
-        got = list(external) if isinstance(external, Mapping) else short_repr(external)
-        raise TypeError(
-            f'expected `external` as a dict of arrays by name, {names}, got {got}'
-        )
-    if params is not None and not isinstance(params, Mapping):
-        raise TypeError(
-            f'expected parameters as a dict by layers, got {short_repr(params)}; '
-            '`model.init(key)` makes them'
-        )
-    return {**(params or {}), **external}
+    They are put into the pytree containers that the layers expect: parameters of an NNX
+    module come in containers of NNX, those from a checkpoint in dicts.
 
-
-def as_asked(layers: Iterable[Layer], params: Any) -> Any:
-    """Convert each layer's parameters to the pytree containers that the layer expects.
-
-    Parameters with other keys are left unchanged. Parameters of an NNX module come in
-    containers of NNX, parameters from a checkpoint in dicts.
+    Raises:
+      TypeError: as of `check_params`; or the name of an external array is unknown.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     changed = {
@@ -136,7 +116,23 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
         # A quick test: results of `Model.init` are in the right containers already.
         and not isinstance(by_layer[layer.name], type(layer.params) | jax.Array)
     }
-    return {**params, **changed} if changed else params
+    params = {**params, **changed} if changed else params
+    if external is not None:
+        names = [layer.name for layer in layers if layer.external]
+        is_dict = isinstance(external, Mapping)
+        if not is_dict or set(external) - set(names):
+            got = list(external) if is_dict else short_repr(external)
+            raise TypeError(
+                f'expected `external` as a dict of arrays by name, {names}, got {got}'
+            )
+        if params is not None and not isinstance(params, Mapping):
+            raise TypeError(
+                f'expected parameters as a dict by layers, got {short_repr(params)}; '
+                '`model.init(key)` makes them'
+            )
+        params = {**(params or {}), **external}
+    check_params(layers, params)
+    return params
 
 
 def in_containers_of(like: Any, params: Any) -> object:

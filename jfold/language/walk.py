@@ -5,8 +5,8 @@ Each class of blocks has one rule, registered with `walk`. The class that implem
 `Tensors` says what stands for a tensor. With arrays the walk is the `eager_twin`, which
 takes no part of the batched path: no source, graph or schedule. With paths alone it
 finds what is wrong with an example (`expression`). With row numbers it is the reference
-that generated source is tested against (`slow_recorder`). Objects carry their path in
-the example, for errors. The walk is simple rather than fast.
+that generated source is tested against. Objects carry their path in the example, for
+errors. The walk is simple rather than fast.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from jfold.data.tracer import Tracer, make_tracer, trace_corpus
 from jfold.device.random_keys import make_draws
 from jfold.device.results import returned
 from jfold.language.lazy_expression import Recorded, learned
-from jfold.language.parameter_checks import check_kept, check_params, with_external
+from jfold.language.parameter_checks import check_kept, checked_params
 from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
@@ -384,9 +384,8 @@ class Model(Stays, Displayed):
         schedule, program = adopted(schedule, self._programs, self.budget.spec_of)
         rows, layers = schedule.examples, program.layers
         params = without_later(params, layers, self.program.layers)
-        params = with_external(layers, params, external)
         check_kept(program)
-        check_params(layers, params)
+        params = checked_params(layers, params, external)
         draws = make_draws(layers, rows, rngs, ids, deterministic)
         note(self.budget, schedule.spec)
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))

@@ -29,7 +29,7 @@ from jfold.data.scheduler import Scheduler
 from jfold.files import storage
 from jfold.files.encoding import PLAIN, Encoder, decode, tags
 from jfold.files.storage import UnknownFormatError, check_path, note_missing, reading
-from jfold.language.parameter_checks import as_asked, check_params
+from jfold.language.parameter_checks import check_params, checked_params
 from jfold.language.portable import portable
 from jfold.language.typed import TypedExpression
 from jfold.lower import lower_typed
@@ -97,8 +97,7 @@ def save(
     _check_model(model)
     _check_platforms(platforms)
     check_path(path)
-    params = as_asked(model.program.layers, params)
-    check_params(model.program.layers, params)
+    params = checked_params(model.program.layers, params)
     specs = _specs(model, capacities)
     layers = (x.name for x in model.program.layers if x.params is not None)
     params = {name: params[name] for name in layers}

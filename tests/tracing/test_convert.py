@@ -92,23 +92,6 @@ def test_agrees_with_exact_numbers(values: list[Any], dtype: str) -> None:
 
 
 @given(
-    st.lists(SCALARS, min_size=1, max_size=5), st.sampled_from([*INTS, *FLOATS, 'bool'])
-)
-@settings(max_examples=200)
-def test_the_eager_twin_agrees(values: list[Any], dtype: str) -> None:
-    for value in values:
-        # Types of 64 bits are for x64 alone; converting does not depend on it.
-        if np.dtype(dtype).itemsize == 8:
-            continue
-        got = converted([value], dtype)
-        if isinstance(got, BadItem):
-            with pytest.raises(jf.InputError, match='expected'):
-                jf.Scalar(dtype).eval(value)
-        else:
-            assert agree(jf.Scalar(dtype).eval(value).tolist(), got[0])
-
-
-@given(
     st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), max_size=4),
     st.sampled_from([list, tuple, np.array, jnp.array]),
 )
