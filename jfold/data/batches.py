@@ -27,7 +27,6 @@ from jfold.data.sampler import (
     Progress,
     Settings,
     Shuffle,
-    Source,
     epoch_samplers,
     key_words,
     make_sampler,
@@ -82,15 +81,16 @@ class _Chunk(NamedTuple):
     epoch: int
     position: int  # how many of the epoch's examples are done after these
     places: Array  # [count] int64, in the source
-    items: list[Any] | Array  # what `Source.build` takes
+    items: list[Any] | Array  # what `Settings.build` takes
 
 
-def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
+def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
     """Yield the examples of each batch that follows `start`.
 
     Other processes are told if a stream ends or fails.
     """
-    position, channel = start.position, source.channel
+    source, position = settings.source, start.position
+    channel = source.channel
     if source.examples is None:
         try:
             yield from _read_chunks(settings, source.argument, position)
@@ -175,9 +175,9 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     return [batches[k] for k in {*largest, *with_extreme}], False
 
 
-def _reserve(settings: Settings, source: Source) -> None:
+def _reserve(settings: Settings) -> None:
     """Reserve a capacity for all batches of a corpus; for other sources do nothing."""
-    corpus = source.corpus
+    corpus = settings.source.corpus
     if corpus is None or not len(corpus):
         return
     largest, is_known = _large_batches(corpus, settings)
@@ -194,21 +194,21 @@ _Skipped: TypeAlias = list[tuple[int, str]]  # place in the source, error messag
 _Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 
 
-def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
+def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
     """Yield (batch or `None`, examples left out, progress) per batch after `cursor`.
 
     Raises InputError if an example does not fit, and `skip_errors` is false; ValueError
     if epochs are endless, and no example of a whole epoch fits.
     """
     in_vain = 0
-    _reserve(settings, source)
-    for chunk in _chunks(settings, source, cursor):
-        batch, skipped = _build_batch(settings, source, chunk)
+    _reserve(settings)
+    for chunk in _chunks(settings, cursor):
+        batch, skipped = _build_batch(settings, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
         cursor = Progress(chunk.epoch, chunk.position, *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
         # These include a whole epoch, so no later epoch would have a batch either.
-        if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
+        if settings.epochs is None and in_vain >= 2 * (settings.source.examples or 0):
             raise ValueError(
                 f'expected examples that fit the model, got {in_vain} in a row that do '
                 f'not; the last: {skipped[-1][1]}'
@@ -216,9 +216,7 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
         yield batch, skipped, cursor
 
 
-def _build_batch(
-    settings: Settings, source: Source, chunk: _Chunk
-) -> tuple[Batch | None, _Skipped]:
+def _build_batch(settings: Settings, chunk: _Chunk) -> tuple[Batch | None, _Skipped]:
     """Return a chunk's batch, `None` if no example fits, and the examples left out.
 
     Raises InputError if an example does not fit, and `skip_errors` is false.
@@ -226,10 +224,12 @@ def _build_batch(
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):
         try:
-            schedule, deal = source.build(items, settings.batch_size, settings.shards)
+            schedule, deal = settings.build(items)
         except InputError as error:
-            bad = error.example
-            located = _locate(error, int(places[bad]))
+            bad, place = error.example, int(places[error.example])
+            located = error.renumbered(place)
+            message = str(located).removeprefix(f'example {place}')
+            located.args = (f'example {place} of the source{message}',)
             if not settings.skip_errors:
                 raise located.with_traceback(error.__traceback__) from error.__cause__
             skipped.append((located.example, str(located)))
@@ -242,14 +242,6 @@ def _build_batch(
     return None, skipped
 
 
-def _locate(error: InputError, place: int) -> InputError:
-    """Return a copy of an error with `place`, an index in the source, as `example`."""
-    result = error.renumbered(place)
-    message = str(result).removeprefix(f'example {place}')
-    result.args = (f'example {place} of the source{message}',)
-    return result
-
-
 # ---- the iterator --------------------------------------------------------------------
 
 
@@ -260,8 +252,8 @@ class Batches:
     iterator. Once closed, exhausted or failed, it yields nothing until `restore`.
     """
 
-    def __init__(self, settings: Settings, source: Source, prefetch: int) -> None:
-        self._settings, self._source, self._prefetch = settings, source, prefetch
+    def __init__(self, settings: Settings, prefetch: int) -> None:
+        self._settings, self._prefetch = settings, prefetch
         self._cursor = Progress()
         self._skipped: _Skipped = []
         self._steps: Iterator[_Step] | None = None  # until the first batch is taken
@@ -274,7 +266,7 @@ class Batches:
     def __next__(self) -> Batch:
         if self._steps is None:
             self._has_read = True
-            steps = _steps(self._settings, self._source, self._cursor)
+            steps = _steps(self._settings, self._cursor)
             self._steps = Prefetcher(steps, self._prefetch) if self._prefetch else steps
         for batch, skipped, cursor in self._steps:
             self._cursor = cursor
@@ -306,8 +298,9 @@ class Batches:
           TypeError: the source is a stream, or the epochs are endless.
         """
         settings, epochs = self._settings, self._settings.epochs
-        if settings.examples is None or epochs is None:
-            got = 'a stream' if settings.examples is None else 'endless epochs'
+        if settings.source.examples is None or epochs is None:
+            is_stream = settings.source.examples is None
+            got = 'a stream' if is_stream else 'endless epochs'
             raise TypeError(
                 'expected a sequence as source and a number of `epochs`, got '
                 f'{got}: batches of that have no length'
@@ -333,9 +326,10 @@ class Batches:
         Raises:
           ValueError: the source is no corpus, or the epochs are endless.
         """
-        corpus, settings = self._source.corpus, self._settings
+        settings, source = self._settings, self._settings.source
+        corpus = source.corpus
         if corpus is None or settings.epochs is None:
-            got = type(self._source.argument).__name__
+            got = type(source.argument).__name__
             raise ValueError(
                 'expected a corpus as source and a number of `epochs`, got '
                 f'{got} and {settings.epochs}: only of '
@@ -364,7 +358,7 @@ class Batches:
           ValueError: `state` is of batches of other arguments, or the source is an
             iterator that was begun, or has changed. Then this iterator is as before.
         """
-        cursor, source = progress_of(self._settings, state), self._source
+        cursor, source = progress_of(self._settings, state), self._settings.source
         is_begun = self._has_read and isinstance(source.argument, Iterator)
         if source.examples is None and is_begun:
             raise ValueError(
@@ -382,8 +376,8 @@ class Batches:
         self._cursor, self._skipped, self._steps = cursor, [], None
 
     def __repr__(self) -> str:
-        args, at = self._settings, self._cursor
-        examples = 'a stream' if args.examples is None else f'{args.examples} examples'
+        args, at, count = self._settings, self._cursor, self._settings.source.examples
+        examples = 'a stream' if count is None else f'{count} examples'
         limit = '' if args.max_nodes is None else f', max_nodes={args.max_nodes}'
         shuffled = ', shuffled' if args.key else ''
         epochs = '' if args.epochs is None else f' of {args.epochs}'
@@ -451,12 +445,10 @@ def batches(
     [-3. -3.] [2 2] [ True False]
     """
     shards = None if sharding is None else make_shards(sharding)
-    origin = make_source(model, source, shards)
     has_devices = shards is not None or jax.default_backend() != 'cpu'
     settings = Settings(
+        make_source(model, source, shards),
         key_words(shuffle),
-        origin.examples,
-        None if origin.corpus is None else origin.corpus.nodes,
         batch_size,
         max_nodes,
         drop_remainder,
@@ -465,4 +457,4 @@ def batches(
         has_devices if device_put is None else device_put,
         shards,
     )
-    return Batches(settings, origin, check_at_least('prefetch', prefetch, 0))
+    return Batches(settings, check_at_least('prefetch', prefetch, 0))

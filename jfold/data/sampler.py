@@ -36,6 +36,89 @@ FORMAT = 1  # of what `Batches.state` returns
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """A source of examples: a corpus, a sequence or a stream.
+
+    Its items are examples; for a corpus, places in it.
+
+    Attributes:
+      model: the model that the examples are scheduled for.
+      argument: what the user passed; a corpus is adopted by the model.
+      examples: how many examples there are; `None` for a stream.
+      channel: the channel to other processes, if each has a stream of its own.
+    """
+
+    model: Scheduling
+    argument: Any
+    examples: int | None
+    channel: Channel | None = None
+
+    @property
+    def corpus(self) -> Corpus | None:
+        """The corpus of the examples; `None` if the source is no corpus."""
+        return self.argument if _is_corpus(self.argument) else None
+
+    @property
+    def nodes(self) -> Array | None:
+        """The number of operations of each example [examples], of a corpus."""
+        return None if self.corpus is None else self.corpus.nodes
+
+    def items(self, places: Array) -> list[Any] | Array:
+        """Return items at `places` [n]; raise ValueError if the source grew or shrank.
+
+        Not for a stream.
+        """
+        items = self.argument
+        if self.corpus is not None:
+            return places
+        try:
+            if len(items) == self.examples:
+                return [items[i] for i in places.tolist()]
+        except IndexError:
+            if len(items) == self.examples:
+                raise
+        raise ValueError(
+            f'expected a source of {self.examples} examples, as when its batches were '
+            f'made, got one of {len(items)}: leave it alone while batches are taken, '
+            'or pass a copy'
+        )
+
+
+def _is_corpus(source: object) -> bool:
+    return hasattr(source, 'capacities_of')
+
+
+def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
+    """Return the `Source` for the argument `source` of `Model.batches`.
+
+    Raises:
+      TypeError: `source` holds no examples, or may itself be an example; or `model` is
+        no model.
+      ValueError: `source` is a corpus of another expression.
+    """
+    if not callable(getattr(model, 'schedule', None)):
+        got = type(model).__name__
+        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
+    # A tuple, text or dict may be one example, passed by mistake in place of several.
+    if not isinstance(source, tuple | str | bytes | Mapping | type):
+        if _is_corpus(source):
+            # All processes have the same corpus, so they need no messages.
+            return Source(model, adopt_corpus(model.scheduler, source), len(source))
+        if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
+            return Source(model, source, len(source))
+        if isinstance(source, Iterable):
+            if shards is None or shards.is_local:
+                return Source(model, source, None)
+            channel = Channel('batches', shards.processes)
+            return Source(model, source, None, channel)
+    raise TypeError(
+        'expected a corpus, a sequence or a stream of examples as `source`, got '
+        f'{type(source).__name__}: pass `[example]` for a single one'
+        f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Settings:
     """The arguments of `batches`, checked.
 
@@ -44,16 +127,15 @@ class Settings:
         go with the source or with another argument.
     """
 
+    source: Source
     key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
-    examples: int | None  # how many the source has; `None` for a stream
-    nodes: Array | None  # [examples] operations of each; `None` if not of a corpus
     batch_size: int
     max_nodes: int | None
     drop_remainder: bool
     epochs: int | None
     skip_errors: bool
     device_put: bool
-    shards: Shards | None = None
+    shards: Shards | None
 
     @property
     def local_size(self) -> int:
@@ -61,6 +143,26 @@ class Settings:
         if self.shards is None:
             return self.batch_size
         return self.batch_size // self.shards.count * len(self.shards.own)
+
+    def build(self, items: Any) -> tuple[Schedule, ShardAssignment]:
+        """Return the schedule of a batch of items, and their shard assignment."""
+        source, size, shards = self.source, self.batch_size, self.shards
+        corpus = source.corpus
+        # A model that has grown has another scheduler than a corpus adopted before.
+        maker: Any = source.model if corpus is None else corpus
+        scheduler: Scheduler = maker.scheduler
+        if shards is None:
+            deal = default_assignment(len(items), size)
+            return maker.schedule(items, size=size), deal
+        if source.channel is not None:
+            return scheduler.schedule_part(items, size, shards, source.channel)
+        if corpus is None:
+            selection = scheduler.select(items)
+            work = selection.graph.nodes_of_examples
+        else:
+            selection, work = corpus.select(items), corpus.nodes[items]
+        deal = assign_evenly(shards, size // shards.count, work.tolist())
+        return scheduler.schedule(selection, deal), deal
 
     def __post_init__(self) -> None:
         for name in ('batch_size', 'max_nodes', 'epochs'):
@@ -94,8 +196,8 @@ class BatchSampler:
 
 def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
     """Return the sampler of an epoch."""
-    order = _order(settings.key, epoch, settings.examples or 0)
-    nodes, size, limit = settings.nodes, settings.batch_size, settings.max_nodes
+    order = _order(settings.key, epoch, settings.source.examples or 0)
+    size, limit, nodes = settings.batch_size, settings.max_nodes, settings.source.nodes
     if nodes is None or limit is None:
         cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
         is_full = len(order) % size == 0
@@ -129,7 +231,7 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
     while (first := cuts[-1]) < len(nodes):
-        # At least one fits: `_check_limit` has refused examples that exceed the limit.
+        # At least one fits: examples that exceed the limit have been refused.
         ahead = total[first + 1 : first + 1 + batch_size]
         fitting = np.searchsorted(ahead, total[first] + max_nodes, side='right')
         cuts.append(first + int(fitting))
@@ -180,166 +282,49 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 def _check_together(settings: Settings) -> None:
     """Raise ValueError if arguments do not go with the source, or with one another."""
-    if settings.examples is None:
-        _check_stream(settings)
-    elif not settings.drop_remainder:
-        check_spare_rows('batch_size', settings.batch_size, settings.examples)
-    if settings.shards is not None and not settings.shards.is_local:
-        _check_processes(settings)
-    if settings.max_nodes is not None:
-        _check_limit(settings.max_nodes, settings.nodes)
-    if settings.epochs is None and not len(make_sampler(settings, 0)):
-        raise ValueError(
-            'expected `source` of at least one batch, for `epochs=None`, got '
-            f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
-            f'and `drop_remainder={settings.drop_remainder}`'
-        )
-
-
-def _check_stream(settings: Settings) -> None:
-    """Raise ValueError if a stream is to be shuffled or read more than once."""
-    if settings.key:
+    source, limit, nodes = settings.source, settings.max_nodes, settings.source.nodes
+    is_stream = source.examples is None
+    if is_stream and settings.key:
         raise ValueError(
             'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
             'own order: pass `list(stream)`, or shuffle where the stream is made'
         )
-    if settings.epochs != 1:
+    if is_stream and settings.epochs != 1:
         raise ValueError(
             'expected `epochs=1` for a stream, which is read once, got '
             f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
         )
-
-
-def _check_processes(settings: Settings) -> None:
-    """Raise ValueError if several processes share a sequence or skip errors."""
-    if settings.nodes is None and settings.examples is not None:
+    if source.examples is not None and not settings.drop_remainder:
+        check_spare_rows('batch_size', settings.batch_size, source.examples)
+    are_several = settings.shards is not None and not settings.shards.is_local
+    if are_several and nodes is None and not is_stream:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
             'as source of batches for several, got a sequence: pass '
             '`model.trace(examples)`, or `iter(own_examples)`'
         )
-    if settings.skip_errors:
+    if are_several and settings.skip_errors:
         raise ValueError(
             'expected `skip_errors=False` for batches of several processes, got '
             'True: leave bad examples out by `model.trace(..., skip_errors=True)`'
         )
-
-
-def _check_limit(limit: int, nodes: Array | None) -> None:
-    """Raise ValueError if `nodes` is `None`, or exceeds `limit` for one example."""
-    if nodes is None:
+    if limit is not None and nodes is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '
             'many operations an example runs: make one by `model.trace(examples)`'
         )
-    if nodes.max(initial=0) > limit:
+    if limit is not None and nodes is not None and nodes.max(initial=0) > limit:
         large = int(np.argmax(nodes > limit))
         raise ValueError(
             f'expected examples of at most {limit} operations, as `max_nodes` says, '
             f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
         )
-
-
-# ---- sources -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A source of examples: a corpus, a sequence or a stream.
-
-    Its items are examples; for a corpus, places in it.
-
-    Attributes:
-      model: the model that the examples are scheduled for.
-      argument: what the user passed; a corpus is adopted by the model.
-      examples: how many examples there are; `None` for a stream.
-      channel: the channel to other processes, if each has a stream of its own.
-    """
-
-    model: Scheduling
-    argument: Any
-    examples: int | None
-    channel: Channel | None = None
-
-    @property
-    def corpus(self) -> Corpus | None:
-        """The corpus of the examples; `None` if the source is no corpus."""
-        return self.argument if _is_corpus(self.argument) else None
-
-    def items(self, places: Array) -> list[Any] | Array:
-        """Return items at `places` [n]; raise ValueError if the source grew or shrank.
-
-        Not for a stream.
-        """
-        items = self.argument
-        if self.corpus is not None:
-            return places
-        try:
-            if len(items) == self.examples:
-                return [items[i] for i in places.tolist()]
-        except IndexError:
-            if len(items) == self.examples:
-                raise
+    if settings.epochs is None and not len(make_sampler(settings, 0)):
         raise ValueError(
-            f'expected a source of {self.examples} examples, as when its batches were '
-            f'made, got one of {len(items)}: leave it alone while batches are taken, '
-            'or pass a copy'
+            'expected `source` of at least one batch, for `epochs=None`, got '
+            f'{source.examples} examples, where `batch_size={settings.batch_size}` '
+            f'and `drop_remainder={settings.drop_remainder}`'
         )
-
-    def build(
-        self, items: Any, size: int, shards: Shards | None
-    ) -> tuple[Schedule, ShardAssignment]:
-        """Return the schedule of items, of `size` rows, and their shard assignment."""
-        corpus = self.corpus
-        # A model that has grown has another scheduler than a corpus adopted before.
-        maker: Any = self.model if corpus is None else corpus
-        scheduler: Scheduler = maker.scheduler
-        if shards is None:
-            deal = default_assignment(len(items), size)
-            return maker.schedule(items, size=size), deal
-        if self.channel is not None:
-            return scheduler.schedule_part(items, size, shards, self.channel)
-        if corpus is None:
-            selection = scheduler.select(items)
-            work = selection.graph.nodes_of_examples
-        else:
-            selection, work = corpus.select(items), corpus.nodes[items]
-        deal = assign_evenly(shards, size // shards.count, work.tolist())
-        return scheduler.schedule(selection, deal), deal
-
-
-def _is_corpus(source: object) -> bool:
-    return hasattr(source, 'capacities_of')
-
-
-def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
-    """Return the `Source` for the argument `source` of `Model.batches`.
-
-    Raises:
-      TypeError: `source` holds no examples, or may itself be an example; or `model` is
-        no model.
-      ValueError: `source` is a corpus of another expression.
-    """
-    if not callable(getattr(model, 'schedule', None)):
-        got = type(model).__name__
-        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    # A tuple, text or dict may be one example, passed by mistake in place of several.
-    if not isinstance(source, tuple | str | bytes | Mapping | type):
-        if _is_corpus(source):
-            # All processes have the same corpus, so they need no messages.
-            return Source(model, adopt_corpus(model.scheduler, source), len(source))
-        if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
-            return Source(model, source, len(source))
-        if isinstance(source, Iterable):
-            if shards is None or shards.is_local:
-                return Source(model, source, None)
-            channel = Channel('batches', shards.processes)
-            return Source(model, source, None, channel)
-    raise TypeError(
-        'expected a corpus, a sequence or a stream of examples as `source`, got '
-        f'{type(source).__name__}: pass `[example]` for a single one'
-        f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
-    )
 
 
 # ---- the state of a run --------------------------------------------------------------
@@ -363,8 +348,9 @@ def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
     words the key has, the words, and zeros.
     """
     key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
-    fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
-    numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
+    numbers = {'format': FORMAT, 'examples': settings.source.examples}
+    for name in 'batch_size', 'max_nodes', 'drop_remainder':
+        numbers[name] = getattr(settings, name)
     return {'key': np.array(key, np.uint32)} | {
         name: np.array(-1 if number is None else number, np.int64)
         for name, number in (numbers | vars(cursor)).items()
