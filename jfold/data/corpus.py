@@ -373,11 +373,15 @@ def write(
 # ---- of other models -----------------------------------------------------------------
 
 
-def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
-    """Return a corpus for `scheduler`, made from a corpus for an equal expression.
+def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
+    """Return a corpus for `scheduler`, made from one, or `Traced`, of an equal model.
 
     Raises ValueError if the expressions differ in structure.
     """
+    if isinstance(corpus, Traced):
+        graph = graph_in(corpus, scheduler.program)
+        demanded = demands(select(scheduler.program, graph))
+        return Corpus(scheduler, graph, demanded, np.arange(len(corpus)))
     if corpus.scheduler is scheduler:
         return corpus
     program = scheduler.program
@@ -414,43 +418,50 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 # ---- several -------------------------------------------------------------------------
 
 
-def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
-    """Return one corpus of all examples in several parts; see `Model.join`."""
+@api_boundary
+def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
+    """Join examples that were traced separately into one corpus.
+
+    A method of models. The schedules of the result are to the bit those of the same
+    examples traced together.
+
+    Args:
+      model: as `jfold.compile` or `jfold.load` returns it.
+      parts: a list, or other iterable, of corpora, of this model or another of the
+        same expression, and of `Traced`, which tracers return. `Corpus.source` and
+        `skipped` count on from part to part.
+
+    Raises:
+      TypeError: a part is neither a corpus nor `Traced`.
+      ValueError: a part is of another expression, or there is no part.
+
+    >>> import jfold as jf
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> both = model.join([model.trace([[1, 2]]), model.tracer()([[3], []])])
+    >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
+    [0.0, 3.0, 3.0]
+    """
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
-    items = list(parts)
+    items, scheduler = list(parts), model.scheduler
     for number, part in enumerate(items):
-        _check_part(scheduler, number, part)
+        if isinstance(part, Corpus):
+            is_other = bool(structure_differences(scheduler.program, part.program))
+        elif isinstance(part, Traced):
+            is_other = part.digest != scheduler.digest
+        else:
+            raise TypeError(
+                f'part {number}: expected a corpus or what a tracer made, got '
+                f'{type(part).__name__}: trace examples by `model.trace`'
+            )
+        if is_other:
+            raise ValueError(
+                f'part {number}: expected examples traced for the expression of this '
+                'model, got those of another'
+            )
     if not items:
         raise ValueError('expected at least one corpus or Traced, got none')
-    return _joined(scheduler, [_adopted(scheduler, part) for part in items])
-
-
-def _check_part(scheduler: Scheduler, number: int, part: Corpus | Traced) -> None:
-    """Raise TypeError or ValueError unless a part is of the scheduler's expression."""
-    if not isinstance(part, Corpus | Traced):
-        raise TypeError(
-            f'part {number}: expected a corpus or what a tracer made, got '
-            f'{type(part).__name__}: trace examples by `model.trace`'
-        )
-    if isinstance(part, Corpus):
-        is_other = bool(structure_differences(scheduler.program, part.program))
-    else:
-        is_other = part.digest != scheduler.digest
-    if is_other:
-        raise ValueError(
-            f'part {number}: expected examples traced for the expression of this '
-            'model, got those of another'
-        )
-
-
-def _adopted(scheduler: Scheduler, part: Corpus | Traced) -> Corpus:
-    """Return a part as a corpus for `scheduler`."""
-    if isinstance(part, Corpus):
-        return adopt_corpus(scheduler, part)
-    graph = graph_in(part, scheduler.program)
-    demanded = demands(select(scheduler.program, graph))
-    return Corpus(scheduler, graph, demanded, np.arange(len(part)))
+    return _joined(scheduler, [adopt_corpus(scheduler, part) for part in items])
 
 
 def _joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:

@@ -109,7 +109,7 @@ def predictions(
             'others: give each process its own examples'
         )
     if isinstance(source, Traced):
-        source = join(model.scheduler, [source])
+        source = join(model, [source])
     total = operator.length_hint(source, -1)
     parts = []
     with batches(model, source, batch_size, sharding=sharding) as iterator:

@@ -19,7 +19,7 @@ from jfold.data.adoption import Traced
 from jfold.data.corpus import Corpus, write
 from jfold.data.fingerprint import digest_of, fingerprint
 from jfold.data.progress_bars import progress_bar
-from jfold.data.scheduler import Scheduler
+from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.graph import Graph, concatenate
 from jfold.program.operations import Program
 from jfold.scheduling.demands import demands, join_demands
@@ -195,6 +195,23 @@ class Tracer:
         return f'Tracer({self.program.output!r})'
 
 
-def make_tracer(scheduler: Scheduler) -> Tracer:
-    """Return the tracer of a scheduler, without the functions of its layers."""
+def tracer(model: Scheduling) -> Tracer:
+    """Return a callable that traces examples in other processes.
+
+    A method of models. There it runs on NumPy. `Model.schedule` takes its result in
+    place of the examples and returns the same schedule, to the bit. With grain:
+
+        source = grain.MapDataset.source(examples).shuffle(seed=0)
+        batches = source.batch(64, batch_fn=list).map(model.tracer())
+        options = grain.multiprocessing.MultiprocessingOptions(num_workers=4)
+        for traced in batches.to_iter_dataset().mp_prefetch(options):
+            schedule = model.schedule(traced)
+
+    >>> import jfold as jf, pickle
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> tracer = pickle.loads(pickle.dumps(model.tracer()))
+    >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
+    [3.0, 3.0]
+    """
+    scheduler = model.scheduler
     return Tracer(scheduler.portable(), fingerprint(scheduler.program))

@@ -17,10 +17,12 @@ from jfold.base.late import Displayed
 from jfold.base.structs import plain_containers
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
-from jfold.data.corpus import Corpus, join
+from jfold.data.corpus import Corpus
+from jfold.data.corpus import join as join_parts
 from jfold.data.predict import predictions
 from jfold.data.scheduler import Scheduler, build
-from jfold.data.tracer import Tracer, make_tracer, trace_corpus
+from jfold.data.tracer import trace_corpus
+from jfold.data.tracer import tracer as make_tracer
 from jfold.language.parameter_checks import check_kept, check_params
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import default_assignment
@@ -67,6 +69,9 @@ class LoadedModel(Displayed):
     params: dict[str, Any]
     platforms: tuple[str, ...]
     _steps: Mapping[Spec, Step]
+
+    join = join_parts
+    tracer = make_tracer
 
     @property
     def program(self) -> Program:
@@ -191,15 +196,6 @@ class LoadedModel(Displayed):
         return trace_corpus(
             self.scheduler, check_examples(examples), skip_errors, progress
         )
-
-    @api_boundary
-    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Join examples that were traced separately; see `Model.join`."""
-        return join(self.scheduler, parts)
-
-    def tracer(self) -> Tracer:
-        """Return a tracer for other processes; see `Model.tracer`."""
-        return make_tracer(self.scheduler)
 
     def __repr__(self) -> str:
         sizes = ', '.join(str(capacity.examples) for capacity in self.capacities)

@@ -19,10 +19,12 @@ from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
 from jfold.data.adoption import Traced
 from jfold.data.batches import batches as make_batches
-from jfold.data.corpus import Corpus, join
+from jfold.data.corpus import Corpus
+from jfold.data.corpus import join as join_parts
 from jfold.data.predict import predict as make_predict
 from jfold.data.scheduler import Scheduler
-from jfold.data.tracer import Tracer, make_tracer, trace_corpus
+from jfold.data.tracer import trace_corpus
+from jfold.data.tracer import tracer as make_tracer
 from jfold.device.random_keys import make_draws
 from jfold.device.results import returned
 from jfold.language.lazy_expression import Recorded, learned
@@ -73,7 +75,9 @@ class Model(Stays, Displayed):
     scheduler: Scheduler = field(init=False, repr=False)
 
     batches = make_batches
+    join = join_parts
     predict = make_predict
+    tracer = make_tracer
 
     def __post_init__(self) -> None:
         # One jitted function per shape: JAX frees an executable with its function.
@@ -236,49 +240,6 @@ class Model(Stays, Displayed):
         more = checked, skip_errors, progress
         record = lambda: trace_corpus(self.scheduler, *more)  # noqa: E731
         return growing(self._recorded, self._lower, [checked], record)
-
-    @api_boundary
-    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Join examples that were traced separately into one corpus.
-
-        Its schedules are to the bit those of the same examples traced together.
-
-        Args:
-          parts: a list, or other iterable, of corpora, of this model or another of the
-            same expression, and of `Traced`, which tracers return. `Corpus.source` and
-            `skipped` count on from part to part.
-
-        Raises:
-          TypeError: a part is neither a corpus nor `Traced`.
-          ValueError: a part is of another expression, or there is no part.
-
-        >>> import jfold as jf
-        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-        >>> both = model.join([model.trace([[1, 2]]), model.tracer()([[3], []])])
-        >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
-        [0.0, 3.0, 3.0]
-        """
-        return join(self.scheduler, parts)
-
-    def tracer(self) -> Tracer:
-        """Return a callable that traces examples in other processes.
-
-        There it runs on NumPy. `schedule` takes its result in place of the examples and
-        returns the same schedule, to the bit. With `import grain`:
-
-            source = grain.MapDataset.source(examples).shuffle(seed=0)
-            batches = source.batch(64, batch_fn=list).map(model.tracer())
-            options = grain.multiprocessing.MultiprocessingOptions(num_workers=4)
-            for traced in batches.to_iter_dataset().mp_prefetch(options):
-                schedule = model.schedule(traced)
-
-        >>> import jfold as jf, pickle
-        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-        >>> tracer = pickle.loads(pickle.dumps(model.tracer()))
-        >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
-        [3.0, 3.0]
-        """
-        return make_tracer(self.scheduler)
 
     @api_boundary
     def precompile(
