@@ -72,18 +72,16 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
         program, shared by uses of equal width, is several constants now.
     """
     target = numbers_of(program)
-    # Which types have gradients has no bearing on how values are numbered.
-    if {**numbers, 'active': target['active']} == target:
-        pairs = zip(graph.constants, program.types, strict=True)
-        constants = tuple(_with_shape(table, type_) for table, type_ in pairs)
-        return replace(graph, constants=constants)
-    types = zip(target['own'], numbers['own'], strict=True)
-    tables = {new: graph.constants[old] for new, old in types}
+    pairs = zip(target['own'], numbers['own'], strict=True)
+    tables = {new: graph.constants[old] for new, old in pairs}
     empty = Table(np.zeros(graph.examples + 1, np.int64), ())
     constants = tuple(
         _with_shape(tables.get(t, empty), type_)
         for t, type_ in enumerate(program.types)
     )
+    # Which types have gradients has no bearing on how values are numbered.
+    if {**numbers, 'active': target['active']} == target:
+        return replace(graph, constants=constants)
     return _renumbered(graph, constants, numbers, target)
 
 
@@ -229,18 +227,27 @@ def graph_in(traced: Traced, program: Program) -> Graph:
 
 
 def adopt_schedule(
-    schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
-) -> Schedule:
-    """Return a schedule with its spec replaced by that of an equal model.
+    schedule: Schedule, programs: Sequence[Program], spec_of: Callable[[Capacity], Spec]
+) -> tuple[Schedule, Program]:
+    """Return a schedule with a spec for one of `programs`, and that program.
 
-    Args:
-      spec_of: returns the spec of the equal model for a capacity.
+    The schedule is of one of `programs`, which are a model's, the newest first; or of
+    an equal model: then its spec is replaced by that of `spec_of`.
 
     Raises:
+      TypeError: `schedule` is no schedule.
       ValueError: the models are not equal: they differ in structure, widths, constants
         or options, so the schedules that they make differ.
     """
-    if structure_differences(program, schedule.spec.program):
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
+            'call `model.apply(params, model.schedule(examples))`'
+        )
+    for program in programs:
+        if schedule.spec.program is program:
+            return schedule, program
+    if structure_differences(programs[0], schedule.spec.program):
         raise ValueError(
             'expected a schedule made by this model, got one of another: call '
             '`model.schedule(examples)` of the model that is applied'
@@ -252,7 +259,7 @@ def adopt_schedule(
             'widths, constants or options differ: call `model.schedule(examples)`, or '
             '`model.join([corpus]).schedule(indices)`, of the model that is applied'
         )
-    return adopted
+    return adopted, programs[0]
 
 
 def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:

@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 
 from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.combinators import Block
-from jfold.data.adoption import adopt_schedule
 from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
-from jfold.program.operations import Layer, Program
+from jfold.program.operations import Layer
 from jfold.scheduling.budget import Budget
-from jfold.scheduling.schedule import Schedule
 
 T = TypeVar('T')
 
@@ -84,28 +82,6 @@ def check_room(budget: Budget) -> None:
             '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` for '
             '`x / n`, which is a new call for each `n`'
         )
-
-
-def adopted(
-    schedule: Schedule, programs: Sequence[Program], spec_of: Callable[..., Any]
-) -> tuple[Schedule, Program]:
-    """Return a schedule with a spec for one of `programs`, and that program.
-
-    The schedule is of one of `programs`, which are this model's, the newest first; or
-    of an equal model: then `adopt_schedule` replaces its spec by that of `spec_of`.
-
-    Raises:
-      TypeError: `schedule` is no schedule; ValueError: it is of another model.
-    """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(
-            f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
-            'call `model.apply(params, model.schedule(examples))`'
-        )
-    for program in programs:
-        if schedule.spec.program is program:
-            return schedule, program
-    return adopt_schedule(schedule, spec_of, programs[0]), programs[0]
 
 
 def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:

@@ -17,7 +17,7 @@ from jfold.base.late import Displayed
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
-from jfold.data.adoption import Traced
+from jfold.data.adoption import Traced, adopt_schedule
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.corpus import join as join_parts
@@ -33,7 +33,7 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import adopted, check_room, growing, without_later
+from jfold.models.growing import check_room, growing, without_later
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
@@ -342,14 +342,15 @@ class Model(Stays, Displayed):
             `external` differs from `init` in structure, shape or dtype; or a layer
             draws and has no key.
         """
-        schedule, program = adopted(schedule, self._programs, self.budget.spec_of)
+        budget = self.budget
+        schedule, program = adopt_schedule(schedule, self._programs, budget.spec_of)
         rows, layers = schedule.examples, program.layers
         params = without_later(params, layers, self.program.layers)
         params = with_external(layers, params, external)
         check_kept(program)
         check_params(layers, params)
         draws = make_draws(layers, rows, rngs, ids, deterministic)
-        note(self.budget, schedule.spec)
+        note(budget, schedule.spec)
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
         return returned(program, schedule, run(params, schedule, draws))
 
