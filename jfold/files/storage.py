@@ -113,9 +113,17 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
       OSError: the system fails, as where the disk is full; the error names `path`, not
         the temporary file.
     """
-    place = _place(path)
+    place, named = Path(os.path.realpath(path)), os.fspath(path)
+    if place.is_dir():
+        text = (
+            'expected `path` of a file, got that of a folder: give it a name in there'
+        )
+        raise IsADirectoryError(errno.EISDIR, text, named)
+    if place.exists() and not place.is_file():  # `os.replace` would remove a device
+        text = 'expected `path` of a file, got that of a device or pipe: give another'
+        raise FileExistsError(errno.EEXIST, text, named)
     spare = place.with_name(f'.{place.name[:40]}.{secrets.token_hex(8)}.tmp')
-    with _naming(path):
+    try:
         file = open(spare, 'xb')
         try:
             with file:
@@ -126,30 +134,10 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
         except BaseException:
             spare.unlink(missing_ok=True)
             raise
-
-
-def _place(path: FilePath) -> Path:
-    place = Path(os.path.realpath(path))
-    if place.is_dir():
-        text = (
-            'expected `path` of a file, got that of a folder: give it a name in there'
-        )
-        raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
-    if place.exists() and not place.is_file():  # `os.replace` would remove a device
-        text = 'expected `path` of a file, got that of a device or pipe: give another'
-        raise FileExistsError(errno.EEXIST, text, os.fspath(path))
-    return place
-
-
-@contextlib.contextmanager
-def _naming(path: FilePath) -> Iterator[None]:
-    """Make an OSError of this context name `path`, not the temporary file."""
-    try:
-        yield
     except OSError as error:
         if error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        raise OSError(error.errno, error.strerror, named) from None
 
 
 def parts_in(folder: FilePath) -> list[Path]:
