@@ -138,16 +138,15 @@ class Corpus(Displayed):
         if not isinstance(self.graph, Parts):
             return self._all_examples.pick(places)
         # Examples that lie in several files are copied into one graph for each batch.
-        return self._selection(self.graph.pick(places), self.demands.pick(places))
+        selection = select(self.program, self.graph.pick(places))
+        return replace(selection, known=self.demands.pick(places))
 
     # Cached, since a selection memoizes what all selections from it need.
     @functools.cached_property
     def _all_examples(self) -> Selection:
         """The selection of all examples, in one graph."""
-        return self._selection(joined_graph(self.graph), self.demands)
-
-    def _selection(self, graph: Graph, demanded: Demands) -> Selection:
-        return replace(select(self.program, graph), known=demanded)
+        selection = select(self.program, joined_graph(self.graph))
+        return replace(selection, known=self.demands)
 
     def _checked(self, indices: Indices) -> Array:
         """Return indices as int64 [n]; raise IndexError if one is out of range."""
@@ -366,7 +365,7 @@ def write(
     check_path(path)
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
-    arrays = {**corpus._arrays, **labels_as_text(corpus.program, corpus.labels)}
+    arrays = {**corpus._arrays, **labels_as_text(corpus.labels)}
     storage.write(path, arrays, metadata)
 
 

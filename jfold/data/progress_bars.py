@@ -39,22 +39,20 @@ def start_line(what: str) -> Callable[[], object]:
 
     The line appears after `BAR_DELAY` seconds.
     """
-    done = threading.Event()
+    done, begin = threading.Event(), time.monotonic()
+
+    def show() -> None:
+        if done.wait(BAR_DELAY):
+            return
+        from tqdm import tqdm
+
+        with tqdm(bar_format='{desc}', leave=False) as line:
+            while not done.wait(PACE):
+                line.set_description_str(f'{what}: {time.monotonic() - begin:.0f} s')
+
     if _is_seen():
-        threading.Thread(target=_show_line, args=(what, done), daemon=True).start()
+        threading.Thread(target=show, daemon=True).start()
     return done.set
-
-
-def _show_line(what: str, done: threading.Event) -> None:
-    """Show text `what` and the seconds that have passed, until `done` is set."""
-    begin = time.monotonic()
-    if done.wait(BAR_DELAY):
-        return
-    from tqdm import tqdm
-
-    with tqdm(bar_format='{desc}', leave=False) as line:
-        while not done.wait(PACE):
-            line.set_description_str(f'{what}: {time.monotonic() - begin:.0f} s')
 
 
 def _is_seen() -> bool:

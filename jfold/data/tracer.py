@@ -88,11 +88,10 @@ class Tracing:
         )
 
     def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Trace examples in groups; yield each group's graph, demands and indices [n].
+        """Trace examples in groups, in order; yield each group's `parts`.
 
         If an example of a group does not fit the expression, the others are traced
-        again in two halves, so that many such examples cost little more than a few. All
-        groups are in order.
+        again in two halves, so that many such examples cost little more than a few.
         """
         waiting = [np.arange(len(examples))]
         while waiting:

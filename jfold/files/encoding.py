@@ -23,7 +23,7 @@ import itertools
 import math
 import operator
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import BuiltinMethodType, FunctionType, MethodType
@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.base.arrays import array_spec
 from jfold.base.errors import describe_error
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.files.storage import EXTENDED, can_hold
@@ -149,19 +150,11 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
     return sorted(values, key=repr)
 
 
-def _dict(*parts: Any) -> dict[Any, Any]:
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 def _parts_of_call(value: Any) -> tuple[Any, ...]:
     fn, args = value.__reduce__()
     if isinstance(fn, functools.partial):  # only with keyword arguments
         return (*fn.args, *args), dict(fn.keywords)
     return args, {}
-
-
-def _struct(shape: Sequence[int], dtype: np.dtype[Any]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
 # Classes whose values have the name of the class as tag.
@@ -175,7 +168,10 @@ _CLASSES: dict[type, Codec] = {
     ),
     tuple: Codec(iter, lambda *parts: parts),
     list: Codec(iter, lambda *parts: [*parts]),
-    dict: Codec(lambda x: itertools.chain(*x.items()), _dict),
+    dict: Codec(
+        lambda x: itertools.chain(*x.items()),
+        lambda *parts: dict(zip(parts[::2], parts[1::2], strict=True)),
+    ),
     set: Codec(_sorted, lambda *parts: {*parts}),
     frozenset: Codec(_sorted, lambda *parts: frozenset(parts)),
     slice: reduced(slice),
@@ -194,7 +190,7 @@ _CLASSES: dict[type, Codec] = {
         (tuple, dict),
     ),
     jax.ShapeDtypeStruct: Codec(
-        lambda x: (x.shape, np.dtype(x.dtype)), _struct, (tuple, np.dtype)
+        lambda x: (x.shape, np.dtype(x.dtype)), array_spec, (tuple, np.dtype)
     ),
 }
 _BY_TAG: dict[str, Codec] = {
@@ -260,8 +256,7 @@ class Encoder:
 
     Attributes:
       by_name: whether functions and classes are written by the names that import them,
-        and refused without such a name; if not, all objects without a codec stand for
-        themselves, as atoms do, for pickle.
+        or refused; if not, all objects without a codec stand for themselves.
       records: the records so far, each behind those of its parts.
       arrays: the arrays so far, by the texts that records have for them.
       refused: per value that cannot be written, the path of its block and a
@@ -309,7 +304,7 @@ class Encoder:
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
         """Return a value's tag and parts; tag `None` if the value stands for itself.
 
-        An unknown value that no name imports is added to `refused`.
+        A value that cannot be written is added to `refused`.
         """
         if tag := _tag(value):
             return tag, _BY_TAG[tag].parts(value)
@@ -345,23 +340,15 @@ def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -
             raise ValueError(f'expected the number of a record before, got {number!r}')
         return values[number]
 
+    kinds = {**_BY_TAG, 'array': Codec(iter, arrays.__getitem__, (str,))}
     for tag, *codes in records:
         parts = [value(x) for x in codes]
-        if tag == 'array':
-            (name,) = parts
-            values.append(arrays[name])
-        else:
-            values.append(_make(tag, parts))
+        if tag not in kinds:
+            raise ValueError(f'expected a tag that is known, got {tag!r}')
+        classes = kinds[tag].classes
+        for part, type_ in () if classes is None else zip(parts, classes, strict=True):
+            if not isinstance(part, type_):
+                text = f'expected parts of {tag!r} as {type_}, got {type(part)}'
+                raise TypeError(text)
+        values.append(kinds[tag].make(*parts))
     return value(code)
-
-
-def _make(tag: str, parts: Sequence[Any]) -> object:
-    """Return a value of kind `tag` made of `parts`; raise an error if parts misfit."""
-    if tag not in _BY_TAG:
-        raise ValueError(f'expected a tag that is known, got {tag!r}')
-    kind = _BY_TAG[tag]
-    pairs = () if kind.classes is None else zip(parts, kind.classes, strict=True)
-    for part, type_ in pairs:
-        if not isinstance(part, type_):
-            raise TypeError(f'expected parts of {tag!r} as {type_}, got {type(part)}')
-    return kind.make(*parts)
