@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -75,9 +76,6 @@ class CompiledStep:
     def _adopt(self, *tree: Any) -> Any:
         """Return arguments with this model's specs in schedules of equal models."""
         # An NNX module is a leaf: the step may change the object, so none is made anew.
-        leaves, structure = jax.tree.flatten(
-            tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
-        )
         specs = iter(self.specs)
 
         def adopted(x: Any) -> Any:
@@ -86,13 +84,21 @@ class CompiledStep:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
 
-        return jax.tree.unflatten(structure, list(map(adopted, leaves)))
+        is_leaf = lambda x: _is_schedule(x) or is_graph(x)  # noqa: E731
+        return jax.tree.map(adopted, tree, is_leaf=is_leaf)
 
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         """Return the step compiled for other specs, and warn of the differences."""
         begin = time.perf_counter()
         compiled = self._compile(specs)
-        changes = ', '.join(map(_changes, self.specs, specs))
+        changes = ', '.join(  # as 'levels from 3 to 5'
+            f'{name} from {a} to {b}'
+            for old, new in zip(self.specs, specs, strict=True)
+            for (name, a), (_, b) in zip(
+                old.capacity.dimensions(), new.capacity.dimensions(), strict=True
+            )
+            if a != b
+        )
         warnings.warn(
             'expected schedules of the capacity that the step was compiled for, got '
             f'one with {changes}: compiled the step for it too, in '
@@ -136,10 +142,9 @@ def compile_step(
         )
     specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
-    places: list[tuple[int | str, Any]] = [*enumerate(args), *options.items()]
     holders = tuple(
         place
-        for place, held in places
+        for place, held in itertools.chain(enumerate(args), options.items())
         if any(map(_is_capacity, jax.tree.leaves(held, is_leaf=_is_capacity)))
     )
     shapes = [*map(_shape_of, leaves)]
@@ -195,9 +200,3 @@ def _check_kind(expected: Spec, got: Spec) -> None:
             f'expected a schedule of {rows} rows of results, for which the step was '
             f'compiled, got one of {got_rows}: make it with `size={rows}`'
         )
-
-
-def _changes(old: Spec, new: Spec) -> str:
-    """Return text about the dimensions that differ, as 'levels from 3 to 5'."""
-    pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
-    return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)
