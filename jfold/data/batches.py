@@ -175,19 +175,6 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     return [batches[k] for k in {*largest, *with_extreme}], False
 
 
-def _reserve(settings: Settings) -> None:
-    """Reserve a capacity for all batches of a corpus; for other sources do nothing."""
-    corpus = settings.source.corpus
-    if corpus is None or not len(corpus):
-        return
-    largest, is_known = _large_batches(corpus, settings)
-    need = _capacity(corpus, settings, largest)
-    subject = f'all batches of {len(corpus):,} examples'
-    # Beyond `max_programs` nothing is reserved: a batch that does not fit will raise.
-    with contextlib.suppress(ProgramBudgetError):
-        corpus.scheduler.budget.prepare(need, is_known, subject)
-
-
 _Skipped: TypeAlias = list[tuple[int, str]]  # place in the source, error message
 # The result of a chunk: its batch, or `None` if all examples were left out; those left
 # out; the progress after the batch.
@@ -200,8 +187,14 @@ def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
     Raises InputError if an example does not fit, and `skip_errors` is false; ValueError
     if epochs are endless, and no example of a whole epoch fits.
     """
-    in_vain = 0
-    _reserve(settings)
+    in_vain, corpus = 0, settings.source.corpus
+    if corpus is not None and len(corpus):
+        largest, is_known = _large_batches(corpus, settings)
+        need = _capacity(corpus, settings, largest)
+        subject = f'all batches of {len(corpus):,} examples'
+        # Beyond `max_programs` nothing is reserved: what does not fit will raise.
+        with contextlib.suppress(ProgramBudgetError):
+            corpus.scheduler.budget.prepare(need, is_known, subject)
     for chunk in _chunks(settings, cursor):
         batch, skipped = _build_batch(settings, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)

@@ -378,31 +378,27 @@ def progress_of(settings: Settings, state: object) -> Progress:
             f'expected a state of arrays of shapes {expected}, got {got}: pass what '
             '`Batches.state` returned'
         )
-    cursor = {name: _count(name, arrays[name]) for name in vars(Progress())}
+    for name in (names := vars(Progress())):
+        value = arrays[name]
+        if value.dtype.kind not in 'iu' or value < 0:
+            raise ValueError(
+                f'expected `{name}` of a state as an int of 0 or more, got {value} '
+                f'({value.dtype}): pass what `Batches.state` returned'
+            )
+
+    def shown(name: str, value: Array) -> str:
+        if name == 'key':
+            return str(value[1 : 1 + int(value[0])].tolist())
+        return 'none' if value == -1 else str(value)
+
     differing = [
-        f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
+        f'{name} {shown(name, arrays[name])} instead of {shown(name, value)}'
         for name, value in fresh.items()
-        if name not in cursor and not np.array_equal(arrays[name], value)
+        if name not in names and not np.array_equal(arrays[name], value)
     ]
     if differing:
         raise ValueError(
             'expected `state` of batches made with the same arguments, got one with '
             f'{", ".join(differing)}: make them with these'
         )
-    return Progress(**cursor)
-
-
-def _count(name: str, value: Array) -> int:
-    """Return a count in a state, checked to be an int of 0 or more."""
-    if value.dtype.kind not in 'iu' or value < 0:
-        raise ValueError(
-            f'expected `{name}` of a state as an int of 0 or more, got {value} '
-            f'({value.dtype}): pass what `Batches.state` returned'
-        )
-    return int(value)
-
-
-def _shown(name: str, value: Array) -> str:
-    if name == 'key':
-        return str(value[1 : 1 + int(value[0])].tolist())
-    return 'none' if value == -1 else str(value)
+    return Progress(**{name: int(arrays[name]) for name in names})
