@@ -40,10 +40,7 @@ Parts: TypeAlias = dict[Part, tuple[Array, Array]]
 
 
 def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
-    """Return how `other` differs from `program` in structure, as texts; () if equal.
-
-    The structure is all that a fingerprint has: operations, results, source, functions.
-    """
+    """Return how the fingerprints of two programs differ, as texts; () if not."""
     # A weak reference as key of the memo, which so does not keep `other` alive.
     return () if other is program else _differing(program, weakref.ref(other))
 
@@ -95,11 +92,15 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
 def _renumbered(
     graph: Graph, constants: tuple[Table, ...], old: Numbers, new: Numbers
 ) -> Graph:
-    """Return a graph with the constants, by type, and value numbers of a new program.
-
-    Raises ValueError, see `fit_graph`.
-    """
-    _check_shared(old, new)
+    """Return a graph with the constants and the value numbers of a new program."""
+    now: dict[tuple[int, int], int] = {}
+    for i, j in zip(old['shared'], new['shared'], strict=True):
+        if now.setdefault((i, new['constants'][j]), j) != j:
+            raise ValueError(
+                'expected a corpus in which constants that differ now differed, got '
+                'one in which they were one: trace the examples again with '
+                '`model.trace`'
+            )
     before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
@@ -129,12 +130,7 @@ def _renumbered(
 def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
     """Return the numbers [n] that values [n] of one type have in a new program.
 
-    Args:
-      example: [n] the example of each value.
-      before, after: what `_parts` returns for the type, of the old and the new program.
-
-    Raises:
-      ValueError: a number refers to no value of its example.
+    The values are of these examples [n]; `before` and `after` are their `_parts`.
     """
     result = np.full(len(values), -1, values.dtype)
     # Values keep their order within a part; only its first number has changed.
@@ -151,8 +147,7 @@ def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> 
 def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
     """Return, per type and producer, the range of its value numbers in each example.
 
-    Args:
-      constants: per type, the table of the examples' constants.
+    `constants` are the tables of the examples' constants, by type.
     """
     one = np.ones(graph.examples, np.int64)
     rows: list[tuple[int, list[Part], Array]] = []
@@ -172,18 +167,6 @@ def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[P
         begin, ends[t] = ends[t], ends[t] + counts
         parts[t] |= dict.fromkeys(keys, (begin, ends[t]))
     return parts
-
-
-def _check_shared(old: Numbers, new: Numbers) -> None:
-    """Raise ValueError if one constant of the old program is several in the new one."""
-    now: dict[tuple[int, int], int] = {}
-    for i, j in zip(old['shared'], new['shared'], strict=True):
-        if now.setdefault((i, new['constants'][j]), j) != j:
-            raise ValueError(
-                'expected a corpus in which constants that differ now differed, got '
-                'one in which they were one: trace the examples again with '
-                '`model.trace`'
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +198,7 @@ class Traced(Memoized):
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """Return the graph of traced examples, checked unless this process traced them.
-
-    Raises ValueError if it does not fit the program.
-    """
+    """Return the graph of traced examples, checked unless this process traced them."""
     graph = fit_graph(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
@@ -269,12 +249,11 @@ def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
     constants, layout of the arrays.
     """
     got, program = schedule.spec, spec.program
-    if got.replaced(program=program) != spec:
-        return None
     other = got.program
     assert isinstance(program, Program)
     is_same = (
-        not structure_differences(program, other)
+        got.replaced(program=program) == spec
+        and not structure_differences(program, other)
         and isinstance(other, Program)
         and numbers_of(program) == numbers_of(other)
         and program.types == other.types

@@ -85,10 +85,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
-    """Yield the examples of each batch that follows `start`.
-
-    Other processes are told if a stream ends or fails.
-    """
+    """Yield the examples of each batch after `start`; tell others if a stream ends."""
     source, position = settings.source, start.position
     channel = source.channel
     if source.examples is None:
@@ -114,10 +111,7 @@ def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
 def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
-    """Yield the examples of a stream, batch by batch, from a position on.
-
-    Raises ValueError if the stream ends before the position.
-    """
+    """Yield the examples of a stream, batch by batch, from a position on."""
     # Positions count the examples of all processes, `begin` those of this stream.
     iterator, size, total = iter(stream), settings.local_size, settings.batch_size
     begin = position * size // total
@@ -210,10 +204,7 @@ def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
 
 
 def _build_batch(settings: Settings, chunk: _Chunk) -> tuple[Batch | None, _Skipped]:
-    """Return a chunk's batch, `None` if no example fits, and the examples left out.
-
-    Raises InputError if an example does not fit, and `skip_errors` is false.
-    """
+    """Return a chunk's batch, `None` if no example fits, and the examples left out."""
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):
         try:

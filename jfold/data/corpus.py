@@ -373,10 +373,7 @@ def write(
 
 
 def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
-    """Return a corpus for `scheduler`, made from one, or `Traced`, of an equal model.
-
-    Raises ValueError if the expressions differ in structure.
-    """
+    """Return a corpus for `scheduler`, made from what an equal model traced."""
     if isinstance(corpus, Traced):
         graph = graph_in(corpus, scheduler.program)
         demanded = demands(select(scheduler.program, graph))
@@ -404,8 +401,7 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     """Return a corpus whose `demands` fit its program, computed anew if they do not.
 
-    Args:
-      numbers: the result of `numbers_of` for the program of `corpus.demands`.
+    They were computed for the program with these `numbers_of`.
     """
     program, graph = corpus.program, corpus.graph
     # The present program may have other numbers of values, or no loops.

@@ -43,8 +43,7 @@ def graph_of_arrays(
 ) -> tuple[Graph, Demands]:
     """Return the graph, labels included, and the demands read from `arrays`.
 
-    Args:
-      types: how many types the program had that the examples were traced for.
+    The program that the examples were traced for had `types` types.
     """
     columns = [1 for _ in range(types)]
     columns += [1 + len(operation.inputs) for operation in program.operations]
@@ -82,13 +81,9 @@ def _names(program: Program, types: int) -> list[str]:
 
 
 def labels_as_text(labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return each metric's labels, as JSON bytes [size], by their names in a file.
+    """Return each metric's labels [rows], as JSON bytes [size], by name in a file.
 
-    Args:
-      labels: [rows] object by name of the metric, as `labels_of` returns them.
-
-    Raises:
-      TypeError: JSON would not give a label back unchanged.
+    Raises TypeError if JSON would not give a label back unchanged.
     """
     arrays = {}
     for n, (name, column) in enumerate(labels.items()):

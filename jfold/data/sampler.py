@@ -120,12 +120,7 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The arguments of `batches`, checked.
-
-    Raises:
-      TypeError, ValueError: an argument has another type, is out of range, or does not
-        go with the source or with another argument.
-    """
+    """The arguments of `batches`, checked: types, ranges, and what goes together."""
 
     source: Source
     key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled

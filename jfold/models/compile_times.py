@@ -86,11 +86,8 @@ def _listen(
 
 
 def _begin(event: str, value: float, **options: str | int) -> None:
-    """Start a progress line if the function being compiled applies a model.
-
-    JAX calls this at the begin of each of its events. A logger without warnings shows
-    no line.
-    """
+    """Start a progress line if the function being compiled applies a model."""
+    # A logger without warnings shows no line.
     is_shown = event == COMPILED and LOG.isEnabledFor(logging.WARNING)
     if is_shown and (applying := _applying(_name(options))):
         name, names = applying

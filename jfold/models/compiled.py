@@ -127,8 +127,7 @@ def compile_step(
 ) -> CompiledStep:
     """Compile a step ahead of time; capacities in `args` stand for schedules.
 
-    Args:
-      adopt: reserves a capacity in the model and returns its spec.
+    `adopt` reserves a capacity in the model and returns its spec.
     """
     expect('step', step, callable(step), 'a function', 'pass it first')
     leaves, tree = jax.tree.flatten(

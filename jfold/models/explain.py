@@ -23,9 +23,7 @@ Row: TypeAlias = tuple[str, ...]  # its cells
 def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
     """Return text with tables of a schedule: operations, levels, buffers and shards.
 
-    Args:
-      programs: how many shapes of schedule the model has so far.
-      max_programs: how many it may have; `None` for any number.
+    The model has so many `programs` so far, and may have `max_programs`.
     """
     summary = _summary(schedule, programs, max_programs)
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))

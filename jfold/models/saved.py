@@ -184,10 +184,7 @@ def _versions() -> dict[str, str]:
 
 
 def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return a program as arrays by name, and as JSON.
-
-    Raises TypeError if it holds functions or values that cannot be written.
-    """
+    """Return a program as arrays by name, and as JSON; TypeError if it cannot be."""
     encoder = Encoder()
     root = encoder.encode(portable(program))
     if encoder.refused:
@@ -210,8 +207,7 @@ def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
 def _leaves(params: object) -> list[Array]:
     """Return the arrays of parameters, in the order of `plain_leaves(params)`.
 
-    Raises TypeError if a leaf is no array of numbers. Containers are written with the
-    layers of the program.
+    Their containers are written with the layers of the program.
     """
     leaves = tree_leaves_with_path(plain_containers(params))
     for path, leaf in leaves:
