@@ -374,13 +374,13 @@ def write(
 
 def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
     """Return a corpus for `scheduler`, made from what an equal model traced."""
+    program = scheduler.program
     if isinstance(corpus, Traced):
-        graph = graph_in(corpus, scheduler.program)
-        demanded = demands(select(scheduler.program, graph))
-        return Corpus(scheduler, graph, demanded, np.arange(len(corpus)))
+        traced = graph_in(corpus, program)
+        demanded = demands(select(program, traced))
+        return Corpus(scheduler, traced, demanded, np.arange(len(corpus)))
     if corpus.scheduler is scheduler:
         return corpus
-    program = scheduler.program
     _refuse('', structure_differences(program, corpus.program))
     numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)

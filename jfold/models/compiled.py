@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -141,9 +140,10 @@ def compile_step(
         )
     specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
+    places: list[tuple[int | str, Any]] = [*enumerate(args), *options.items()]
     holders = tuple(
         place
-        for place, held in itertools.chain(enumerate(args), options.items())
+        for place, held in places
         if any(map(_is_capacity, jax.tree.leaves(held, is_leaf=_is_capacity)))
     )
     shapes = [*map(_shape_of, leaves)]

@@ -235,10 +235,8 @@ class _Batch:
 
     def _first(self, place: Place | None) -> Array:
         """Return each example's first row [examples + 1]; zeros without a place."""
-        if place is None:
-            return self.firsts[-1]
-        first: Array = self.firsts[place.end]
-        return first // place.unit if place.unit > 1 else first
+        first: Array = self.firsts[-1 if place is None else place.end]
+        return first if place is None or place.unit == 1 else first // place.unit
 
     def _constants(self) -> list[Table]:
         """Return a table of constants per type; set `before`.
