@@ -112,8 +112,10 @@ def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
     """Yield the examples of a stream, batch by batch, from a position on."""
+    iterator, total, shards = iter(stream), settings.batch_size, settings.shards
+    # The rows that belong to this process's shards.
+    size = total if shards is None else total // shards.count * len(shards.own)
     # Positions count the examples of all processes, `begin` those of this stream.
-    iterator, size, total = iter(stream), settings.local_size, settings.batch_size
     begin = position * size // total
     skipped = sum(1 for _ in itertools.islice(iterator, begin))
     if skipped < begin:

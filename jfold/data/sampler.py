@@ -132,13 +132,6 @@ class Settings:
     device_put: bool
     shards: Shards | None
 
-    @property
-    def local_size(self) -> int:
-        """The number of a batch's rows that belong to this process's shards."""
-        if self.shards is None:
-            return self.batch_size
-        return self.batch_size // self.shards.count * len(self.shards.own)
-
     def build(self, items: Any) -> tuple[Schedule, ShardAssignment]:
         """Return the schedule of a batch of items, and their shard assignment."""
         source, size, shards = self.source, self.batch_size, self.shards

@@ -52,9 +52,6 @@ class Scheduling(Protocol):
     def scheduler(self) -> Scheduler:
         """The scheduler of the model."""
 
-    def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
-        """Return the schedule of examples; see `Model.schedule`."""
-
 
 @dataclass(frozen=True, eq=False)
 class Scheduler:

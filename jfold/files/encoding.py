@@ -16,6 +16,7 @@ in two places has one record. Reading calls nothing but the constructors listed 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import importlib
@@ -68,9 +69,14 @@ def name_of(value: object) -> Name | None:
     >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
     (('json', 'loads'), ('builtins', 'str.lower'), None)
     """
+    # A bound method is a new object at each access.
+    is_bound = isinstance(value, MethodType | BuiltinMethodType)
     for module, name in _names(value):
-        if module not in MAIN and '<' not in name and _is_named(value, module, name):
-            return module, name
+        if module not in MAIN and '<' not in name:
+            with contextlib.suppress(ImportError):
+                other = named(module, name)
+                if other is value or (is_bound and bool(other == value)):
+                    return module, name
     return None
 
 
@@ -88,17 +94,6 @@ def _names(value: object) -> Iterator[Name]:
             yield module, name
     if isinstance(value, type) and value in _ELSEWHERE:
         yield 'types', _ELSEWHERE[value]
-
-
-def _is_named(value: object, module: str, name: str) -> bool:
-    """Return whether importing a name gives this very value."""
-    try:
-        other = named(module, name)
-    except ImportError:
-        return False
-    # A bound method is a new object at each access.
-    is_bound = isinstance(value, MethodType | BuiltinMethodType)
-    return other is value or (is_bound and bool(other == value))
 
 
 def named(module: str, name: str) -> Any:

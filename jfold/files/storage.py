@@ -182,7 +182,14 @@ def write(
     >>> arrays['w'].tolist(), metadata
     ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
     """
-    plain = {name: _plain(name, array) for name, array in arrays.items()}
+    plain = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in plain.items():
+        if not can_hold(array.dtype):
+            got, hint = array.dtype, '; objects would have to be pickled'
+            raise TypeError(
+                f'array {name!r}: expected numbers or bools, got dtype {got}'
+                f'{hint if got.kind == "O" else ""}'
+            )
     expected = '`path` in a folder that exists, got another: make the folder'
     with note_missing(expected), replacing(path) as file:
         file.write(bytes(_HEADER.size))
@@ -198,16 +205,6 @@ def _header(start: int, text: bytes) -> bytes:
     """Return the first 64 bytes of a file whose JSON document `text` is at `start`."""
     place = _MAGIC, VERSION, start, start + len(text)
     return _HEADER.pack(*place, zlib.crc32(text))
-
-
-def _plain(name: str, value: object) -> Array:
-    array = np.asarray(value)
-    if not can_hold(array.dtype):
-        hint = '' if array.dtype != object else '; objects would have to be pickled'
-        raise TypeError(
-            f'array {name!r}: expected numbers or bools, got dtype {array.dtype}{hint}'
-        )
-    return array
 
 
 def can_hold(dtype: object) -> bool:

@@ -25,11 +25,23 @@ def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
 
     The model has so many `programs` so far, and may have `max_programs`.
     """
-    summary = _summary(schedule, programs, max_programs)
+    spec, built = schedule.spec, ''
+    if (seconds := schedule.seconds) is not None:
+        time = f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'
+        built = f', built in {time}'
+    here = '' if spec.shards is None or spec.shards.is_local else ' of this process'
+    limit = '' if max_programs is None else f' of at most {max_programs}'
+    fixed = ', sums in a fixed order' if spec.reproducible else ''
+    loops = loops_of(spec.program)
+    summary = (
+        f'{schedule.examples} examples, {int(schedule.counts.sum())} nodes{here}, '
+        f'depth {schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
+        f'{loops and ", "}{loops}'
+    )
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
     tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
-    if schedule.spec.shards is not None:
-        tables.insert(0, _shards(schedule.spec.shards, schedule.parts))
+    if spec.shards is not None:
+        tables.insert(0, _shards(spec.shards, schedule.parts))
     return '\n\n'.join([summary, *map('\n'.join, tables)])
 
 
@@ -46,24 +58,6 @@ def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
     note = f'this process has {len(nodes)} of {shards.count} shards'
     notes = [] if shards.is_local else [note]
     return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *notes, text]
-
-
-def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str:
-    counts = schedule.counts
-    built = ''
-    if (seconds := schedule.seconds) is not None:
-        time = f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'
-        built = f', built in {time}'
-    shards = schedule.spec.shards
-    here = '' if shards is None or shards.is_local else ' of this process'
-    limit = '' if max_programs is None else f' of at most {max_programs}'
-    fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
-    loops = loops_of(schedule.spec.program)
-    return (
-        f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
-        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
-        f'{loops and ", "}{loops}'
-    )
 
 
 def _operations(schedule: Schedule) -> list[str]:
