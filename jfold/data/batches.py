@@ -27,10 +27,10 @@ from jfold.data.sampler import (
     Progress,
     Settings,
     Shuffle,
+    check_source,
     epoch_samplers,
     key_words,
     make_sampler,
-    make_source,
     progress_of,
     state_of,
 )
@@ -86,11 +86,10 @@ class _Chunk(NamedTuple):
 
 def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
     """Yield the examples of each batch after `start`; tell others if a stream ends."""
-    source, position = settings.source, start.position
-    channel = source.channel
-    if source.examples is None:
+    position, channel = start.position, settings.channel
+    if settings.examples is None:
         try:
-            yield from _read_chunks(settings, source.argument, position)
+            yield from _read_chunks(settings, position)
         except Exception as error:  # raised by the stream
             if channel is not None:
                 channel.fail(error)
@@ -104,15 +103,17 @@ def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
         sampler = make_sampler(settings, epoch)
         for batch in range(int(np.searchsorted(sampler.cuts, position)), len(sampler)):
             places, end = sampler[batch], int(sampler.cuts[batch + 1])
-            yield _Chunk(epoch, end, places, source.items(places))
+            yield _Chunk(epoch, end, places, settings.items(places))
         position = 0
 
 
-def _read_chunks(
-    settings: Settings, stream: Iterable[Any], position: int
-) -> Iterator[_Chunk]:
+def _read_chunks(settings: Settings, position: int) -> Iterator[_Chunk]:
     """Yield the examples of a stream, batch by batch, from a position on."""
-    iterator, total, shards = iter(stream), settings.batch_size, settings.shards
+    total, shards, iterator = (
+        settings.batch_size,
+        settings.shards,
+        iter(settings.source),
+    )
     # The rows that belong to this process's shards.
     size = total if shards is None else total // shards.count * len(shards.own)
     # Positions count the examples of all processes, `begin` those of this stream.
@@ -156,7 +157,7 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     epochs = (settings.epochs or math.inf) if settings.key else 1
     per_epoch = max(len(make_sampler(settings, 0)), 1)
     first_epochs = min(epochs, -(-PLANNED // per_epoch))
-    samplers = epoch_samplers(replace(settings, epochs=int(first_epochs)))
+    samplers = epoch_samplers(settings, int(first_epochs))
     batches = list(itertools.chain.from_iterable(samplers))
     if len(batches) <= PLANNED:
         return batches, first_epochs == epochs
@@ -183,7 +184,7 @@ def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
     Raises InputError if an example does not fit, and `skip_errors` is false; ValueError
     if epochs are endless, and no example of a whole epoch fits.
     """
-    in_vain, corpus = 0, settings.source.corpus
+    in_vain, corpus = 0, settings.corpus
     if corpus is not None and len(corpus):
         largest, is_known = _large_batches(corpus, settings)
         need = _capacity(corpus, settings, largest)
@@ -197,7 +198,7 @@ def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
         cursor = Progress(chunk.epoch, chunk.position, *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
         # These include a whole epoch, so no later epoch would have a batch either.
-        if settings.epochs is None and in_vain >= 2 * (settings.source.examples or 0):
+        if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
             raise ValueError(
                 f'expected examples that fit the model, got {in_vain} in a row that do '
                 f'not; the last: {skipped[-1][1]}'
@@ -284,17 +285,15 @@ class Batches:
           TypeError: the source is a stream, or the epochs are endless.
         """
         settings, epochs = self._settings, self._settings.epochs
-        if settings.source.examples is None or epochs is None:
-            is_stream = settings.source.examples is None
-            got = 'a stream' if is_stream else 'endless epochs'
+        if settings.examples is None or epochs is None:
+            got = 'a stream' if settings.examples is None else 'endless epochs'
             raise TypeError(
                 'expected a sequence as source and a number of `epochs`, got '
                 f'{got}: batches of that have no length'
             )
-        if settings.max_nodes is None:  # then all epochs have as many batches
-            settings = replace(settings, key=())
-        total = sum(map(len, epoch_samplers(settings)))
-        return total if settings.key else total * epochs
+        if settings.key and settings.max_nodes is not None:
+            return sum(map(len, epoch_samplers(settings, epochs)))
+        return epochs * len(make_sampler(settings, 0))  # all epochs have as many
 
     @property
     def skipped(self) -> list[tuple[int, str]]:
@@ -312,16 +311,15 @@ class Batches:
         Raises:
           ValueError: the source is no corpus, or the epochs are endless.
         """
-        settings, source = self._settings, self._settings.source
-        corpus = source.corpus
+        settings, corpus = self._settings, self._settings.corpus
         if corpus is None or settings.epochs is None:
-            got = type(source.argument).__name__
+            got = type(settings.source).__name__
             raise ValueError(
                 'expected a corpus as source and a number of `epochs`, got '
                 f'{got} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        every = itertools.chain.from_iterable(epoch_samplers(settings))
+        every = itertools.chain.from_iterable(epoch_samplers(settings, settings.epochs))
         return _capacity(corpus, settings, every)
 
     def state(self) -> dict[str, Array]:
@@ -344,16 +342,16 @@ class Batches:
           ValueError: `state` is of batches of other arguments, or the source is an
             iterator that was begun, or has changed. Then this iterator is as before.
         """
-        cursor, source = progress_of(self._settings, state), self._settings.source
-        is_begun = self._has_read and isinstance(source.argument, Iterator)
-        if source.examples is None and is_begun:
+        settings, cursor = self._settings, progress_of(self._settings, state)
+        is_begun = self._has_read and isinstance(settings.source, Iterator)
+        if settings.examples is None and is_begun:
             raise ValueError(
                 'expected a stream that can be read from its beginning, got '
-                f'{type(source.argument).__name__}, which has been begun: call '
+                f'{type(settings.source).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
-        cuts = make_sampler(self._settings, cursor.epoch).cuts
-        if source.examples is not None and cursor.position not in cuts:
+        cuts = make_sampler(settings, cursor.epoch).cuts
+        if settings.examples is not None and cursor.position not in cuts:
             raise ValueError(
                 f'expected a state at the end of a batch, got {cursor.position} '
                 f'examples of epoch {cursor.epoch}: the source has changed'
@@ -362,8 +360,8 @@ class Batches:
         self._cursor, self._skipped, self._steps = cursor, [], None
 
     def __repr__(self) -> str:
-        args, at, count = self._settings, self._cursor, self._settings.source.examples
-        examples = 'a stream' if count is None else f'{count} examples'
+        args, at = self._settings, self._cursor
+        examples = 'a stream' if args.examples is None else f'{args.examples} examples'
         limit = '' if args.max_nodes is None else f', max_nodes={args.max_nodes}'
         shuffled = ', shuffled' if args.key else ''
         epochs = '' if args.epochs is None else f' of {args.epochs}'
@@ -433,7 +431,8 @@ def batches(
     shards = None if sharding is None else make_shards(sharding)
     has_devices = shards is not None or jax.default_backend() != 'cpu'
     settings = Settings(
-        make_source(model, source, shards),
+        model,
+        *check_source(model, source, shards),
         key_words(shuffle),
         batch_size,
         max_nodes,

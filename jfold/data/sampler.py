@@ -36,39 +36,45 @@ FORMAT = 1  # of what `Batches.state` returns
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """A source of examples: a corpus, a sequence or a stream.
-
-    Its items are examples; for a corpus, places in it.
-
-    Attributes:
-      model: the model that the examples are scheduled for.
-      argument: what the user passed; a corpus is adopted by the model.
-      examples: how many examples there are; `None` for a stream.
-      channel: the channel to other processes, if each has a stream of its own.
-    """
+class Settings:
+    """The arguments of `batches`, checked: types, ranges, and what goes together."""
 
     model: Scheduling
-    argument: Any
-    examples: int | None
-    channel: Channel | None = None
+    source: Any  # a corpus, adopted by the model, a sequence or a stream
+    examples: int | None  # how many the source has; `None` for a stream
+    channel: Channel | None  # to other processes, if each has a stream of its own
+    key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
+    batch_size: int
+    max_nodes: int | None
+    drop_remainder: bool
+    epochs: int | None
+    skip_errors: bool
+    device_put: bool
+    shards: Shards | None
+
+    def __post_init__(self) -> None:
+        for name in ('batch_size', 'max_nodes', 'epochs'):
+            value = getattr(self, name)
+            if value is not None or name == 'batch_size':
+                vars(self)[name] = check_at_least(name, value, 1)
+        for name in ('drop_remainder', 'skip_errors', 'device_put'):
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f'expected `{name}` as bool, got {value!r}')
+        if self.shards is not None:
+            rows_of_shard('batch_size', self.shards, self.batch_size, self.batch_size)
+        _check_together(self)
 
     @property
     def corpus(self) -> Corpus | None:
         """The corpus of the examples; `None` if the source is no corpus."""
-        return self.argument if _is_corpus(self.argument) else None
-
-    @property
-    def nodes(self) -> Array | None:
-        """The number of operations of each example [examples], of a corpus."""
-        return None if self.corpus is None else self.corpus.nodes
+        return self.source if _is_corpus(self.source) else None
 
     def items(self, places: Array) -> list[Any] | Array:
-        """Return items at `places` [n]; raise ValueError if the source grew or shrank.
+        """Return what `build` takes of the examples at `places` [n]; not of a stream.
 
-        Not for a stream.
+        Raises ValueError if the source grew or shrank.
         """
-        items = self.argument
+        items = self.source
         if self.corpus is not None:
             return places
         try:
@@ -83,13 +89,37 @@ class Source:
             'or pass a copy'
         )
 
+    def build(self, items: Any) -> tuple[Schedule, ShardAssignment]:
+        """Return the schedule of a batch, and its shard assignment.
+
+        The items are examples; of a corpus, places in it.
+        """
+        corpus, size, shards = self.corpus, self.batch_size, self.shards
+        # A model that has grown has another scheduler than a corpus adopted before.
+        maker: Any = self.model if corpus is None else corpus
+        scheduler: Scheduler = maker.scheduler
+        if shards is None:
+            deal = default_assignment(len(items), size)
+            return maker.schedule(items, size=size), deal
+        if self.channel is not None:
+            return scheduler.schedule_part(items, size, shards, self.channel)
+        if corpus is None:
+            selection = scheduler.select(items)
+            work = selection.graph.nodes_of_examples
+        else:
+            selection, work = corpus.select(items), corpus.nodes[items]
+        deal = assign_evenly(shards, size // shards.count, work.tolist())
+        return scheduler.schedule(selection, deal), deal
+
 
 def _is_corpus(source: object) -> bool:
     return hasattr(source, 'capacities_of')
 
 
-def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
-    """Return the `Source` for the argument `source` of `Model.batches`.
+def check_source(
+    model: Scheduling, source: Any, shards: Shards | None
+) -> tuple[Any, int | None, Channel | None]:
+    """Return `source`, `examples` and `channel` of `Settings`.
 
     Raises:
       TypeError: `source` holds no examples, or may itself be an example; or `model` is
@@ -103,66 +133,18 @@ def make_source(model: Scheduling, source: Any, shards: Shards | None = None) ->
     if not isinstance(source, tuple | str | bytes | Mapping | type):
         if _is_corpus(source):
             # All processes have the same corpus, so they need no messages.
-            return Source(model, adopt_corpus(model.scheduler, source), len(source))
+            return adopt_corpus(model.scheduler, source), len(source), None
         if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
-            return Source(model, source, len(source))
+            return source, len(source), None
         if isinstance(source, Iterable):
             if shards is None or shards.is_local:
-                return Source(model, source, None)
-            channel = Channel('batches', shards.processes)
-            return Source(model, source, None, channel)
+                return source, None, None
+            return source, None, Channel('batches', shards.processes)
     raise TypeError(
         'expected a corpus, a sequence or a stream of examples as `source`, got '
         f'{type(source).__name__}: pass `[example]` for a single one'
         f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """The arguments of `batches`, checked: types, ranges, and what goes together."""
-
-    source: Source
-    key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
-    batch_size: int
-    max_nodes: int | None
-    drop_remainder: bool
-    epochs: int | None
-    skip_errors: bool
-    device_put: bool
-    shards: Shards | None
-
-    def build(self, items: Any) -> tuple[Schedule, ShardAssignment]:
-        """Return the schedule of a batch of items, and their shard assignment."""
-        source, size, shards = self.source, self.batch_size, self.shards
-        corpus = source.corpus
-        # A model that has grown has another scheduler than a corpus adopted before.
-        maker: Any = source.model if corpus is None else corpus
-        scheduler: Scheduler = maker.scheduler
-        if shards is None:
-            deal = default_assignment(len(items), size)
-            return maker.schedule(items, size=size), deal
-        if source.channel is not None:
-            return scheduler.schedule_part(items, size, shards, source.channel)
-        if corpus is None:
-            selection = scheduler.select(items)
-            work = selection.graph.nodes_of_examples
-        else:
-            selection, work = corpus.select(items), corpus.nodes[items]
-        deal = assign_evenly(shards, size // shards.count, work.tolist())
-        return scheduler.schedule(selection, deal), deal
-
-    def __post_init__(self) -> None:
-        for name in ('batch_size', 'max_nodes', 'epochs'):
-            value = getattr(self, name)
-            if value is not None or name == 'batch_size':
-                vars(self)[name] = check_at_least(name, value, 1)
-        for name in ('drop_remainder', 'skip_errors', 'device_put'):
-            if not isinstance(value := getattr(self, name), bool):
-                raise TypeError(f'expected `{name}` as bool, got {value!r}')
-        if self.shards is not None:
-            rows_of_shard('batch_size', self.shards, self.batch_size, self.batch_size)
-        _check_together(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,13 +166,13 @@ class BatchSampler:
 
 def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
     """Return the sampler of an epoch."""
-    order = _order(settings.key, epoch, settings.source.examples or 0)
-    size, limit, nodes = settings.batch_size, settings.max_nodes, settings.source.nodes
-    if nodes is None or limit is None:
+    order = _order(settings.key, epoch, settings.examples or 0)
+    size, limit, corpus = settings.batch_size, settings.max_nodes, settings.corpus
+    if corpus is None or limit is None:
         cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
         is_full = len(order) % size == 0
     else:
-        nodes = nodes[order]
+        nodes = corpus.nodes[order]
         cuts = _cuts_by_nodes(nodes, size, limit)
         last = nodes[cuts[-2:][0] :]
         is_full = len(last) == size or int(last.sum()) == limit
@@ -226,13 +208,10 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     return np.array(cuts, np.int64)
 
 
-def epoch_samplers(settings: Settings) -> Iterator[BatchSampler]:
-    """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled.
-
-    Endless epochs yield none if they are shuffled.
-    """
-    epochs = settings.epochs if settings.key else 1
-    return (make_sampler(settings, epoch) for epoch in range(epochs or 0))
+def epoch_samplers(settings: Settings, epochs: int) -> Iterator[BatchSampler]:
+    """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled."""
+    different = range(epochs if settings.key else 1)
+    return (make_sampler(settings, epoch) for epoch in different)
 
 
 # ---- arguments -----------------------------------------------------------------------
@@ -270,8 +249,8 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 def _check_together(settings: Settings) -> None:
     """Raise ValueError if arguments do not go with the source, or with one another."""
-    source, limit, nodes = settings.source, settings.max_nodes, settings.source.nodes
-    is_stream = source.examples is None
+    examples, limit, corpus = settings.examples, settings.max_nodes, settings.corpus
+    is_stream = examples is None
     if is_stream and settings.key:
         raise ValueError(
             'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
@@ -282,10 +261,10 @@ def _check_together(settings: Settings) -> None:
             'expected `epochs=1` for a stream, which is read once, got '
             f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
         )
-    if source.examples is not None and not settings.drop_remainder:
-        check_spare_rows('batch_size', settings.batch_size, source.examples)
+    if examples is not None and not settings.drop_remainder:
+        check_spare_rows('batch_size', settings.batch_size, examples)
     are_several = settings.shards is not None and not settings.shards.is_local
-    if are_several and nodes is None and not is_stream:
+    if are_several and corpus is None and not is_stream:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
             'as source of batches for several, got a sequence: pass '
@@ -296,12 +275,13 @@ def _check_together(settings: Settings) -> None:
             'expected `skip_errors=False` for batches of several processes, got '
             'True: leave bad examples out by `model.trace(..., skip_errors=True)`'
         )
-    if limit is not None and nodes is None:
+    if limit is not None and corpus is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '
             'many operations an example runs: make one by `model.trace(examples)`'
         )
-    if limit is not None and nodes is not None and nodes.max(initial=0) > limit:
+    nodes = np.zeros(0) if corpus is None else corpus.nodes
+    if limit is not None and nodes.max(initial=0) > limit:
         large = int(np.argmax(nodes > limit))
         raise ValueError(
             f'expected examples of at most {limit} operations, as `max_nodes` says, '
@@ -310,7 +290,7 @@ def _check_together(settings: Settings) -> None:
     if settings.epochs is None and not len(make_sampler(settings, 0)):
         raise ValueError(
             'expected `source` of at least one batch, for `epochs=None`, got '
-            f'{source.examples} examples, where `batch_size={settings.batch_size}` '
+            f'{examples} examples, where `batch_size={settings.batch_size}` '
             f'and `drop_remainder={settings.drop_remainder}`'
         )
 
@@ -336,9 +316,8 @@ def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
     words the key has, the words, and zeros.
     """
     key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
-    numbers = {'format': FORMAT, 'examples': settings.source.examples}
-    for name in 'batch_size', 'max_nodes', 'drop_remainder':
-        numbers[name] = getattr(settings, name)
+    fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
+    numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
     return {'key': np.array(key, np.uint32)} | {
         name: np.array(-1 if number is None else number, np.int64)
         for name, number in (numbers | vars(cursor)).items()

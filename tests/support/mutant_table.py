@@ -360,9 +360,9 @@ MUTANTS = (
     Mutant(
         'An epoch begins with its first example, also in a resumed run.',
         'jfold/data/batches.py',
-        '            yield _Chunk(epoch, end, places, source.items(places))\n'
+        '            yield _Chunk(epoch, end, places, settings.items(places))\n'
         '        position = 0\n',
-        '            yield _Chunk(epoch, end, places, source.items(places))\n',
+        '            yield _Chunk(epoch, end, places, settings.items(places))\n',
         ('tests/data/test_batches_resumed.py',),
     ),
     Mutant(
