@@ -374,13 +374,13 @@ def write(
 
 def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
     """Return a corpus for `scheduler`, made from what an equal model traced."""
+    if not isinstance(corpus, Traced) and corpus.scheduler is scheduler:
+        return corpus
     program = scheduler.program
     if isinstance(corpus, Traced):
         traced = graph_in(corpus, program)
         demanded = demands(select(program, traced))
         return Corpus(scheduler, traced, demanded, np.arange(len(corpus)))
-    if corpus.scheduler is scheduler:
-        return corpus
     _refuse('', structure_differences(program, corpus.program))
     numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)
