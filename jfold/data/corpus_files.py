@@ -136,11 +136,10 @@ class Parts:
         """Return one graph of the examples with these indices [n], in that order."""
         part = np.searchsorted(self.first, examples, side='right') - 1
         order = part.argsort(kind='stable')  # so each file is read once
-        picked, ends = [], np.searchsorted(part[order], np.arange(len(self.first)))
-        for number, (a, b) in enumerate(itertools.pairwise(ends.tolist())):
-            if a < b:
-                places = examples[order[a:b]] - self.first[number]
-                picked.append(self.graphs[number].pick(places))
+        picked = [
+            self.graphs[number].pick(examples[part == number] - self.first[number])
+            for number in np.unique(part).tolist()
+        ]
         if not picked:
             return self.graphs[0].pick(examples)
         return concatenate(picked).pick(order.argsort())  # undoes the sort by file

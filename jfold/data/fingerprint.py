@@ -97,7 +97,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
             for x in program.operations
         ],
         'results': [_plain(str(x)) for x in program.results],
-        'data': [[text, '', _without_ids(at)] for text, at in _data(program)],
+        'data': _data(program),
         'steps': [
             [line, '', place(line.strip())]
             for line in (TAPE.sub(r'\1', x) for x in steps if x.strip())
@@ -122,26 +122,18 @@ def _without_ids(place: object) -> str:
     return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
 
 
-def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield (text, block or `None`) for each list of constants read from examples.
-
-    The text is type and bound of the constants. The block, as used in the expression,
-    reads them; it is `None` if several do.
-    """
+def _data(program: Program) -> list[Line]:
+    """Return a line for each list of constants read from examples: type and bound."""
     expression: Any = program.expression
-    reads = [
-        (
-            tape,
-            f'data {program.types[t]!r}' + ('' if below is None else f' below {below}'),
-            site,
-        )
-        for t, of in enumerate(program.source.recording.constants)
-        for (tape, *_), (below, site) in zip(
-            of, expression.sites.get(t, ()), strict=True
-        )
-    ]
-    for _, text, site in sorted(reads, key=operator.itemgetter(0)):
-        yield text, site if isinstance(site, TypedUse) else None
+    lines: dict[int, Line] = {}
+    for t, of in enumerate(program.source.recording.constants):
+        sites = expression.sites.get(t, ())
+        for (tape, *_), (below, site) in zip(of, sites, strict=True):
+            bound = '' if below is None else f' below {below}'
+            place = site if isinstance(site, TypedUse) else None  # of several readers
+            text = f'data {program.types[t]!r}{bound}'
+            lines[tape] = [text, '', _without_ids(place)]
+    return [line for _, line in sorted(lines.items())]
 
 
 def numbers_of(program: Program) -> dict[str, Any]:

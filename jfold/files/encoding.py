@@ -254,8 +254,8 @@ class Encoder:
         or refused; if not, all objects without a codec stand for themselves.
       records: the records so far, each behind those of its parts.
       arrays: the arrays so far, by the texts that records have for them.
-      refused: per value that cannot be written, the path of its block and a
-        description.
+      refused: of each value that cannot be written, the path of its block, a
+        `TypedUse`, and a description; no error is raised.
     """
 
     by_name: bool = True
@@ -267,16 +267,9 @@ class Encoder:
     # is met again, it contains itself.
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
-    def encode(self, value: object, where: str = '') -> Json:
-        """Write a value: add records for it, and return its code.
-
-        A value that cannot be written is added to `refused`; no error is raised.
-
-        Args:
-          where: the path of the block to name in `refused`. Within a `TypedUse`, its
-            own path is named instead.
-        """
-        return run(self._encoded(value, where))
+    def encode(self, value: object) -> Json:
+        """Write a value: add records for it, and return its code."""
+        return run(self._encoded(value, ''))
 
     def _encoded(self, value: object, where: str) -> Steps[Json]:
         if _is_atom(value):

@@ -7,16 +7,14 @@ Schedules and corpora that exist stay with the program that they were built for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from jfold.base.errors import InputError, ProgramBudgetError
+from jfold.base.errors import InputError
 from jfold.combinators import Block
 from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
-from jfold.program.operations import Layer
-from jfold.scheduling.budget import Budget
 
 T = TypeVar('T')
 
@@ -69,24 +67,3 @@ def growing(
                 'random, give `like=` more examples'
             ) from new
     return record()
-
-
-def check_room(budget: Budget) -> None:
-    """Raise ProgramBudgetError if the budget has no room for one more program."""
-    limit = budget.limit
-    if limit is not None and sum(budget.specs.values()) >= limit:
-        raise ProgramBudgetError(
-            f'expected calls like those on the examples of `like=`, as {limit} '
-            'programs are in use, and `max_programs` allows no other, got new calls: '
-            'give `like=` examples with all calls, or raise '
-            '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` for '
-            '`x / n`, which is a new call for each `n`'
-        )
-
-
-def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return `params` without the layers that are in `newest` but not in `layers`."""
-    later = {layer.name for layer in newest} - {layer.name for layer in layers}
-    if not later or not isinstance(params, Mapping):
-        return params
-    return {name: x for name, x in params.items() if name not in later}

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jfold.base.errors import check_examples, expect
+from jfold.base.errors import ProgramBudgetError, check_examples, expect
 from jfold.base.keys import Rngs, check_key
 from jfold.base.late import Displayed
 from jfold.base.memo import Recent, Stays, memoized
@@ -33,7 +33,7 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import check_room, growing, without_later
+from jfold.models.growing import growing
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
@@ -101,7 +101,15 @@ class Model(Stays, Displayed):
         return growing(self._recorded, self._lower, batches, select)
 
     def _lower(self, expression: Callable[[], Block]) -> None:
-        check_room(before := self.budget)
+        before, limit = self.budget, self.budget.limit
+        if limit is not None and sum(before.specs.values()) >= limit:
+            raise ProgramBudgetError(
+                f'expected calls like those on the examples of `like=`, as {limit} '
+                'programs are in use, and `max_programs` allows no other, got new '
+                'calls: give `like=` examples with all calls, or raise '
+                '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` '
+                'for `x / n`, which is a new call for each `n`'
+            )
         self.block = expression()
         self.program = lower(self.block, unrolls=not self.reproducible)
         self._begin()
@@ -345,7 +353,9 @@ class Model(Stays, Displayed):
         budget = self.budget
         schedule, program = adopt_schedule(schedule, self._programs, budget.spec_of)
         rows, layers = schedule.examples, program.layers
-        params = without_later(params, layers, self.program.layers)
+        later = {x.name for x in self.program.layers} - {x.name for x in layers}
+        if later and isinstance(params, Mapping):
+            params = {name: x for name, x in params.items() if name not in later}
         params = with_external(layers, params, external)
         check_kept(program)
         check_params(layers, params)
