@@ -13,6 +13,7 @@ an output of an operation. The values of a part have consecutive numbers.
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -30,13 +31,9 @@ from jfold.tracing.check_graph import checked
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
-# (operation, output), (`SHARED`, use of a constant of the program), or (`OWN`, list of
-# constants of examples), as numbers. Uses and lists are in the order of the source.
-Part: TypeAlias = tuple[int, int]
-SHARED, OWN = -2, -1
-# The numbers of the values in a part of one type: in each example the first number, and
-# one more than the last, both [examples].
-Parts: TypeAlias = dict[Part, tuple[Array, Array]]
+# The numbers of a part's values in each example: the first in the old program, one more
+# than the last, and the first in the new program, each [examples].
+Move: TypeAlias = tuple[Array, Array, Array]
 
 
 def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
@@ -69,17 +66,19 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
         program, shared by uses of equal width, is several constants now.
     """
     target = numbers_of(program)
+    # Which types have gradients has no bearing on how values are numbered.
+    is_same = {**numbers, 'active': target['active']} == target
     pairs = zip(target['own'], numbers['own'], strict=True)
     tables = {new: graph.constants[old] for new, old in pairs}
+    if is_same:
+        tables = dict(enumerate(graph.constants))
     empty = Table(np.zeros(graph.examples + 1, np.int64), ())
     constants = tuple(
         _with_shape(tables.get(t, empty), type_)
         for t, type_ in enumerate(program.types)
     )
-    # Which types have gradients has no bearing on how values are numbered.
-    if {**numbers, 'active': target['active']} == target:
-        return replace(graph, constants=constants)
-    return _renumbered(graph, constants, numbers, target)
+    graph = replace(graph, constants=constants)
+    return graph if is_same else _renumbered(graph, numbers, target)
 
 
 def _with_shape(table: Table, type_: TensorType) -> Table:
@@ -89,26 +88,16 @@ def _with_shape(table: Table, type_: TensorType) -> Table:
     return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
 
 
-def _renumbered(
-    graph: Graph, constants: tuple[Table, ...], old: Numbers, new: Numbers
-) -> Graph:
-    """Return a graph with the constants and the value numbers of a new program."""
-    now: dict[tuple[int, int], int] = {}
-    for i, j in zip(old['shared'], new['shared'], strict=True):
-        if now.setdefault((i, new['constants'][j]), j) != j:
-            raise ValueError(
-                'expected a corpus in which constants that differ now differed, got '
-                'one in which they were one: trace the examples again with '
-                '`model.trace`'
-            )
-    before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
+def _renumbered(graph: Graph, old: Numbers, new: Numbers) -> Graph:
+    """Return a graph, whose constants are the new program's, with its value numbers."""
+    moves = _moves(graph, old, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
         """Return a table whose last columns have the new program's value numbers."""
         example = np.repeat(np.arange(graph.examples), table.counts)
         leading = len(table.columns) - len(types)
         columns = (
-            _new_numbers(column, example, before[t], after[u])
+            _new_numbers(column, example, moves[t, u])
             for column, t, u in zip(table.columns[leading:], types, now, strict=True)
         )
         return Table(table.first, (*table.columns[:leading], *columns))
@@ -117,56 +106,57 @@ def _renumbered(
         graph.operations, old['operations'], new['operations'], strict=True
     )
     results = zip(graph.results, old['results'], new['results'], strict=True)
-    return Graph(
-        graph.examples,
-        constants,
-        tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
-        tuple(renumbered(x, a, b) for x, a, b in results),
-        labels=graph.labels,
-        fits=graph.fits,
+    return replace(
+        graph,
+        operations=tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
+        results=tuple(renumbered(x, a, b) for x, a, b in results),
     )
 
 
-def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Return the numbers [n] that values [n] of one type have in a new program.
-
-    The values are of these examples [n]; `before` and `after` are their `_parts`.
-    """
+def _new_numbers(values: Array, example: Array, moves: Sequence[Move]) -> Array:
+    """Return the numbers [n] that values [n] of these examples [n] have after moves."""
     result = np.full(len(values), -1, values.dtype)
-    # Values keep their order within a part; only its first number has changed.
-    for part in before.keys() & after.keys():
-        begin, end = (x[example] for x in before[part])
+    for move in moves:
+        begin, end, now = (x[example] for x in move)
         inside = np.flatnonzero((values >= begin) & (values < end))
-        now = after[part][0][example[inside]]
-        result[inside] = values[inside] - begin[inside] + now
+        result[inside] = values[inside] - begin[inside] + now[inside]
     if (result < 0).any():
         raise ValueError('expected numbers of values of an example, got others')
     return result
 
 
-def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return, per type and producer, the range of its value numbers in each example.
+def _moves(graph: Graph, old: Numbers, new: Numbers) -> Mapping[Any, Sequence[Move]]:
+    """Return how parts move from one program to the other, by old and new type.
 
-    `constants` are the tables of the examples' constants, by type.
+    Values keep their order within a part; only its first number changes.
     """
     one = np.ones(graph.examples, np.int64)
-    rows: list[tuple[int, list[Part], Array]] = []
-    for number, t in enumerate(numbers['constants']):
-        uses = [u for u, i in enumerate(numbers['shared']) if i == number]
-        rows.append((t, [(SHARED, u) for u in uses], one))
-    for t, table in enumerate(constants):
-        # The first list of a type stands for all, in the old and the new program.
-        lists = [(OWN, numbers['own'].index(t))] if t in numbers['own'] else []
-        rows.append((t, lists, table.counts))
-    for o, (_, outputs) in enumerate(numbers['operations']):
-        counts = graph.operations[o].counts
-        rows += [(t, [(o, k)], counts) for k, t in enumerate(outputs)]
-    ends = [np.zeros_like(one) for _ in range(numbers['types'])]
-    parts: list[Parts] = [{} for _ in ends]
-    for t, keys, counts in rows:
-        begin, ends[t] = ends[t], ends[t] + counts
-        parts[t] |= dict.fromkeys(keys, (begin, ends[t]))
-    return parts
+    moves = defaultdict[tuple[int, int], list[Move]](list)
+    before, after = (
+        [x['constants'].count(t) * one for t in range(x['types'])] for x in (old, new)
+    )
+    # The uses of the programs' constants, in the order of the source.
+    known: dict[tuple[int, int], int] = {}
+    for i, j in zip(old['shared'], new['shared'], strict=True):
+        t, u = old['constants'][i], new['constants'][j]
+        if known.setdefault((i, u), j) != j:
+            raise ValueError(
+                'expected a corpus in which constants that differ now differed, got '
+                'one in which they were one: trace the examples again with '
+                '`model.trace`'
+            )
+        begin = old['constants'][:i].count(t) * one
+        moves[t, u].append((begin, begin + 1, new['constants'][:j].count(u) * one))
+    # The lists of constants of examples, of which the first of a type stands for all.
+    lists = {*zip(old['own'], new['own'], strict=True)}
+    parts = [(t, u, graph.constants[u].counts) for t, u in lists]
+    operations = zip(old['operations'], new['operations'], strict=True)
+    for table, ((_, types), (_, now)) in zip(graph.operations, operations, strict=True):
+        parts += [(t, u, table.counts) for t, u in zip(types, now, strict=True)]
+    for t, u, counts in parts:
+        moves[t, u].append((before[t], before[t] + counts, after[u]))
+        before[t], after[u] = before[t] + counts, after[u] + counts
+    return moves
 
 
 @dataclass(frozen=True, eq=False)
