@@ -273,20 +273,16 @@ class Generator(Round):
                 end_index[id(rows.counter)], rows.counter.width, tuple(columns)
             )
 
-        makers: list[list[Any]] = [[] for _ in self.tables.types]
-        for (o, k), maker in self.by_output.items():
-            makers[maker.type].append((maker.number, 'operation', o, k))
         constants: list[list[Any]] = [[] for _ in self.tables.types]
         for (_, _, below, _), (maker, tape) in self.own.items():
-            end = end_index[id(tape)]
-            makers[maker.type].append((maker.number, 'constants', end, 0))
-            constants[maker.type].append((tape_index[id(tape)], end, below))
+            where = tape_index[id(tape)], end_index[id(tape)]
+            constants[maker.type].append((*where, below, maker.number))
         every, numbers = range(len(self.operations)), range(len(self.results))
         return Recording(
             ends=len(end_index),
             level=self.level,
             constants=tuple(map(tuple, constants)),
-            makers=tuple(map(tuple, makers)),
+            makers=tuple((x.number, *output) for output, x in self.by_output.items()),
             operations=tuple(place(self.rows.get(('operation', o))) for o in every),
             results=tuple(place(self.result_rows.get(r)) for r in numbers),
             labels=tuple(

@@ -86,10 +86,9 @@ class Recording:
     Attributes:
       ends: the number of tapes whose lengths are noted after each example.
       level: the lowest bit of the level in a row number.
-      constants: per type, (tape, end, below) of each tape of constants of examples;
-        `below` is the bound of its ints, or `None`.
-      makers: per type, (maker, 'constants', end, 0) or (maker, 'operation', operation,
-        output) of each maker of its values.
+      constants: per type, (tape, end, below, maker) of each tape of constants of
+        examples; `below` is the bound of its ints, or `None`.
+      makers: (maker, operation, output) of each output of operations.
       operations: per operation, the place of its rows; `None` if it is never applied.
       results: per result, the place of its rows; `None` if no row is ever recorded.
       labels: per result with labels, the tape of labels; -1 if none is ever recorded.
@@ -99,8 +98,8 @@ class Recording:
 
     ends: int
     level: int
-    constants: tuple[tuple[tuple[int, int, int | None], ...], ...]
-    makers: tuple[tuple[tuple[int, str, int, int], ...], ...]
+    constants: tuple[tuple[tuple[int, int, int | None, int], ...], ...]
+    makers: tuple[tuple[int, int, int], ...]
     operations: tuple[Place | None, ...]
     results: tuple[Place | None, ...]
     labels: tuple[int, ...]
@@ -143,12 +142,10 @@ class _Layout:
         numbered = {x.tape: (place, x.width) for place, x in columns if x.tape >= 0}
         self.numbered = dict(sorted(numbered.items()))
         self.parts: dict[int, tuple[int, int | None]] = {}
+        for t, tapes in enumerate(r.constants):
+            self.parts |= {maker: (t, end) for _, end, _, maker in tapes}
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
-        for t, makers in enumerate(r.makers):
-            for maker, origin, which, output in makers:
-                is_node = origin == 'operation'
-                part = (number[which, output], None) if is_node else (t, which)
-                self.parts[maker] = part
+        self.parts |= {maker: (number[o, k], None) for maker, o, k in r.makers}
         self.levels = [list(self._levels(p, r, o)) for o in range(len(p.operations))]
 
     def _levels(
@@ -168,8 +165,8 @@ class _Layout:
             # Row numbers from another recurrence have levels too: mask these.
             if any(recurrent[x] and part[x] != part[o] for x in owners):
                 mask = np.zeros(1 + max(self.parts), bool)
-                for number, origin, x, *_ in r.makers[p.operations[o].inputs[k]]:
-                    mask[number] = origin == 'operation' and part[x] == part[o]
+                for number, x, _ in r.makers:
+                    mask[number] = part[x] == part[o]
             yield k, mask
 
 
@@ -253,9 +250,9 @@ class _Batch:
             elif len(parts) == 1:
                 result.append(Table(self.firsts[parts[0][1]], (values[0],)))
             else:
-                counts = [np.diff(self.firsts[end]) for _, end, _ in parts]
+                counts = [np.diff(self.firsts[end]) for _, end, *_ in parts]
                 ahead = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
-                for (_, end, _), offsets in zip(parts, ahead, strict=False):
+                for (_, end, *_), offsets in zip(parts, ahead, strict=False):
                     self.before[end] = offsets
                 # Reorder from tape by tape to example by example, within each by tape.
                 whose = [np.arange(self.examples).repeat(x) for x in counts]
@@ -273,7 +270,7 @@ class _Batch:
         types = self.program.types
         for type_, parts in zip(types, self.recording.constants, strict=True):
             result.append([])
-            for tape, end, below in parts:
+            for tape, end, below, _ in parts:
                 items = self.tapes[tape]
                 if isinstance(type_, KeyType):  # computed later, from their numbers
                     array = np.zeros((len(items), *type_.shape), type_.dtype)
