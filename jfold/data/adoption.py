@@ -56,10 +56,7 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     """Return a graph traced for an equal program, with this program's value numbers.
 
-    Its empty tables of constants get this program's shapes.
-
-    Args:
-      numbers: what `numbers_of` returns for the program that it was traced for.
+    That program has these `numbers_of`. Empty tables of constants get new shapes.
 
     Raises:
       ValueError: a number refers to no value of its example; or one constant of the old

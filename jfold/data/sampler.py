@@ -121,10 +121,8 @@ def check_source(
 ) -> tuple[Any, int | None, Channel | None]:
     """Return `source`, `examples` and `channel` of `Settings`.
 
-    Raises:
-      TypeError: `source` holds no examples, or may itself be an example; or `model` is
-        no model.
-      ValueError: `source` is a corpus of another expression.
+    Raises TypeError if `model` is no model, or `source` may itself be an example;
+    ValueError if it is a corpus of another expression.
     """
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
@@ -218,11 +216,7 @@ def epoch_samplers(settings: Settings, epochs: int) -> Iterator[BatchSampler]:
 
 
 def key_words(shuffle: Shuffle) -> tuple[int, ...]:
-    """Return the 32-bit words of a key or a seed; () for `None`.
-
-    Raises:
-      TypeError: `shuffle` is none of these; ValueError: a seed is out of range.
-    """
+    """Return the 32-bit words of a key or a seed, which is checked; () for `None`."""
     if shuffle is None:
         return ()
     if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
@@ -327,10 +321,7 @@ def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
 def progress_of(settings: Settings, state: object) -> Progress:
     """Return the progress in a `state` that `state_of` returned.
 
-    Raises:
-      TypeError: `state` is no dict.
-      ValueError: its arrays have other names or shapes, a count is no int of 0 or more,
-        or the arguments of the run were others.
+    Raises TypeError if it is no dict, and ValueError if it is none of such a run.
     """
     if not isinstance(state, Mapping):
         raise TypeError(

@@ -99,14 +99,11 @@ class Scheduler:
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
         """Return the selection of all `examples`, traced here if no tracer has done so.
 
-        Raises:
-          TypeError, InputError, RuntimeError: see `Model.schedule`.
-          ValueError: a tracer of another expression traced the examples.
+        Raises the errors of `Model.schedule`.
         """
         if not isinstance(examples, Traced):
-            return select(
-                self.program, trace(self.program, list(check_examples(examples)))
-            )
+            graph = trace(self.program, list(check_examples(examples)))
+            return select(self.program, graph)
         if examples.digest != self.digest:
             raise ValueError(
                 'expected examples traced for this expression, got those of another: '

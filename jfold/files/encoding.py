@@ -63,11 +63,8 @@ _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 def name_of(value: object) -> Name | None:
     """Return (module, name) to import a value in any process, or `None`.
 
-    Values of `__main__` have none: `__main__` of another process is another program.
-
-    >>> import json
-    >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
-    (('json', 'loads'), ('builtins', 'str.lower'), None)
+    That of `str.lower` is ('builtins', 'str.lower'). Values of `__main__` have none:
+    `__main__` of another process is another program.
     """
     # A bound method is a new object at each access.
     is_bound = isinstance(value, MethodType | BuiltinMethodType)
@@ -97,11 +94,7 @@ def _names(value: object) -> Iterator[Name]:
 
 
 def named(module: str, name: str) -> Any:
-    """Import and return the value `name` of a module; the inverse of `name_of`.
-
-    Raises:
-      ImportError: the module is missing, fails while imported, or lacks the name.
-    """
+    """Import and return the value `name` of a module, or raise ImportError."""
     try:
         root = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module may raise
@@ -314,9 +307,7 @@ class Encoder:
 def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -> Any:
     """Return the value that `Encoder.encode` turned into `code`, records and arrays.
 
-    Raises:
-      ValueError, TypeError, ...: no encoder writes such records.
-      ImportError: a module is missing, or a name in it.
+    Raises ImportError if a module lacks a name, or any error if records are wrong.
     """
     values: list[Any] = []  # one for each record
 

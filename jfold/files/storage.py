@@ -107,11 +107,8 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
     The temporary file is in the folder of `path`. Where `path` is a link, its target is
     replaced. If the body raises, `path` is unchanged and the temporary file removed.
 
-    Raises:
-      IsADirectoryError: `path` is a folder.
-      FileExistsError: `path` is a device or a pipe.
-      OSError: the system fails, as where the disk is full; the error names `path`, not
-        the temporary file.
+    Raises OSError, which names `path`, not the temporary file, if it is a folder, a
+    device or a pipe, or the system fails, as where the disk is full.
     """
     place, named = Path(os.path.realpath(path)), os.fspath(path)
     if place.is_dir():
@@ -165,22 +162,13 @@ def write(
 ) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
-    Whenever writing is interrupted, `path` holds the old content or the new one; see
-    `replacing`. Memory maps of the old file stay valid. Any number of processes may
-    write at the same time.
+    Memory maps of the old file stay valid. Any number of processes may write at once.
 
     Raises:
       TypeError: an array has another dtype (nothing is ever pickled), or JSON cannot
         hold the metadata.
       ValueError: the metadata have a NaN or an infinity.
       OSError: see `replacing`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(f'{folder}/a', {'w': np.eye(2)}, {'step': 3})
-    ...     arrays, metadata = read(f'{folder}/a')
-    >>> arrays['w'].tolist(), metadata
-    ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
     """
     plain = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in plain.items():
@@ -246,14 +234,14 @@ def read(
     place; whoever does so changes the arrays.
 
     Args:
-      verify: whether to compare all data with their checksums, 1 MB at a time. This is
-        done now, since later the first use of a page of a map cannot be seen. The
-        header and the document are checked in any case.
+      verify: whether to compare all data with their checksums, 1 MB at a time: now,
+        since nobody sees when a page of a map is first used. The header and the
+        document are checked in any case.
 
     Raises:
       DamagedError: the file is cut short, altered, or was never of this format.
       UnknownFormatError: the file is intact, but this version of jfold cannot read it.
-      OSError: the file cannot be opened; FileNotFoundError if there is none.
+      OSError: the file cannot be opened.
     """
     with open(path, 'rb') as file:
         text = _document(path, file)

@@ -53,10 +53,8 @@ BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the CPU
 def checked(operations: Operations, graph: Graph) -> Graph:
     """Check a graph unless it is known to fit; return it with `fits` set.
 
-    Examples picked from it fit too, and are not checked again.
-
-    Raises:
-      ValueError: the operations or the graph are wrong; see `check_graph`.
+    Examples picked from it fit too. Raises ValueError as `check_graph`, also if the
+    operations are wrong.
     """
     if graph.fits:
         return graph
@@ -220,10 +218,8 @@ class _Values(Memoized):
     ) -> Array:
         """Check `column`; return it as indices [rows] among all values of type `t`.
 
-        Args:
-          column: [rows] of `table`, the value numbers within the example of each row.
-          makers: the outputs of operations that may be read, besides constants.
-          what: the name of the column in messages.
+        The column [rows] of `table`, called `what`, has value numbers in the example of
+        each row; they may be of outputs of the `makers`, or of constants.
         """
         limit = np.diff(self.first[t]).astype(np.uint32).repeat(table.counts)
         # Cast to unsigned, negative numbers are above all limits too.
