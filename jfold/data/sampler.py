@@ -164,7 +164,12 @@ class BatchSampler:
 
 def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
     """Return the sampler of an epoch."""
-    order = _order(settings.key, epoch, settings.examples or 0)
+    order = np.arange(settings.examples or 0, dtype=np.int64)
+    if key := settings.key:
+        # NumPy promises never to change random bits, unlike permutations.
+        seed = np.random.SeedSequence([*key, epoch])
+        bits = np.random.Philox(seed).random_raw(len(order))
+        order = np.argsort(bits, kind='stable').astype(np.int64, copy=False)
     size, limit, corpus = settings.batch_size, settings.max_nodes, settings.corpus
     if corpus is None or limit is None:
         cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
@@ -176,18 +181,6 @@ def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
         is_full = len(last) == size or int(last.sum()) == limit
     drops = settings.drop_remainder and not is_full and len(cuts) > 1
     return BatchSampler(order, cuts[:-1] if drops else cuts)
-
-
-def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
-    """Return the indices of all examples in the order of an epoch [examples] int64.
-
-    Random bits are sorted: NumPy promises never to change these, unlike permutations.
-    """
-    if not key:
-        return np.arange(examples, dtype=np.int64)
-    seed = np.random.SeedSequence([*key, epoch])
-    bits = np.random.Philox(seed).random_raw(examples)
-    return np.argsort(bits, kind='stable').astype(np.int64, copy=False)
 
 
 def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
