@@ -109,11 +109,8 @@ def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
 
 def _read_chunks(settings: Settings, position: int) -> Iterator[_Chunk]:
     """Yield the examples of a stream, batch by batch, from a position on."""
-    total, shards, iterator = (
-        settings.batch_size,
-        settings.shards,
-        iter(settings.source),
-    )
+    total, shards = settings.batch_size, settings.shards
+    iterator = iter(settings.source)
     # The rows that belong to this process's shards.
     size = total if shards is None else total // shards.count * len(shards.own)
     # Positions count the examples of all processes, `begin` those of this stream.
@@ -232,7 +229,7 @@ def _build_batch(settings: Settings, chunk: _Chunk) -> tuple[Batch | None, _Skip
 # ---- the iterator --------------------------------------------------------------------
 
 
-class Batches:
+class Batches(Iterator[Batch]):
     """An iterator over batches; made by `Model.batches`.
 
     Only one thread at a time may take batches. The end of a `with` statement closes the
@@ -245,9 +242,6 @@ class Batches:
         self._skipped: _Skipped = []
         self._steps: Iterator[_Step] | None = None  # until the first batch is taken
         self._has_read = False
-
-    def __iter__(self) -> Batches:
-        return self
 
     @api_boundary
     def __next__(self) -> Batch:
