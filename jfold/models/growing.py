@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from jfold.base.errors import InputError
-from jfold.combinators import Block
 from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
@@ -21,7 +20,7 @@ T = TypeVar('T')
 
 def growing(
     recorded: Recorded | None,
-    lower: Callable[[Callable[[], Block]], None],
+    lower: Callable[[], None],
     batches: Iterable[object],
     record: Callable[[], T],
 ) -> T:
@@ -29,9 +28,7 @@ def growing(
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
-      lower: takes a function that returns the expression for all calls met so far, and
-        lowers this expression to a new program. Earlier schedules and corpora stay with
-        the old program.
+      lower: lowers the expression for all calls met so far to a new program.
       batches: lists of examples, or iterators. An iterator cannot be read twice, so a
         new call of its examples is an error.
     """
@@ -55,7 +52,7 @@ def growing(
         recorded.learn(examples, skip_errors=True)  # `record` raises these errors
         if recorded.registry.version != recorded.closed.version:
             more = recorded.registry.entries[len(recorded.closed.entries) :]
-            lower(recorded.expression)
+            lower()
             names = ', '.join(dict.fromkeys(x.name for x in more)) or 'in a new order'
             lacked = f'for calls that `like=` lacks: {names}'
             LOG.info(f'{recorded.root!r}: lowered again, {lacked}')

@@ -100,7 +100,7 @@ class Model(Stays, Displayed):
 
         return growing(self._recorded, self._lower, batches, select)
 
-    def _lower(self, expression: Callable[[], Block]) -> None:
+    def _lower(self) -> None:
         before, limit = self.budget, self.budget.limit
         if limit is not None and sum(before.specs.values()) >= limit:
             raise ProgramBudgetError(
@@ -110,7 +110,8 @@ class Model(Stays, Displayed):
                 '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` '
                 'for `x / n`, which is a new call for each `n`'
             )
-        self.block = expression()
+        assert self._recorded is not None
+        self.block = self._recorded.expression()
         self.program = lower(self.block, unrolls=not self.reproducible)
         self._begin()
         self.budget.specs |= before.specs
