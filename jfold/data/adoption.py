@@ -28,7 +28,6 @@ from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.tracing.check_graph import checked
-from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
 # The numbers of a part's values in each example: the first in the old program, one more
@@ -70,19 +69,14 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     if is_same:
         tables = dict(enumerate(graph.constants))
     empty = Table(np.zeros(graph.examples + 1, np.int64), ())
-    constants = tuple(
-        _with_shape(tables.get(t, empty), type_)
-        for t, type_ in enumerate(program.types)
-    )
-    graph = replace(graph, constants=constants)
+    constants = []
+    for t, type_ in enumerate(program.types):
+        table = tables.get(t, empty)
+        if not len(table) and [x.shape[1:] for x in table.columns] != [type_.shape]:
+            table = Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
+        constants.append(table)
+    graph = replace(graph, constants=tuple(constants))
     return graph if is_same else _renumbered(graph, numbers, target)
-
-
-def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; an empty one gets a column [0, *shape]."""
-    if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
-        return table
-    return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
 
 
 def _renumbered(graph: Graph, old: Numbers, new: Numbers) -> Graph:

@@ -170,9 +170,7 @@ class _Layout:
             yield k, mask
 
 
-@memoized
-def _layout(program: Operations, recording: Recording) -> _Layout:
-    return _Layout(program, recording)
+_layout = memoized(_Layout)
 
 
 class _Batch:
