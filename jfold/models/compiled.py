@@ -83,8 +83,9 @@ class CompiledStep:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
 
-        is_leaf = lambda x: _is_schedule(x) or is_graph(x)  # noqa: E731
-        return jax.tree.map(adopted, tree, is_leaf=is_leaf)
+        return jax.tree.map(
+            adopted, tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
+        )
 
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         """Return the step compiled for other specs, and warn of the differences."""
