@@ -13,6 +13,7 @@ an output of an operation. The values of a part have consecutive numbers.
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -27,23 +28,15 @@ from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.tracing.check_graph import checked
-from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` returns them
-# (operation, output), (`SHARED`, use of a constant of the program), or (`OWN`, list of
-# constants of examples), as numbers. Uses and lists are in the order of the source.
-Part: TypeAlias = tuple[int, int]
-SHARED, OWN = -2, -1
-# The numbers of the values in a part of one type: in each example the first number, and
-# one more than the last, both [examples].
-Parts: TypeAlias = dict[Part, tuple[Array, Array]]
+# The numbers of a part's values in each example: the first in the old program, one more
+# than the last, and the first in the new program, each [examples].
+Move: TypeAlias = tuple[Array, Array, Array]
 
 
 def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
-    """Return how `other` differs from `program` in structure, as texts; () if equal.
-
-    The structure is all that a fingerprint has: operations, results, source, functions.
-    """
+    """Return how the fingerprints of two programs differ, as texts; () if not."""
     # A weak reference as key of the memo, which so does not keep `other` alive.
     return () if other is program else _differing(program, weakref.ref(other))
 
@@ -62,10 +55,7 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     """Return a graph traced for an equal program, with this program's value numbers.
 
-    Its empty tables of constants get this program's shapes.
-
-    Args:
-      numbers: what `numbers_of` returns for the program that it was traced for.
+    That program has these `numbers_of`. Empty tables of constants get new shapes.
 
     Raises:
       ValueError: a number refers to no value of its example; or one constant of the old
@@ -73,43 +63,32 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     """
     target = numbers_of(program)
     # Which types have gradients has no bearing on how values are numbered.
-    if {**numbers, 'active': target['active']} == target:
-        pairs = zip(graph.constants, program.types, strict=True)
-        constants = tuple(_with_shape(table, type_) for table, type_ in pairs)
-        return replace(graph, constants=constants)
-    types = zip(target['own'], numbers['own'], strict=True)
-    tables = {new: graph.constants[old] for new, old in types}
+    is_same = {**numbers, 'active': target['active']} == target
+    pairs = zip(target['own'], numbers['own'], strict=True)
+    tables = {new: graph.constants[old] for new, old in pairs}
+    if is_same:
+        tables = dict(enumerate(graph.constants))
     empty = Table(np.zeros(graph.examples + 1, np.int64), ())
-    constants = tuple(
-        _with_shape(tables.get(t, empty), type_)
-        for t, type_ in enumerate(program.types)
-    )
-    return _renumbered(graph, constants, numbers, target)
+    constants = []
+    for t, type_ in enumerate(program.types):
+        table = tables.get(t, empty)
+        if not len(table) and [x.shape[1:] for x in table.columns] != [type_.shape]:
+            table = Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
+        constants.append(table)
+    graph = replace(graph, constants=tuple(constants))
+    return graph if is_same else _renumbered(graph, numbers, target)
 
 
-def _with_shape(table: Table, type_: TensorType) -> Table:
-    """Return a table of constants; an empty one gets a column [0, *shape]."""
-    if len(table) or (table.columns and table.columns[0].shape[1:] == type_.shape):
-        return table
-    return Table(table.first, (np.zeros((0, *type_.shape), type_.dtype),))
-
-
-def _renumbered(
-    graph: Graph, constants: tuple[Table, ...], old: Numbers, new: Numbers
-) -> Graph:
-    """Return a graph with the constants, by type, and value numbers of a new program.
-
-    Raises ValueError, see `fit_graph`.
-    """
-    _check_shared(old, new)
-    before, after = _parts(graph, graph.constants, old), _parts(graph, constants, new)
+def _renumbered(graph: Graph, old: Numbers, new: Numbers) -> Graph:
+    """Return a graph, whose constants are the new program's, with its value numbers."""
+    moves = _moves(graph, old, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
         """Return a table whose last columns have the new program's value numbers."""
         example = np.repeat(np.arange(graph.examples), table.counts)
         leading = len(table.columns) - len(types)
         columns = (
-            _new_numbers(column, example, before[t], after[u])
+            _new_numbers(column, example, moves[t, u])
             for column, t, u in zip(table.columns[leading:], types, now, strict=True)
         )
         return Table(table.first, (*table.columns[:leading], *columns))
@@ -118,74 +97,57 @@ def _renumbered(
         graph.operations, old['operations'], new['operations'], strict=True
     )
     results = zip(graph.results, old['results'], new['results'], strict=True)
-    return Graph(
-        graph.examples,
-        constants,
-        tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
-        tuple(renumbered(x, a, b) for x, a, b in results),
-        labels=graph.labels,
-        fits=graph.fits,
+    return replace(
+        graph,
+        operations=tuple(renumbered(x, a[0], b[0]) for x, a, b in operations),
+        results=tuple(renumbered(x, a, b) for x, a, b in results),
     )
 
 
-def _new_numbers(values: Array, example: Array, before: Parts, after: Parts) -> Array:
-    """Return the numbers [n] that values [n] of one type have in a new program.
-
-    Args:
-      example: [n] the example of each value.
-      before, after: what `_parts` returns for the type, of the old and the new program.
-
-    Raises:
-      ValueError: a number refers to no value of its example.
-    """
+def _new_numbers(values: Array, example: Array, moves: Sequence[Move]) -> Array:
+    """Return the numbers [n] that values [n] of these examples [n] have after moves."""
     result = np.full(len(values), -1, values.dtype)
-    # Values keep their order within a part; only its first number has changed.
-    for part in before.keys() & after.keys():
-        begin, end = (x[example] for x in before[part])
+    for move in moves:
+        begin, end, now = (x[example] for x in move)
         inside = np.flatnonzero((values >= begin) & (values < end))
-        now = after[part][0][example[inside]]
-        result[inside] = values[inside] - begin[inside] + now
+        result[inside] = values[inside] - begin[inside] + now[inside]
     if (result < 0).any():
         raise ValueError('expected numbers of values of an example, got others')
     return result
 
 
-def _parts(graph: Graph, constants: Sequence[Table], numbers: Numbers) -> list[Parts]:
-    """Return, per type and producer, the range of its value numbers in each example.
+def _moves(graph: Graph, old: Numbers, new: Numbers) -> Mapping[Any, Sequence[Move]]:
+    """Return how parts move from one program to the other, by old and new type.
 
-    Args:
-      constants: per type, the table of the examples' constants.
+    Values keep their order within a part; only its first number changes.
     """
     one = np.ones(graph.examples, np.int64)
-    rows: list[tuple[int, list[Part], Array]] = []
-    for number, t in enumerate(numbers['constants']):
-        uses = [u for u, i in enumerate(numbers['shared']) if i == number]
-        rows.append((t, [(SHARED, u) for u in uses], one))
-    for t, table in enumerate(constants):
-        # The first list of a type stands for all, in the old and the new program.
-        lists = [(OWN, numbers['own'].index(t))] if t in numbers['own'] else []
-        rows.append((t, lists, table.counts))
-    for o, (_, outputs) in enumerate(numbers['operations']):
-        counts = graph.operations[o].counts
-        rows += [(t, [(o, k)], counts) for k, t in enumerate(outputs)]
-    ends = [np.zeros_like(one) for _ in range(numbers['types'])]
-    parts: list[Parts] = [{} for _ in ends]
-    for t, keys, counts in rows:
-        begin, ends[t] = ends[t], ends[t] + counts
-        parts[t] |= dict.fromkeys(keys, (begin, ends[t]))
-    return parts
-
-
-def _check_shared(old: Numbers, new: Numbers) -> None:
-    """Raise ValueError if one constant of the old program is several in the new one."""
-    now: dict[tuple[int, int], int] = {}
+    moves = defaultdict[tuple[int, int], list[Move]](list)
+    before, after = (
+        [x['constants'].count(t) * one for t in range(x['types'])] for x in (old, new)
+    )
+    # The uses of the programs' constants, in the order of the source.
+    known: dict[tuple[int, int], int] = {}
     for i, j in zip(old['shared'], new['shared'], strict=True):
-        if now.setdefault((i, new['constants'][j]), j) != j:
+        t, u = old['constants'][i], new['constants'][j]
+        if known.setdefault((i, u), j) != j:
             raise ValueError(
                 'expected a corpus in which constants that differ now differed, got '
                 'one in which they were one: trace the examples again with '
                 '`model.trace`'
             )
+        begin = old['constants'][:i].count(t) * one
+        moves[t, u].append((begin, begin + 1, new['constants'][:j].count(u) * one))
+    # The lists of constants of examples, of which the first of a type stands for all.
+    lists = {*zip(old['own'], new['own'], strict=True)}
+    parts = [(t, u, graph.constants[u].counts) for t, u in lists]
+    operations = zip(old['operations'], new['operations'], strict=True)
+    for table, ((_, types), (_, now)) in zip(graph.operations, operations, strict=True):
+        parts += [(t, u, table.counts) for t, u in zip(types, now, strict=True)]
+    for t, u, counts in parts:
+        moves[t, u].append((before[t], before[t] + counts, after[u]))
+        before[t], after[u] = before[t] + counts, after[u] + counts
+    return moves
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,10 +179,7 @@ class Traced(Memoized):
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """Return the graph of traced examples, checked unless this process traced them.
-
-    Raises ValueError if it does not fit the program.
-    """
+    """Return the graph of traced examples, checked unless this process traced them."""
     graph = fit_graph(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
@@ -229,18 +188,27 @@ def graph_in(traced: Traced, program: Program) -> Graph:
 
 
 def adopt_schedule(
-    schedule: Schedule, spec_of: Callable[[Capacity], Spec], program: Program
-) -> Schedule:
-    """Return a schedule with its spec replaced by that of an equal model.
+    schedule: Schedule, programs: Sequence[Program], spec_of: Callable[[Capacity], Spec]
+) -> tuple[Schedule, Program]:
+    """Return a schedule with a spec for one of `programs`, and that program.
 
-    Args:
-      spec_of: returns the spec of the equal model for a capacity.
+    The schedule is of one of `programs`, which are a model's, the newest first; or of
+    an equal model: then its spec is replaced by that of `spec_of`.
 
     Raises:
+      TypeError: `schedule` is no schedule.
       ValueError: the models are not equal: they differ in structure, widths, constants
         or options, so the schedules that they make differ.
     """
-    if structure_differences(program, schedule.spec.program):
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
+            'call `model.apply(params, model.schedule(examples))`'
+        )
+    for program in programs:
+        if schedule.spec.program is program:
+            return schedule, program
+    if structure_differences(programs[0], schedule.spec.program):
         raise ValueError(
             'expected a schedule made by this model, got one of another: call '
             '`model.schedule(examples)` of the model that is applied'
@@ -252,7 +220,7 @@ def adopt_schedule(
             'widths, constants or options differ: call `model.schedule(examples)`, or '
             '`model.join([corpus]).schedule(indices)`, of the model that is applied'
         )
-    return adopted
+    return adopted, programs[0]
 
 
 def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
@@ -262,12 +230,11 @@ def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
     constants, layout of the arrays.
     """
     got, program = schedule.spec, spec.program
-    if got.replaced(program=program) != spec:
-        return None
     other = got.program
     assert isinstance(program, Program)
     is_same = (
-        not structure_differences(program, other)
+        got.replaced(program=program) == spec
+        and not structure_differences(program, other)
         and isinstance(other, Program)
         and numbers_of(program) == numbers_of(other)
         and program.types == other.types

@@ -81,11 +81,20 @@ class Channel:
     def _gather(self, message: Message) -> list[Message]:
         """Send a message; wait for, and return, the messages of all processes."""
         self._send(message)
-        messages = {process: self._receive(process) for process in self.processes}
+        messages, store = dict[int, Message](), _store()
+        for process in self.processes:
+            key = self._key(self.rounds, process)
+            try:
+                text = store.blocking_key_value_get(key, int(1000 * PATIENCE))
+            except Exception as error:
+                raise RuntimeError(
+                    f'expected {self.what} of all processes, heard nothing of process '
+                    f'{process} for {PATIENCE:g} seconds'
+                ) from error
+            messages[process] = json.loads(text)
         # All have sent a message of this round, so they have read the previous ones.
         if self.rounds:
-            before = self._key(self.rounds - 1, jax.process_index())
-            _store().key_value_delete(before)
+            store.key_value_delete(self._key(self.rounds - 1, jax.process_index()))
         done, self.rounds = self.rounds, self.rounds + 1
         for process, answer in messages.items():
             if 'failure' in answer:
@@ -100,19 +109,6 @@ class Channel:
                 f'process {ended[0]} after {done}: give each as many examples'
             )
         return list(messages.values())
-
-    def _receive(self, process: int) -> Message:
-        """Wait for the next message of a process, and return it."""
-        key = self._key(self.rounds, process)
-        try:
-            text = _store().blocking_key_value_get(key, int(1000 * PATIENCE))
-        except Exception as error:
-            raise RuntimeError(
-                f'expected {self.what} of all processes, heard nothing of process '
-                f'{process} for {PATIENCE:g} seconds'
-            ) from error
-        message: Message = json.loads(text)
-        return message
 
 
 def _store() -> Any:

@@ -27,11 +27,10 @@ from jfold.data.sampler import (
     Progress,
     Settings,
     Shuffle,
-    Source,
+    check_source,
     epoch_samplers,
     key_words,
     make_sampler,
-    make_source,
     progress_of,
     state_of,
 )
@@ -82,18 +81,15 @@ class _Chunk(NamedTuple):
     epoch: int
     position: int  # how many of the epoch's examples are done after these
     places: Array  # [count] int64, in the source
-    items: list[Any] | Array  # what `Source.build` takes
+    items: list[Any] | Array  # what `Settings.build` takes
 
 
-def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Chunk]:
-    """Yield the examples of each batch that follows `start`.
-
-    Other processes are told if a stream ends or fails.
-    """
-    position, channel = start.position, source.channel
-    if source.examples is None:
+def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
+    """Yield the examples of each batch after `start`; tell others if a stream ends."""
+    position, channel = start.position, settings.channel
+    if settings.examples is None:
         try:
-            yield from _read_chunks(settings, source.argument, position)
+            yield from _read_chunks(settings, position)
         except Exception as error:  # raised by the stream
             if channel is not None:
                 channel.fail(error)
@@ -107,19 +103,17 @@ def _chunks(settings: Settings, source: Source, start: Progress) -> Iterator[_Ch
         sampler = make_sampler(settings, epoch)
         for batch in range(int(np.searchsorted(sampler.cuts, position)), len(sampler)):
             places, end = sampler[batch], int(sampler.cuts[batch + 1])
-            yield _Chunk(epoch, end, places, source.items(places))
+            yield _Chunk(epoch, end, places, settings.items(places))
         position = 0
 
 
-def _read_chunks(
-    settings: Settings, stream: Iterable[Any], position: int
-) -> Iterator[_Chunk]:
-    """Yield the examples of a stream, batch by batch, from a position on.
-
-    Raises ValueError if the stream ends before the position.
-    """
+def _read_chunks(settings: Settings, position: int) -> Iterator[_Chunk]:
+    """Yield the examples of a stream, batch by batch, from a position on."""
+    total, shards = settings.batch_size, settings.shards
+    iterator = iter(settings.source)
+    # The rows that belong to this process's shards.
+    size = total if shards is None else total // shards.count * len(shards.own)
     # Positions count the examples of all processes, `begin` those of this stream.
-    iterator, size, total = iter(stream), settings.local_size, settings.batch_size
     begin = position * size // total
     skipped = sum(1 for _ in itertools.islice(iterator, begin))
     if skipped < begin:
@@ -160,7 +154,7 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     epochs = (settings.epochs or math.inf) if settings.key else 1
     per_epoch = max(len(make_sampler(settings, 0)), 1)
     first_epochs = min(epochs, -(-PLANNED // per_epoch))
-    samplers = epoch_samplers(replace(settings, epochs=int(first_epochs)))
+    samplers = epoch_samplers(settings, int(first_epochs))
     batches = list(itertools.chain.from_iterable(samplers))
     if len(batches) <= PLANNED:
         return batches, first_epochs == epochs
@@ -175,35 +169,28 @@ def _large_batches(corpus: Corpus, settings: Settings) -> tuple[list[Array], boo
     return [batches[k] for k in {*largest, *with_extreme}], False
 
 
-def _reserve(settings: Settings, source: Source) -> None:
-    """Reserve a capacity for all batches of a corpus; for other sources do nothing."""
-    corpus = source.corpus
-    if corpus is None or not len(corpus):
-        return
-    largest, is_known = _large_batches(corpus, settings)
-    need = _capacity(corpus, settings, largest)
-    subject = f'all batches of {len(corpus):,} examples'
-    # Beyond `max_programs` nothing is reserved: a batch that does not fit will raise.
-    with contextlib.suppress(ProgramBudgetError):
-        corpus.scheduler.budget.prepare(need, is_known, subject)
-
-
 _Skipped: TypeAlias = list[tuple[int, str]]  # place in the source, error message
 # The result of a chunk: its batch, or `None` if all examples were left out; those left
 # out; the progress after the batch.
 _Step: TypeAlias = tuple[Batch | None, _Skipped, Progress]
 
 
-def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_Step]:
+def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
     """Yield (batch or `None`, examples left out, progress) per batch after `cursor`.
 
     Raises InputError if an example does not fit, and `skip_errors` is false; ValueError
     if epochs are endless, and no example of a whole epoch fits.
     """
-    in_vain = 0
-    _reserve(settings, source)
-    for chunk in _chunks(settings, source, cursor):
-        batch, skipped = _build_batch(settings, source, chunk)
+    in_vain, corpus = 0, settings.corpus
+    if corpus is not None and len(corpus):
+        largest, is_known = _large_batches(corpus, settings)
+        need = _capacity(corpus, settings, largest)
+        subject = f'all batches of {len(corpus):,} examples'
+        # Beyond `max_programs` nothing is reserved: what does not fit will raise.
+        with contextlib.suppress(ProgramBudgetError):
+            corpus.scheduler.budget.prepare(need, is_known, subject)
+    for chunk in _chunks(settings, cursor):
+        batch, skipped = _build_batch(settings, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
         cursor = Progress(chunk.epoch, chunk.position, *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
@@ -216,20 +203,17 @@ def _steps(settings: Settings, source: Source, cursor: Progress) -> Iterator[_St
         yield batch, skipped, cursor
 
 
-def _build_batch(
-    settings: Settings, source: Source, chunk: _Chunk
-) -> tuple[Batch | None, _Skipped]:
-    """Return a chunk's batch, `None` if no example fits, and the examples left out.
-
-    Raises InputError if an example does not fit, and `skip_errors` is false.
-    """
+def _build_batch(settings: Settings, chunk: _Chunk) -> tuple[Batch | None, _Skipped]:
+    """Return a chunk's batch, `None` if no example fits, and the examples left out."""
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):
         try:
-            schedule, deal = source.build(items, settings.batch_size, settings.shards)
+            schedule, deal = settings.build(items)
         except InputError as error:
-            bad = error.example
-            located = _locate(error, int(places[bad]))
+            bad, place = error.example, int(places[error.example])
+            located = error.renumbered(place)
+            message = str(located).removeprefix(f'example {place}')
+            located.args = (f'example {place} of the source{message}',)
             if not settings.skip_errors:
                 raise located.with_traceback(error.__traceback__) from error.__cause__
             skipped.append((located.example, str(located)))
@@ -242,39 +226,28 @@ def _build_batch(
     return None, skipped
 
 
-def _locate(error: InputError, place: int) -> InputError:
-    """Return a copy of an error with `place`, an index in the source, as `example`."""
-    result = error.renumbered(place)
-    message = str(result).removeprefix(f'example {place}')
-    result.args = (f'example {place} of the source{message}',)
-    return result
-
-
 # ---- the iterator --------------------------------------------------------------------
 
 
-class Batches:
+class Batches(Iterator[Batch]):
     """An iterator over batches; made by `Model.batches`.
 
     Only one thread at a time may take batches. The end of a `with` statement closes the
     iterator. Once closed, exhausted or failed, it yields nothing until `restore`.
     """
 
-    def __init__(self, settings: Settings, source: Source, prefetch: int) -> None:
-        self._settings, self._source, self._prefetch = settings, source, prefetch
+    def __init__(self, settings: Settings, prefetch: int) -> None:
+        self._settings, self._prefetch = settings, prefetch
         self._cursor = Progress()
         self._skipped: _Skipped = []
         self._steps: Iterator[_Step] | None = None  # until the first batch is taken
         self._has_read = False
 
-    def __iter__(self) -> Batches:
-        return self
-
     @api_boundary
     def __next__(self) -> Batch:
         if self._steps is None:
             self._has_read = True
-            steps = _steps(self._settings, self._source, self._cursor)
+            steps = _steps(self._settings, self._cursor)
             self._steps = Prefetcher(steps, self._prefetch) if self._prefetch else steps
         for batch, skipped, cursor in self._steps:
             self._cursor = cursor
@@ -312,10 +285,9 @@ class Batches:
                 'expected a sequence as source and a number of `epochs`, got '
                 f'{got}: batches of that have no length'
             )
-        if settings.max_nodes is None:  # then all epochs have as many batches
-            settings = replace(settings, key=())
-        total = sum(map(len, epoch_samplers(settings)))
-        return total if settings.key else total * epochs
+        if settings.key and settings.max_nodes is not None:
+            return sum(map(len, epoch_samplers(settings, epochs)))
+        return epochs * len(make_sampler(settings, 0))  # all epochs have as many
 
     @property
     def skipped(self) -> list[tuple[int, str]]:
@@ -333,15 +305,15 @@ class Batches:
         Raises:
           ValueError: the source is no corpus, or the epochs are endless.
         """
-        corpus, settings = self._source.corpus, self._settings
+        settings, corpus = self._settings, self._settings.corpus
         if corpus is None or settings.epochs is None:
-            got = type(self._source.argument).__name__
+            got = type(settings.source).__name__
             raise ValueError(
                 'expected a corpus as source and a number of `epochs`, got '
                 f'{got} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        every = itertools.chain.from_iterable(epoch_samplers(settings))
+        every = itertools.chain.from_iterable(epoch_samplers(settings, settings.epochs))
         return _capacity(corpus, settings, every)
 
     def state(self) -> dict[str, Array]:
@@ -364,16 +336,16 @@ class Batches:
           ValueError: `state` is of batches of other arguments, or the source is an
             iterator that was begun, or has changed. Then this iterator is as before.
         """
-        cursor, source = progress_of(self._settings, state), self._source
-        is_begun = self._has_read and isinstance(source.argument, Iterator)
-        if source.examples is None and is_begun:
+        settings, cursor = self._settings, progress_of(self._settings, state)
+        is_begun = self._has_read and isinstance(settings.source, Iterator)
+        if settings.examples is None and is_begun:
             raise ValueError(
                 'expected a stream that can be read from its beginning, got '
-                f'{type(source.argument).__name__}, which has been begun: call '
+                f'{type(settings.source).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
-        cuts = make_sampler(self._settings, cursor.epoch).cuts
-        if source.examples is not None and cursor.position not in cuts:
+        cuts = make_sampler(settings, cursor.epoch).cuts
+        if settings.examples is not None and cursor.position not in cuts:
             raise ValueError(
                 f'expected a state at the end of a batch, got {cursor.position} '
                 f'examples of epoch {cursor.epoch}: the source has changed'
@@ -451,12 +423,11 @@ def batches(
     [-3. -3.] [2 2] [ True False]
     """
     shards = None if sharding is None else make_shards(sharding)
-    origin = make_source(model, source, shards)
     has_devices = shards is not None or jax.default_backend() != 'cpu'
     settings = Settings(
+        model,
+        *check_source(model, source, shards),
         key_words(shuffle),
-        origin.examples,
-        None if origin.corpus is None else origin.corpus.nodes,
         batch_size,
         max_nodes,
         drop_remainder,
@@ -465,4 +436,4 @@ def batches(
         has_devices if device_put is None else device_put,
         shards,
     )
-    return Batches(settings, origin, check_at_least('prefetch', prefetch, 0))
+    return Batches(settings, check_at_least('prefetch', prefetch, 0))

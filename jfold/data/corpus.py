@@ -138,16 +138,15 @@ class Corpus(Displayed):
         if not isinstance(self.graph, Parts):
             return self._all_examples.pick(places)
         # Examples that lie in several files are copied into one graph for each batch.
-        return self._selection(self.graph.pick(places), self.demands.pick(places))
+        selection = select(self.program, self.graph.pick(places))
+        return replace(selection, known=self.demands.pick(places))
 
     # Cached, since a selection memoizes what all selections from it need.
     @functools.cached_property
     def _all_examples(self) -> Selection:
         """The selection of all examples, in one graph."""
-        return self._selection(joined_graph(self.graph), self.demands)
-
-    def _selection(self, graph: Graph, demanded: Demands) -> Selection:
-        return replace(select(self.program, graph), known=demanded)
+        selection = select(self.program, joined_graph(self.graph))
+        return replace(selection, known=self.demands)
 
     def _checked(self, indices: Indices) -> Array:
         """Return indices as int64 [n]; raise IndexError if one is out of range."""
@@ -366,21 +365,22 @@ def write(
     check_path(path)
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
-    arrays = {**corpus._arrays, **labels_as_text(corpus.program, corpus.labels)}
+    arrays = {**corpus._arrays, **labels_as_text(corpus.labels)}
     storage.write(path, arrays, metadata)
 
 
 # ---- of other models -----------------------------------------------------------------
 
 
-def adopt_corpus(scheduler: Scheduler, corpus: Corpus) -> Corpus:
-    """Return a corpus for `scheduler`, made from a corpus for an equal expression.
-
-    Raises ValueError if the expressions differ in structure.
-    """
-    if corpus.scheduler is scheduler:
+def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
+    """Return a corpus for `scheduler`, made from what an equal model traced."""
+    if not isinstance(corpus, Traced) and corpus.scheduler is scheduler:
         return corpus
     program = scheduler.program
+    if isinstance(corpus, Traced):
+        traced = graph_in(corpus, program)
+        demanded = demands(select(program, traced))
+        return Corpus(scheduler, traced, demanded, np.arange(len(corpus)))
     _refuse('', structure_differences(program, corpus.program))
     numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)
@@ -401,8 +401,7 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     """Return a corpus whose `demands` fit its program, computed anew if they do not.
 
-    Args:
-      numbers: the result of `numbers_of` for the program of `corpus.demands`.
+    They were computed for the program with these `numbers_of`.
     """
     program, graph = corpus.program, corpus.graph
     # The present program may have other numbers of values, or no loops.
@@ -414,43 +413,50 @@ def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
 # ---- several -------------------------------------------------------------------------
 
 
-def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
-    """Return one corpus of all examples in several parts; see `Model.join`."""
+@api_boundary
+def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
+    """Join examples that were traced separately into one corpus.
+
+    A method of models. The schedules of the result are to the bit those of the same
+    examples traced together.
+
+    Args:
+      model: as `jfold.compile` or `jfold.load` returns it.
+      parts: a list, or other iterable, of corpora, of this model or another of the
+        same expression, and of `Traced`, which tracers return. `Corpus.source` and
+        `skipped` count on from part to part.
+
+    Raises:
+      TypeError: a part is neither a corpus nor `Traced`.
+      ValueError: a part is of another expression, or there is no part.
+
+    >>> import jfold as jf
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> both = model.join([model.trace([[1, 2]]), model.tracer()([[3], []])])
+    >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
+    [0.0, 3.0, 3.0]
+    """
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
-    items = list(parts)
+    items, scheduler = list(parts), model.scheduler
     for number, part in enumerate(items):
-        _check_part(scheduler, number, part)
+        if isinstance(part, Corpus):
+            is_other = bool(structure_differences(scheduler.program, part.program))
+        elif isinstance(part, Traced):
+            is_other = part.digest != scheduler.digest
+        else:
+            raise TypeError(
+                f'part {number}: expected a corpus or what a tracer made, got '
+                f'{type(part).__name__}: trace examples by `model.trace`'
+            )
+        if is_other:
+            raise ValueError(
+                f'part {number}: expected examples traced for the expression of this '
+                'model, got those of another'
+            )
     if not items:
         raise ValueError('expected at least one corpus or Traced, got none')
-    return _joined(scheduler, [_adopted(scheduler, part) for part in items])
-
-
-def _check_part(scheduler: Scheduler, number: int, part: Corpus | Traced) -> None:
-    """Raise TypeError or ValueError unless a part is of the scheduler's expression."""
-    if not isinstance(part, Corpus | Traced):
-        raise TypeError(
-            f'part {number}: expected a corpus or what a tracer made, got '
-            f'{type(part).__name__}: trace examples by `model.trace`'
-        )
-    if isinstance(part, Corpus):
-        is_other = bool(structure_differences(scheduler.program, part.program))
-    else:
-        is_other = part.digest != scheduler.digest
-    if is_other:
-        raise ValueError(
-            f'part {number}: expected examples traced for the expression of this '
-            'model, got those of another'
-        )
-
-
-def _adopted(scheduler: Scheduler, part: Corpus | Traced) -> Corpus:
-    """Return a part as a corpus for `scheduler`."""
-    if isinstance(part, Corpus):
-        return adopt_corpus(scheduler, part)
-    graph = graph_in(part, scheduler.program)
-    demanded = demands(select(scheduler.program, graph))
-    return Corpus(scheduler, graph, demanded, np.arange(len(part)))
+    return _joined(scheduler, [adopt_corpus(scheduler, part) for part in items])
 
 
 def _joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:

@@ -8,7 +8,7 @@ import itertools
 import json
 import mmap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,7 @@ def graph_of_arrays(
 ) -> tuple[Graph, Demands]:
     """Return the graph, labels included, and the demands read from `arrays`.
 
-    Args:
-      types: how many types the program had that the examples were traced for.
+    The program that the examples were traced for had `types` types.
     """
     columns = [1 for _ in range(types)]
     columns += [1 + len(operation.inputs) for operation in program.operations]
@@ -57,8 +56,13 @@ def graph_of_arrays(
         for name, count in zip(_names(program, types), columns, strict=True)
     )
     behind = types + len(program.operations)
-    graph = Graph(examples, tables[:types], tables[types:behind], tables[behind:])
-    graph = replace(graph, labels=_labels_of_text(program, graph, arrays))
+    results, labels = tables[behind:], []
+    for n, r in enumerate(program.labelled):
+        texts = json.loads(arrays[f'labels/{n}'].tobytes())
+        column = np.fromiter(texts, object, len(texts))
+        labels.append(Table(results[r].first, (column,)))
+    operations = tables[types:behind]
+    graph = Graph(examples, tables[:types], operations, results, tuple(labels))
     return graph, Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
 
 
@@ -76,45 +80,23 @@ def _names(program: Program, types: int) -> list[str]:
 # ---- labels of metrics ---------------------------------------------------------------
 
 
-def labels_as_text(program: Program, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return each metric's labels, as JSON bytes [size], by their names in a file.
+def labels_as_text(labels: Mapping[str, Array]) -> dict[str, Array]:
+    """Return each metric's labels [rows], as JSON bytes [size], by name in a file.
 
-    Args:
-      labels: [rows] object by name of the metric, as `labels_of` returns them.
-
-    Raises:
-      TypeError: JSON would not give a label back unchanged.
+    Raises TypeError if JSON would not give a label back unchanged.
     """
-    texts = (_text(name, column.tolist()) for name, column in labels.items())
-    return dict(zip(_label_names(program), texts, strict=True))
-
-
-def _labels_of_text(
-    program: Program, graph: Graph, arrays: Mapping[str, Array]
-) -> tuple[Table, ...]:
-    """Return the tables of labels of a graph; `arrays` are from `labels_as_text`."""
-    tables = []
-    for r, name in zip(program.labelled, _label_names(program), strict=True):
-        labels = json.loads(arrays[name].tobytes())
-        column = np.fromiter(labels, object, len(labels))
-        tables.append(Table(graph.results[r].first, (column,)))
-    return tuple(tables)
-
-
-def _label_names(program: Program) -> Iterable[str]:
-    return (f'labels/{n}' for n in range(len(program.labelled)))
-
-
-def _text(name: str, labels: list[Any]) -> Array:
-    text = _encoded(labels)
-    if text is None:
-        label = next(x for x in labels if _encoded([x]) is None)
-        raise TypeError(
-            f'metric {name!r}: expected labels that a file can hold as JSON (None, '
-            'bools, numbers, strings, lists and dicts of these by strings), got '
-            f'{short_repr(label)}: label rows by those, as by a number or a path'
-        )
-    return np.frombuffer(text, np.uint8)
+    arrays = {}
+    for n, (name, column) in enumerate(labels.items()):
+        text = _encoded(column.tolist())
+        if text is None:
+            label = next(x for x in column.tolist() if _encoded([x]) is None)
+            raise TypeError(
+                f'metric {name!r}: expected labels that a file can hold as JSON (None, '
+                'bools, numbers, strings, lists and dicts of these by strings), got '
+                f'{short_repr(label)}: label rows by those, as by a number or a path'
+            )
+        arrays[f'labels/{n}'] = np.frombuffer(text, np.uint8)
+    return arrays
 
 
 def _encoded(labels: list[Any]) -> bytes | None:
@@ -154,11 +136,10 @@ class Parts:
         """Return one graph of the examples with these indices [n], in that order."""
         part = np.searchsorted(self.first, examples, side='right') - 1
         order = part.argsort(kind='stable')  # so each file is read once
-        picked, ends = [], np.searchsorted(part[order], np.arange(len(self.first)))
-        for number, (a, b) in enumerate(itertools.pairwise(ends.tolist())):
-            if a < b:
-                places = examples[order[a:b]] - self.first[number]
-                picked.append(self.graphs[number].pick(places))
+        picked = [
+            self.graphs[number].pick(examples[part == number] - self.first[number])
+            for number in np.unique(part).tolist()
+        ]
         if not picked:
             return self.graphs[0].pick(examples)
         return concatenate(picked).pick(order.argsort())  # undoes the sort by file

@@ -52,6 +52,9 @@ SHOWN = 3  # the most differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # a list; its type is among the data
 EMPTY = CellType()  # a variable of a closure that has no value yet
+# Beginnings of the paths of Python itself and of installed packages.
+FOLDERS = 'stdlib', 'platstdlib', 'purelib', 'platlib'
+INSTALLED = '<frozen', *map(sysconfig.get_path, FOLDERS)
 SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
 # A text for a value, and the values inside it, which the text leaves out.
@@ -74,8 +77,16 @@ def fingerprint(program: Program) -> dict[str, Any]:
     }
 
     def place(of: str) -> str:
-        return without_ids(source.where.get(of))
+        return _without_ids(source.where.get(of))
 
+    def bindings(code: bool) -> list[Line]:
+        return [
+            [f'{name} = {_short(x)}', contents(x, code=code), place(name)]
+            for name, x in names.items()
+        ]
+
+    # The functions in the source, without comments.
+    steps = source.text.partition('\ndef ')[2].split('\n')
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
@@ -86,10 +97,13 @@ def fingerprint(program: Program) -> dict[str, Any]:
             for x in program.operations
         ],
         'results': [_plain(str(x)) for x in program.results],
-        'data': [[text, '', without_ids(at)] for text, at in _data(program)],
-        'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
-        'tables': [_binding(*x, place(x[0]), code=False) for x in names.items()],
-        'functions': [_binding(*x, place(x[0]), code=True) for x in names.items()],
+        'data': _data(program),
+        'steps': [
+            [line, '', place(line.strip())]
+            for line in (TAPE.sub(r'\1', x) for x in steps if x.strip())
+        ],
+        'tables': bindings(code=False),
+        'functions': bindings(code=True),
     }
 
 
@@ -103,31 +117,23 @@ def digest_of(expression: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def without_ids(place: object) -> str:
+def _without_ids(place: object) -> str:
     """Return the text of a place in the expression, without memory addresses."""
     return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
 
 
-def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """Yield (text, block or `None`) for each list of constants read from examples.
-
-    The text is type and bound of the constants. The block, as used in the expression,
-    reads them; it is `None` if several do.
-    """
+def _data(program: Program) -> list[Line]:
+    """Return a line for each list of constants read from examples: type and bound."""
     expression: Any = program.expression
-    reads = [
-        (
-            tape,
-            f'data {program.types[t]!r}' + ('' if below is None else f' below {below}'),
-            site,
-        )
-        for t, of in enumerate(program.source.recording.constants)
-        for (tape, *_), (below, site) in zip(
-            of, expression.sites.get(t, ()), strict=True
-        )
-    ]
-    for _, text, site in sorted(reads, key=operator.itemgetter(0)):
-        yield text, site if isinstance(site, TypedUse) else None
+    lines: dict[int, Line] = {}
+    for t, of in enumerate(program.source.recording.constants):
+        sites = expression.sites.get(t, ())
+        for (tape, *_), (below, site) in zip(of, sites, strict=True):
+            bound = '' if below is None else f' below {below}'
+            place = site if isinstance(site, TypedUse) else None  # of several readers
+            text = f'data {program.types[t]!r}{bound}'
+            lines[tape] = [text, '', _without_ids(place)]
+    return [line for _, line in sorted(lines.items())]
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
@@ -196,22 +202,6 @@ def _in(place: str) -> str:
     return f' in {place}' if place else ''
 
 
-# ---- the source of a program ---------------------------------------------------------
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of the functions in a program's source, without comments."""
-    _, _, functions = text.partition('\ndef ')
-    for line in functions.split('\n'):
-        if line.strip():
-            yield TAPE.sub(r'\1', line)
-
-
-def _binding(name: str, value: object, place: str, code: bool) -> Line:
-    """Return the line for a name that the source uses; `code` as in `contents`."""
-    return [f'{name} = {_short(value)}', contents(value, code=code), place]
-
-
 def _plain(text: str) -> Line:
     """Return the line for a text without shapes, such as `[3]`."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
@@ -233,10 +223,8 @@ def contents(*values: object, code: bool = True) -> str:
     """Return one hash, 16 hexadecimal digits, of values and all values inside them.
 
     The contents of a function or object are hashed where it first occurs; those of a
-    list or other plain container wherever it occurs, except inside itself.
-
-    Args:
-      code: whether the hash covers the code of functions.
+    list or other plain container wherever it occurs, except inside itself. Without
+    `code` those of functions' code are left out.
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}
@@ -357,26 +345,21 @@ for classes, summary in _SUMMARIES.items():
 
 def _globals(fn: FunctionType) -> Iterator[object]:
     """Yield each global that a function uses; of an installed function, its name."""
-    for name in sorted(set(global_names(fn.__code__))):
+    for name in sorted(set(_global_names(fn.__code__))):
         value = fn.__globals__.get(name)
-        is_far = isinstance(value, FunctionType) and (
-            value.__globals__ is not fn.__globals__ and _is_installed(value)
+        is_far = (
+            isinstance(value, FunctionType)
+            and value.__globals__ is not fn.__globals__
+            and value.__code__.co_filename.startswith(INSTALLED)
         )
         yield name if is_far or name not in fn.__globals__ else value
 
 
-def _is_installed(fn: FunctionType) -> bool:
-    """Return whether a function belongs to Python or to an installed package."""
-    names = ('stdlib', 'platstdlib', 'purelib', 'platlib')
-    folders = tuple(sysconfig.get_path(name) for name in names)
-    return fn.__code__.co_filename.startswith(('<frozen', *folders))
-
-
-def global_names(code: CodeType) -> Iterator[str]:
+def _global_names(code: CodeType) -> Iterator[str]:
     """Yield the names of globals that code reads, functions inside it included."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
             yield instruction.argval
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from global_names(value)
+            yield from _global_names(value)

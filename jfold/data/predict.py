@@ -24,7 +24,7 @@ from jfold.program.operations import Program
 from jfold.ragged import MetricValues, assemble_value, pick_rows
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Sharding, make_shards
-from jfold.types import SequenceType, Type, leaf_types, pack
+from jfold.types import SequenceType, leaf_types, pack
 
 Array = np.ndarray[Any, Any]
 
@@ -102,14 +102,13 @@ def predictions(
     progress: bool,
 ) -> Any:
     """Return the results of all examples, in their order; see `predict`."""
-    where = None if sharding is None else make_shards(sharding).sharding
-    if where is not None and not where.is_fully_addressable:
+    if sharding is not None and not make_shards(sharding).sharding.is_fully_addressable:
         raise ValueError(
             'expected `sharding` over devices of this process, got one over those of '
             'others: give each process its own examples'
         )
     if isinstance(source, Traced):
-        source = join(model.scheduler, [source])
+        source = join(model, [source])
     total = operator.length_hint(source, -1)
     parts = []
     with batches(model, source, batch_size, sharding=sharding) as iterator:
@@ -132,20 +131,14 @@ def _real_rows(batch: Batch, results: object, program: Program) -> object:
     """Return a batch's results without spare rows, ordered by place in the source."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
-    return program.map_outputs(
-        results,
-        lambda value: pick_rows(value, rows),
-        lambda metric: _real_metric(batch, metric),
-    )
 
+    def real_metric(metric: MetricValues) -> MetricValues:
+        real = np.flatnonzero(np.asarray(metric.mask))
+        example = batch.indices[np.asarray(metric.example)[real]]
+        order = np.argsort(example, kind='stable')
+        return _metric(pick_rows(metric.values, real[order]), example[order])
 
-def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:
-    """Return a metric without spare rows, ordered by place in the source."""
-    real = np.flatnonzero(np.asarray(metric.mask))
-    example = batch.indices[np.asarray(metric.example)[real]]
-    order = np.argsort(example, kind='stable')
-    values = pick_rows(metric.values, real[order])
-    return _metric(values, example[order])
+    return program.map_outputs(results, lambda x: pick_rows(x, rows), real_metric)
 
 
 def _metric(values: object, example: Array) -> MetricValues:
@@ -155,17 +148,16 @@ def _metric(values: object, example: Array) -> MetricValues:
 
 def _no_results(program: Program) -> object:
     """Return the results of zero examples: arrays without rows."""
+
+    def no_rows(type_: Any) -> Array:
+        if isinstance(type_, SequenceType):  # of which results have lengths
+            return np.zeros(0, np.int32)
+        dtype = jax.dtypes.canonicalize_dtype(type_.dtype)
+        return np.zeros((0, *type_.shape), dtype)
+
     results = program.results
     return program.assemble(
-        [list(map(_no_rows, leaf_types(result.type))) for result in results],
+        [list(map(no_rows, leaf_types(result.type))) for result in results],
         lambda tables: assemble_value(program.output, tables),
         lambda r, tensors: _metric(pack(results[r].type, tensors), np.zeros(0)),
     )
-
-
-def _no_rows(type_: Type) -> Array:
-    """Return an empty array of tensors [0, *shape], or of lengths of sequences [0]."""
-    if isinstance(type_, SequenceType):
-        return np.zeros(0, np.int32)
-    shape, dtype = type_.shape, type_.dtype  # type: ignore[attr-defined]
-    return np.zeros((0, *shape), jax.dtypes.canonicalize_dtype(dtype))

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 T = TypeVar('T')
 
@@ -36,7 +36,7 @@ class _Channel:
         self.tickets.put(None)
 
 
-class Prefetcher(Generic[T]):
+class Prefetcher(Iterator[T]):
     """An iterator whose values a thread takes, ahead of time, from an inner iterator.
 
     An error of the inner iterator is raised after the values before it. The thread ends
@@ -57,9 +57,6 @@ class Prefetcher(Generic[T]):
         self._stop.atexit = False  # `_stop_all` does it, and waits
         _running[self._thread] = channel
         self._thread.start()
-
-    def __iter__(self) -> Prefetcher[T]:
-        return self
 
     def __next__(self) -> T:
         if self._ended:

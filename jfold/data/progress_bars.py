@@ -20,9 +20,7 @@ def progress_bar(
 ) -> Iterator[Callable[[int], object]]:
     """Show a progress bar after `BAR_DELAY` seconds; yield a function to advance it.
 
-    Args:
-      total: the number of examples; `None` if it is not known.
-      progress: whether to show the bar, on a terminal or in a notebook.
+    It shows on a terminal or in a notebook, and counts to `total`, if that is known.
     """
     if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
         yield lambda count: None
@@ -39,22 +37,20 @@ def start_line(what: str) -> Callable[[], object]:
 
     The line appears after `BAR_DELAY` seconds.
     """
-    done = threading.Event()
+    done, begin = threading.Event(), time.monotonic()
+
+    def show() -> None:
+        if done.wait(BAR_DELAY):
+            return
+        from tqdm import tqdm
+
+        with tqdm(bar_format='{desc}', leave=False) as line:
+            while not done.wait(PACE):
+                line.set_description_str(f'{what}: {time.monotonic() - begin:.0f} s')
+
     if _is_seen():
-        threading.Thread(target=_show_line, args=(what, done), daemon=True).start()
+        threading.Thread(target=show, daemon=True).start()
     return done.set
-
-
-def _show_line(what: str, done: threading.Event) -> None:
-    """Show text `what` and the seconds that have passed, until `done` is set."""
-    begin = time.monotonic()
-    if done.wait(BAR_DELAY):
-        return
-    from tqdm import tqdm
-
-    with tqdm(bar_format='{desc}', leave=False) as line:
-        while not done.wait(PACE):
-            line.set_description_str(f'{what}: {time.monotonic() - begin:.0f} s')
 
 
 def _is_seen() -> bool:

@@ -37,30 +37,20 @@ FORMAT = 1  # of what `Batches.state` returns
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The arguments of `batches`, checked.
+    """The arguments of `batches`, checked: types, ranges, and what goes together."""
 
-    Raises:
-      TypeError, ValueError: an argument has another type, is out of range, or does not
-        go with the source or with another argument.
-    """
-
-    key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
+    model: Scheduling
+    source: Any  # a corpus, adopted by the model, a sequence or a stream
     examples: int | None  # how many the source has; `None` for a stream
-    nodes: Array | None  # [examples] operations of each; `None` if not of a corpus
+    channel: Channel | None  # to other processes, if each has a stream of its own
+    key: tuple[int, ...]  # its 32-bit words; () if nothing is shuffled
     batch_size: int
     max_nodes: int | None
     drop_remainder: bool
     epochs: int | None
     skip_errors: bool
     device_put: bool
-    shards: Shards | None = None
-
-    @property
-    def local_size(self) -> int:
-        """The number of a batch's rows that belong to this process's shards."""
-        if self.shards is None:
-            return self.batch_size
-        return self.batch_size // self.shards.count * len(self.shards.own)
+    shards: Shards | None
 
     def __post_init__(self) -> None:
         for name in ('batch_size', 'max_nodes', 'epochs'):
@@ -73,6 +63,86 @@ class Settings:
         if self.shards is not None:
             rows_of_shard('batch_size', self.shards, self.batch_size, self.batch_size)
         _check_together(self)
+
+    @property
+    def corpus(self) -> Corpus | None:
+        """The corpus of the examples; `None` if the source is no corpus."""
+        return self.source if _is_corpus(self.source) else None
+
+    def items(self, places: Array) -> list[Any] | Array:
+        """Return what `build` takes of the examples at `places` [n]; not of a stream.
+
+        Raises ValueError if the source grew or shrank.
+        """
+        items = self.source
+        if self.corpus is not None:
+            return places
+        try:
+            if len(items) == self.examples:
+                return [items[i] for i in places.tolist()]
+        except IndexError:
+            if len(items) == self.examples:
+                raise
+        raise ValueError(
+            f'expected a source of {self.examples} examples, as when its batches were '
+            f'made, got one of {len(items)}: leave it alone while batches are taken, '
+            'or pass a copy'
+        )
+
+    def build(self, items: Any) -> tuple[Schedule, ShardAssignment]:
+        """Return the schedule of a batch, and its shard assignment.
+
+        The items are examples; of a corpus, places in it.
+        """
+        corpus, size, shards = self.corpus, self.batch_size, self.shards
+        # A model that has grown has another scheduler than a corpus adopted before.
+        maker: Any = self.model if corpus is None else corpus
+        scheduler: Scheduler = maker.scheduler
+        if shards is None:
+            deal = default_assignment(len(items), size)
+            return maker.schedule(items, size=size), deal
+        if self.channel is not None:
+            return scheduler.schedule_part(items, size, shards, self.channel)
+        if corpus is None:
+            selection = scheduler.select(items)
+            work = selection.graph.nodes_of_examples
+        else:
+            selection, work = corpus.select(items), corpus.nodes[items]
+        deal = assign_evenly(shards, size // shards.count, work.tolist())
+        return scheduler.schedule(selection, deal), deal
+
+
+def _is_corpus(source: object) -> bool:
+    return hasattr(source, 'capacities_of')
+
+
+def check_source(
+    model: Scheduling, source: Any, shards: Shards | None
+) -> tuple[Any, int | None, Channel | None]:
+    """Return `source`, `examples` and `channel` of `Settings`.
+
+    Raises TypeError if `model` is no model, or `source` may itself be an example;
+    ValueError if it is a corpus of another expression.
+    """
+    if not callable(getattr(model, 'schedule', None)):
+        got = type(model).__name__
+        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
+    # A tuple, text or dict may be one example, passed by mistake in place of several.
+    if not isinstance(source, tuple | str | bytes | Mapping | type):
+        if _is_corpus(source):
+            # All processes have the same corpus, so they need no messages.
+            return adopt_corpus(model.scheduler, source), len(source), None
+        if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
+            return source, len(source), None
+        if isinstance(source, Iterable):
+            if shards is None or shards.is_local:
+                return source, None, None
+            return source, None, Channel('batches', shards.processes)
+    raise TypeError(
+        'expected a corpus, a sequence or a stream of examples as `source`, got '
+        f'{type(source).__name__}: pass `[example]` for a single one'
+        f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,30 +164,23 @@ class BatchSampler:
 
 def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
     """Return the sampler of an epoch."""
-    order = _order(settings.key, epoch, settings.examples or 0)
-    nodes, size, limit = settings.nodes, settings.batch_size, settings.max_nodes
-    if nodes is None or limit is None:
+    order = np.arange(settings.examples or 0, dtype=np.int64)
+    if key := settings.key:
+        # NumPy promises never to change random bits, unlike permutations.
+        seed = np.random.SeedSequence([*key, epoch])
+        bits = np.random.Philox(seed).random_raw(len(order))
+        order = np.argsort(bits, kind='stable').astype(np.int64, copy=False)
+    size, limit, corpus = settings.batch_size, settings.max_nodes, settings.corpus
+    if corpus is None or limit is None:
         cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
         is_full = len(order) % size == 0
     else:
-        nodes = nodes[order]
+        nodes = corpus.nodes[order]
         cuts = _cuts_by_nodes(nodes, size, limit)
         last = nodes[cuts[-2:][0] :]
         is_full = len(last) == size or int(last.sum()) == limit
     drops = settings.drop_remainder and not is_full and len(cuts) > 1
     return BatchSampler(order, cuts[:-1] if drops else cuts)
-
-
-def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
-    """Return the indices of all examples in the order of an epoch [examples] int64.
-
-    Random bits are sorted: NumPy promises never to change these, unlike permutations.
-    """
-    if not key:
-        return np.arange(examples, dtype=np.int64)
-    seed = np.random.SeedSequence([*key, epoch])
-    bits = np.random.Philox(seed).random_raw(examples)
-    return np.argsort(bits, kind='stable').astype(np.int64, copy=False)
 
 
 def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
@@ -129,31 +192,24 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
     while (first := cuts[-1]) < len(nodes):
-        # At least one fits: `_check_limit` has refused examples that exceed the limit.
+        # At least one fits: examples that exceed the limit have been refused.
         ahead = total[first + 1 : first + 1 + batch_size]
         fitting = np.searchsorted(ahead, total[first] + max_nodes, side='right')
         cuts.append(first + int(fitting))
     return np.array(cuts, np.int64)
 
 
-def epoch_samplers(settings: Settings) -> Iterator[BatchSampler]:
-    """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled.
-
-    Endless epochs yield none if they are shuffled.
-    """
-    epochs = settings.epochs if settings.key else 1
-    return (make_sampler(settings, epoch) for epoch in range(epochs or 0))
+def epoch_samplers(settings: Settings, epochs: int) -> Iterator[BatchSampler]:
+    """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled."""
+    different = range(epochs if settings.key else 1)
+    return (make_sampler(settings, epoch) for epoch in different)
 
 
 # ---- arguments -----------------------------------------------------------------------
 
 
 def key_words(shuffle: Shuffle) -> tuple[int, ...]:
-    """Return the 32-bit words of a key or a seed; () for `None`.
-
-    Raises:
-      TypeError: `shuffle` is none of these; ValueError: a seed is out of range.
-    """
+    """Return the 32-bit words of a key or a seed, which is checked; () for `None`."""
     if shuffle is None:
         return ()
     if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
@@ -180,166 +236,50 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 def _check_together(settings: Settings) -> None:
     """Raise ValueError if arguments do not go with the source, or with one another."""
-    if settings.examples is None:
-        _check_stream(settings)
-    elif not settings.drop_remainder:
-        check_spare_rows('batch_size', settings.batch_size, settings.examples)
-    if settings.shards is not None and not settings.shards.is_local:
-        _check_processes(settings)
-    if settings.max_nodes is not None:
-        _check_limit(settings.max_nodes, settings.nodes)
-    if settings.epochs is None and not len(make_sampler(settings, 0)):
-        raise ValueError(
-            'expected `source` of at least one batch, for `epochs=None`, got '
-            f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
-            f'and `drop_remainder={settings.drop_remainder}`'
-        )
-
-
-def _check_stream(settings: Settings) -> None:
-    """Raise ValueError if a stream is to be shuffled or read more than once."""
-    if settings.key:
+    examples, limit, corpus = settings.examples, settings.max_nodes, settings.corpus
+    is_stream = examples is None
+    if is_stream and settings.key:
         raise ValueError(
             'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
             'own order: pass `list(stream)`, or shuffle where the stream is made'
         )
-    if settings.epochs != 1:
+    if is_stream and settings.epochs != 1:
         raise ValueError(
             'expected `epochs=1` for a stream, which is read once, got '
             f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
         )
-
-
-def _check_processes(settings: Settings) -> None:
-    """Raise ValueError if several processes share a sequence or skip errors."""
-    if settings.nodes is None and settings.examples is not None:
+    if examples is not None and not settings.drop_remainder:
+        check_spare_rows('batch_size', settings.batch_size, examples)
+    are_several = settings.shards is not None and not settings.shards.is_local
+    if are_several and corpus is None and not is_stream:
         raise ValueError(
             'expected a corpus, or a stream of its own examples for each process, '
             'as source of batches for several, got a sequence: pass '
             '`model.trace(examples)`, or `iter(own_examples)`'
         )
-    if settings.skip_errors:
+    if are_several and settings.skip_errors:
         raise ValueError(
             'expected `skip_errors=False` for batches of several processes, got '
             'True: leave bad examples out by `model.trace(..., skip_errors=True)`'
         )
-
-
-def _check_limit(limit: int, nodes: Array | None) -> None:
-    """Raise ValueError if `nodes` is `None`, or exceeds `limit` for one example."""
-    if nodes is None:
+    if limit is not None and corpus is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '
             'many operations an example runs: make one by `model.trace(examples)`'
         )
-    if nodes.max(initial=0) > limit:
+    nodes = np.zeros(0) if corpus is None else corpus.nodes
+    if limit is not None and nodes.max(initial=0) > limit:
         large = int(np.argmax(nodes > limit))
         raise ValueError(
             f'expected examples of at most {limit} operations, as `max_nodes` says, '
             f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
         )
-
-
-# ---- sources -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A source of examples: a corpus, a sequence or a stream.
-
-    Its items are examples; for a corpus, places in it.
-
-    Attributes:
-      model: the model that the examples are scheduled for.
-      argument: what the user passed; a corpus is adopted by the model.
-      examples: how many examples there are; `None` for a stream.
-      channel: the channel to other processes, if each has a stream of its own.
-    """
-
-    model: Scheduling
-    argument: Any
-    examples: int | None
-    channel: Channel | None = None
-
-    @property
-    def corpus(self) -> Corpus | None:
-        """The corpus of the examples; `None` if the source is no corpus."""
-        return self.argument if _is_corpus(self.argument) else None
-
-    def items(self, places: Array) -> list[Any] | Array:
-        """Return items at `places` [n]; raise ValueError if the source grew or shrank.
-
-        Not for a stream.
-        """
-        items = self.argument
-        if self.corpus is not None:
-            return places
-        try:
-            if len(items) == self.examples:
-                return [items[i] for i in places.tolist()]
-        except IndexError:
-            if len(items) == self.examples:
-                raise
+    if settings.epochs is None and not len(make_sampler(settings, 0)):
         raise ValueError(
-            f'expected a source of {self.examples} examples, as when its batches were '
-            f'made, got one of {len(items)}: leave it alone while batches are taken, '
-            'or pass a copy'
+            'expected `source` of at least one batch, for `epochs=None`, got '
+            f'{examples} examples, where `batch_size={settings.batch_size}` '
+            f'and `drop_remainder={settings.drop_remainder}`'
         )
-
-    def build(
-        self, items: Any, size: int, shards: Shards | None
-    ) -> tuple[Schedule, ShardAssignment]:
-        """Return the schedule of items, of `size` rows, and their shard assignment."""
-        corpus = self.corpus
-        # A model that has grown has another scheduler than a corpus adopted before.
-        maker: Any = self.model if corpus is None else corpus
-        scheduler: Scheduler = maker.scheduler
-        if shards is None:
-            deal = default_assignment(len(items), size)
-            return maker.schedule(items, size=size), deal
-        if self.channel is not None:
-            return scheduler.schedule_part(items, size, shards, self.channel)
-        if corpus is None:
-            selection = scheduler.select(items)
-            work = selection.graph.nodes_of_examples
-        else:
-            selection, work = corpus.select(items), corpus.nodes[items]
-        deal = assign_evenly(shards, size // shards.count, work.tolist())
-        return scheduler.schedule(selection, deal), deal
-
-
-def _is_corpus(source: object) -> bool:
-    return hasattr(source, 'capacities_of')
-
-
-def make_source(model: Scheduling, source: Any, shards: Shards | None = None) -> Source:
-    """Return the `Source` for the argument `source` of `Model.batches`.
-
-    Raises:
-      TypeError: `source` holds no examples, or may itself be an example; or `model` is
-        no model.
-      ValueError: `source` is a corpus of another expression.
-    """
-    if not callable(getattr(model, 'schedule', None)):
-        got = type(model).__name__
-        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    # A tuple, text or dict may be one example, passed by mistake in place of several.
-    if not isinstance(source, tuple | str | bytes | Mapping | type):
-        if _is_corpus(source):
-            # All processes have the same corpus, so they need no messages.
-            return Source(model, adopt_corpus(model.scheduler, source), len(source))
-        if hasattr(source, '__len__') and hasattr(source, '__getitem__'):
-            return Source(model, source, len(source))
-        if isinstance(source, Iterable):
-            if shards is None or shards.is_local:
-                return Source(model, source, None)
-            channel = Channel('batches', shards.processes)
-            return Source(model, source, None, channel)
-    raise TypeError(
-        'expected a corpus, a sequence or a stream of examples as `source`, got '
-        f'{type(source).__name__}: pass `[example]` for a single one'
-        f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
-    )
 
 
 # ---- the state of a run --------------------------------------------------------------
@@ -374,10 +314,7 @@ def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
 def progress_of(settings: Settings, state: object) -> Progress:
     """Return the progress in a `state` that `state_of` returned.
 
-    Raises:
-      TypeError: `state` is no dict.
-      ValueError: its arrays have other names or shapes, a count is no int of 0 or more,
-        or the arguments of the run were others.
+    Raises TypeError if it is no dict, and ValueError if it is none of such a run.
     """
     if not isinstance(state, Mapping):
         raise TypeError(
@@ -392,31 +329,27 @@ def progress_of(settings: Settings, state: object) -> Progress:
             f'expected a state of arrays of shapes {expected}, got {got}: pass what '
             '`Batches.state` returned'
         )
-    cursor = {name: _count(name, arrays[name]) for name in vars(Progress())}
+    for name in (names := vars(Progress())):
+        value = arrays[name]
+        if value.dtype.kind not in 'iu' or value < 0:
+            raise ValueError(
+                f'expected `{name}` of a state as an int of 0 or more, got {value} '
+                f'({value.dtype}): pass what `Batches.state` returned'
+            )
+
+    def shown(name: str, value: Array) -> str:
+        if name == 'key':
+            return str(value[1 : 1 + int(value[0])].tolist())
+        return 'none' if value == -1 else str(value)
+
     differing = [
-        f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
+        f'{name} {shown(name, arrays[name])} instead of {shown(name, value)}'
         for name, value in fresh.items()
-        if name not in cursor and not np.array_equal(arrays[name], value)
+        if name not in names and not np.array_equal(arrays[name], value)
     ]
     if differing:
         raise ValueError(
             'expected `state` of batches made with the same arguments, got one with '
             f'{", ".join(differing)}: make them with these'
         )
-    return Progress(**cursor)
-
-
-def _count(name: str, value: Array) -> int:
-    """Return a count in a state, checked to be an int of 0 or more."""
-    if value.dtype.kind not in 'iu' or value < 0:
-        raise ValueError(
-            f'expected `{name}` of a state as an int of 0 or more, got {value} '
-            f'({value.dtype}): pass what `Batches.state` returned'
-        )
-    return int(value)
-
-
-def _shown(name: str, value: Array) -> str:
-    if name == 'key':
-        return str(value[1 : 1 + int(value[0])].tolist())
-    return 'none' if value == -1 else str(value)
+    return Progress(**{name: int(arrays[name]) for name in names})

@@ -52,9 +52,6 @@ class Scheduling(Protocol):
     def scheduler(self) -> Scheduler:
         """The scheduler of the model."""
 
-    def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
-        """Return the schedule of examples; see `Model.schedule`."""
-
 
 @dataclass(frozen=True, eq=False)
 class Scheduler:
@@ -102,14 +99,11 @@ class Scheduler:
     def select(self, examples: Iterable[Any] | Traced) -> Selection:
         """Return the selection of all `examples`, traced here if no tracer has done so.
 
-        Raises:
-          TypeError, InputError, RuntimeError: see `Model.schedule`.
-          ValueError: a tracer of another expression traced the examples.
+        Raises the errors of `Model.schedule`.
         """
         if not isinstance(examples, Traced):
-            return select(
-                self.program, trace(self.program, list(check_examples(examples)))
-            )
+            graph = trace(self.program, list(check_examples(examples)))
+            return select(self.program, graph)
         if examples.digest != self.digest:
             raise ValueError(
                 'expected examples traced for this expression, got those of another: '
@@ -127,9 +121,8 @@ class Scheduler:
     ) -> Schedule:
         """Return the schedule of selected examples, which `deal` assigns to shards.
 
-        Args:
-          begin: when the work began; `None` for now.
-          channel: the channel to the processes with other shards; all make this call.
+        The work began at `begin`, by default now. If processes with other shards are at
+        the ends of a `channel`, all make this call.
 
         Raises:
           ProgramBudgetError: the budget has no room; then nothing has changed.
@@ -155,18 +148,14 @@ class Scheduler:
     ) -> tuple[Schedule, ShardAssignment]:
         """Return the schedule of a batch shared by processes, and the shard assignment.
 
-        All processes with devices of the mesh call this together. This one's examples
-        are assigned to its shards. If tracing fails here, the error is also sent to the
-        others.
+        All processes with devices of the mesh call this together. If tracing fails
+        here, the error is also sent to the others.
 
         Args:
           examples: the part of this process, for its shards in order.
           size: rows of the results of all parts; by default as many in each shard as
             the largest part needs.
-          channel, begin: see `schedule`.
-
-        Raises:
-          Those of `schedule`, `select` and `rows_of_shard`.
+          channel, begin: see `schedule`, whose errors it raises, and those of `select`.
         """
         count = len(shards.own)
         try:
@@ -187,12 +176,8 @@ class Scheduler:
     ) -> list[Schedule]:
         """Return schedules of several selections, all of one capacity.
 
-        Args:
-          size: rows of the results of each schedule; by default the number of examples
-            of the largest selection.
-
-        Raises:
-          ProgramBudgetError: see `schedule`.
+        Each has `size` rows of results; by default as many as the largest selection.
+        Raises ProgramBudgetError as `schedule`.
         """
         begin = time.perf_counter()
         if not selections:
@@ -229,9 +214,7 @@ def build(
 ) -> Schedule:
     """Return the schedule of a batch; `parts` has the examples of each local shard.
 
-    Args:
-      spec: a spec whose capacity holds each part.
-      begin: when the work began; `None` to measure no time.
+    The capacity of `spec` holds each part. The work began at `begin`, if it is timed.
     """
     shards, local = spec.shards, of_one_shard(spec)
     if shards is None:

@@ -8,8 +8,8 @@ import itertools
 import operator
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from jfold.data.adoption import Traced
 from jfold.data.corpus import Corpus, write
 from jfold.data.fingerprint import digest_of, fingerprint
 from jfold.data.progress_bars import progress_bar
-from jfold.data.scheduler import Scheduler
+from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.graph import Graph, concatenate
 from jfold.program.operations import Program
 from jfold.scheduling.demands import demands, join_demands
@@ -31,89 +31,75 @@ CHUNK_WORK = 1 << 17  # operations or numbers of a chunk: fast, and little memor
 FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; a chunk is at most twice the last
 
 
+# A group of examples: graph, demands, and places among all examples [n] int64.
+_Group: TypeAlias = tuple[Graph, Demands, Array]
+
+
 def trace_corpus(
     scheduler: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
 ) -> Corpus:
-    """Trace examples into a corpus; see `Model.trace`."""
-    tracing = Tracing(scheduler.program, skip_errors)
-    size = operator.length_hint(examples, -1)
+    """Trace examples into a corpus, chunk by chunk; see `Model.trace`."""
+    groups, seen, skipped = list[_Group](), 0, list[tuple[int, str]]()
+    size, count = operator.length_hint(examples, -1), FIRST_CHUNK
     with progress_bar('trace', size if size >= 0 else None, progress) as update:
         iterator = iter(examples)
-        while chunk := list(itertools.islice(iterator, tracing.chunk)):
-            tracing.add(chunk)
-            update(len(chunk))
+        while chunk := list(itertools.islice(iterator, count)):
+            work, read = 0, len(chunk)
+            left_out = skipped if skip_errors else None
+            for group in _groups(scheduler.program, chunk, seen, left_out):
+                groups.append(group)
+                graph, *_ = group
+                sizes = (table.columns[0].size for table in graph.constants)
+                work += max(graph.nodes, sum(sizes))
             del chunk  # so that no two chunks are in memory
-    return tracing.corpus(scheduler)
+            update(read)
+            seen += read
+            # The number of examples with work of `CHUNK_WORK`, if they are like these.
+            likely = CHUNK_WORK * read // max(work, read)
+            count = min(max(likely, 1), 2 * count, LARGEST_CHUNK)
+    groups = groups or [_group(scheduler.program, [], np.zeros(0, np.int64))]
+    graphs, demanded, sources = zip(*groups, strict=True)
+    return Corpus(
+        scheduler,
+        concatenate(graphs),
+        join_demands(demanded),
+        np.concatenate(sources),
+        tuple(sorted(skipped)),
+    )
 
 
-@dataclass(eq=False)
-class Tracing:
-    """A corpus in the making, to which examples are added chunk by chunk.
+def _groups(
+    program: Program,
+    examples: list[Any],
+    seen: int,
+    skipped: list[tuple[int, str]] | None,
+) -> Iterator[_Group]:
+    """Trace examples, behind `seen` others, in groups in the same order.
 
-    An example that does not fit raises InputError, unless `skip_errors` is true.
+    If an example of a group does not fit the expression, the others are traced again in
+    two halves, so that many such examples cost little more than a few. Its place and
+    the error are added to `skipped`; if that is `None`, InputError is raised.
     """
+    waiting = [np.arange(len(examples))]
+    while waiting:
+        places = waiting.pop()
+        try:
+            chosen = list(map(examples.__getitem__, places.tolist()))
+            yield _group(program, chosen, seen + places)
+        except InputError as error:
+            located = error.renumbered(seen + int(places[error.example]))
+            if skipped is None:
+                located = located.with_traceback(error.__traceback__)
+                raise located from error.__cause__
+            skipped.append((located.example, str(located)))
+            others = np.delete(places, error.example)
+            halves = np.array_split(others, 2)[::-1]
+            waiting += [half for half in halves if len(half)]
 
-    program: Program
-    skip_errors: bool
-    chunk: int = FIRST_CHUNK  # how many examples to add next
-    seen: int = 0  # how many examples were added
-    # Per group of examples: graph, demands, and places among all examples [n] int64.
-    # Per example left out: place and error message.
-    parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
-    skipped: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, examples: list[Any]) -> None:
-        """Trace the next examples; set `chunk`, how many to add after them."""
-        work = 0
-        for part in self._parts(examples):
-            self.parts.append(part)
-            graph, *_ = part
-            sizes = (table.columns[0].size for table in graph.constants)
-            work += max(graph.nodes, sum(sizes))
-        self.seen += len(examples)
-        # The number of examples with work of `CHUNK_WORK`, if they are like these.
-        likely = CHUNK_WORK * len(examples) // max(work, len(examples))
-        self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
-
-    def corpus(self, scheduler: Scheduler) -> Corpus:
-        """Return a corpus of all examples that were added."""
-        parts = self.parts or [self._part([], np.zeros(0, np.int64))]
-        graphs, demanded, sources = zip(*parts, strict=True)
-        return Corpus(
-            scheduler,
-            concatenate(graphs),
-            join_demands(demanded),
-            np.concatenate(sources),
-            tuple(sorted(self.skipped)),
-        )
-
-    def _parts(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Trace examples in groups; yield each group's graph, demands and indices [n].
-
-        If an example of a group does not fit the expression, the others are traced
-        again in two halves, so that many such examples cost little more than a few. All
-        groups are in order.
-        """
-        waiting = [np.arange(len(examples))]
-        while waiting:
-            places = waiting.pop()
-            try:
-                chosen = list(map(examples.__getitem__, places.tolist()))
-                yield self._part(chosen, self.seen + places)
-            except InputError as error:
-                located = error.renumbered(self.seen + int(places[error.example]))
-                if not self.skip_errors:
-                    located = located.with_traceback(error.__traceback__)
-                    raise located from error.__cause__
-                self.skipped.append((located.example, str(located)))
-                others = np.delete(places, error.example)
-                halves = np.array_split(others, 2)[::-1]
-                waiting += [half for half in halves if len(half)]
-
-    def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
-        """Trace examples; return the graph, the demands, and `source` unchanged."""
-        graph = trace(self.program, examples)
-        return graph, demands(select(self.program, graph)), source
+def _group(program: Program, examples: list[Any], source: Array) -> _Group:
+    graph = trace(program, examples)
+    return graph, demands(select(program, graph)), source
 
 
 # ---- in other processes --------------------------------------------------------------
@@ -195,6 +181,23 @@ class Tracer:
         return f'Tracer({self.program.output!r})'
 
 
-def make_tracer(scheduler: Scheduler) -> Tracer:
-    """Return the tracer of a scheduler, without the functions of its layers."""
+def tracer(model: Scheduling) -> Tracer:
+    """Return a callable that traces examples in other processes.
+
+    A method of models. There it runs on NumPy. `Model.schedule` takes its result in
+    place of the examples and returns the same schedule, to the bit. With grain:
+
+        source = grain.MapDataset.source(examples).shuffle(seed=0)
+        batches = source.batch(64, batch_fn=list).map(model.tracer())
+        options = grain.multiprocessing.MultiprocessingOptions(num_workers=4)
+        for traced in batches.to_iter_dataset().mp_prefetch(options):
+            schedule = model.schedule(traced)
+
+    >>> import jfold as jf, pickle
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> tracer = pickle.loads(pickle.dumps(model.tracer()))
+    >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
+    [3.0, 3.0]
+    """
+    scheduler = model.scheduler
     return Tracer(scheduler.portable(), fingerprint(scheduler.program))

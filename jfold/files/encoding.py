@@ -16,6 +16,7 @@ in two places has one record. Reading calls nothing but the constructors listed 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import importlib
@@ -23,7 +24,7 @@ import itertools
 import math
 import operator
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import BuiltinMethodType, FunctionType, MethodType
@@ -33,6 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.base.arrays import array_spec
 from jfold.base.errors import describe_error
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.files.storage import EXTENDED, can_hold
@@ -61,15 +63,17 @@ _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 def name_of(value: object) -> Name | None:
     """Return (module, name) to import a value in any process, or `None`.
 
-    Values of `__main__` have none: `__main__` of another process is another program.
-
-    >>> import json
-    >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
-    (('json', 'loads'), ('builtins', 'str.lower'), None)
+    That of `str.lower` is ('builtins', 'str.lower'). Values of `__main__` have none:
+    `__main__` of another process is another program.
     """
+    # A bound method is a new object at each access.
+    is_bound = isinstance(value, MethodType | BuiltinMethodType)
     for module, name in _names(value):
-        if module not in MAIN and '<' not in name and _is_named(value, module, name):
-            return module, name
+        if module not in MAIN and '<' not in name:
+            with contextlib.suppress(ImportError):
+                other = named(module, name)
+                if other is value or (is_bound and bool(other == value)):
+                    return module, name
     return None
 
 
@@ -89,23 +93,8 @@ def _names(value: object) -> Iterator[Name]:
         yield 'types', _ELSEWHERE[value]
 
 
-def _is_named(value: object, module: str, name: str) -> bool:
-    """Return whether importing a name gives this very value."""
-    try:
-        other = named(module, name)
-    except ImportError:
-        return False
-    # A bound method is a new object at each access.
-    is_bound = isinstance(value, MethodType | BuiltinMethodType)
-    return other is value or (is_bound and bool(other == value))
-
-
 def named(module: str, name: str) -> Any:
-    """Import and return the value `name` of a module; the inverse of `name_of`.
-
-    Raises:
-      ImportError: the module is missing, fails while imported, or lacks the name.
-    """
+    """Import and return the value `name` of a module, or raise ImportError."""
     try:
         root = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module may raise
@@ -149,19 +138,11 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
     return sorted(values, key=repr)
 
 
-def _dict(*parts: Any) -> dict[Any, Any]:
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 def _parts_of_call(value: Any) -> tuple[Any, ...]:
     fn, args = value.__reduce__()
     if isinstance(fn, functools.partial):  # only with keyword arguments
         return (*fn.args, *args), dict(fn.keywords)
     return args, {}
-
-
-def _struct(shape: Sequence[int], dtype: np.dtype[Any]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
 # Classes whose values have the name of the class as tag.
@@ -175,7 +156,10 @@ _CLASSES: dict[type, Codec] = {
     ),
     tuple: Codec(iter, lambda *parts: parts),
     list: Codec(iter, lambda *parts: [*parts]),
-    dict: Codec(lambda x: itertools.chain(*x.items()), _dict),
+    dict: Codec(
+        lambda x: itertools.chain(*x.items()),
+        lambda *parts: dict(zip(parts[::2], parts[1::2], strict=True)),
+    ),
     set: Codec(_sorted, lambda *parts: {*parts}),
     frozenset: Codec(_sorted, lambda *parts: frozenset(parts)),
     slice: reduced(slice),
@@ -194,7 +178,7 @@ _CLASSES: dict[type, Codec] = {
         (tuple, dict),
     ),
     jax.ShapeDtypeStruct: Codec(
-        lambda x: (x.shape, np.dtype(x.dtype)), _struct, (tuple, np.dtype)
+        lambda x: (x.shape, np.dtype(x.dtype)), array_spec, (tuple, np.dtype)
     ),
 }
 _BY_TAG: dict[str, Codec] = {
@@ -260,12 +244,11 @@ class Encoder:
 
     Attributes:
       by_name: whether functions and classes are written by the names that import them,
-        and refused without such a name; if not, all objects without a codec stand for
-        themselves, as atoms do, for pickle.
+        or refused; if not, all objects without a codec stand for themselves.
       records: the records so far, each behind those of its parts.
       arrays: the arrays so far, by the texts that records have for them.
-      refused: per value that cannot be written, the path of its block and a
-        description.
+      refused: of each value that cannot be written, the path of its block, a
+        `TypedUse`, and a description; no error is raised.
     """
 
     by_name: bool = True
@@ -277,16 +260,9 @@ class Encoder:
     # is met again, it contains itself.
     _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
 
-    def encode(self, value: object, where: str = '') -> Json:
-        """Write a value: add records for it, and return its code.
-
-        A value that cannot be written is added to `refused`; no error is raised.
-
-        Args:
-          where: the path of the block to name in `refused`. Within a `TypedUse`, its
-            own path is named instead.
-        """
-        return run(self._encoded(value, where))
+    def encode(self, value: object) -> Json:
+        """Write a value: add records for it, and return its code."""
+        return run(self._encoded(value, ''))
 
     def _encoded(self, value: object, where: str) -> Steps[Json]:
         if _is_atom(value):
@@ -309,7 +285,7 @@ class Encoder:
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
         """Return a value's tag and parts; tag `None` if the value stands for itself.
 
-        An unknown value that no name imports is added to `refused`.
+        A value that cannot be written is added to `refused`.
         """
         if tag := _tag(value):
             return tag, _BY_TAG[tag].parts(value)
@@ -331,9 +307,7 @@ class Encoder:
 def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -> Any:
     """Return the value that `Encoder.encode` turned into `code`, records and arrays.
 
-    Raises:
-      ValueError, TypeError, ...: no encoder writes such records.
-      ImportError: a module is missing, or a name in it.
+    Raises ImportError if a module lacks a name, or any error if records are wrong.
     """
     values: list[Any] = []  # one for each record
 
@@ -345,23 +319,15 @@ def decode(code: Json, records: Iterable[Record], arrays: Mapping[str, Array]) -
             raise ValueError(f'expected the number of a record before, got {number!r}')
         return values[number]
 
+    kinds = {**_BY_TAG, 'array': Codec(iter, arrays.__getitem__, (str,))}
     for tag, *codes in records:
         parts = [value(x) for x in codes]
-        if tag == 'array':
-            (name,) = parts
-            values.append(arrays[name])
-        else:
-            values.append(_make(tag, parts))
+        if tag not in kinds:
+            raise ValueError(f'expected a tag that is known, got {tag!r}')
+        classes = kinds[tag].classes
+        for part, type_ in () if classes is None else zip(parts, classes, strict=True):
+            if not isinstance(part, type_):
+                text = f'expected parts of {tag!r} as {type_}, got {type(part)}'
+                raise TypeError(text)
+        values.append(kinds[tag].make(*parts))
     return value(code)
-
-
-def _make(tag: str, parts: Sequence[Any]) -> object:
-    """Return a value of kind `tag` made of `parts`; raise an error if parts misfit."""
-    if tag not in _BY_TAG:
-        raise ValueError(f'expected a tag that is known, got {tag!r}')
-    kind = _BY_TAG[tag]
-    pairs = () if kind.classes is None else zip(parts, kind.classes, strict=True)
-    for part, type_ in pairs:
-        if not isinstance(part, type_):
-            raise TypeError(f'expected parts of {tag!r} as {type_}, got {type(part)}')
-    return kind.make(*parts)

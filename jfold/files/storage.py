@@ -107,15 +107,20 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
     The temporary file is in the folder of `path`. Where `path` is a link, its target is
     replaced. If the body raises, `path` is unchanged and the temporary file removed.
 
-    Raises:
-      IsADirectoryError: `path` is a folder.
-      FileExistsError: `path` is a device or a pipe.
-      OSError: the system fails, as where the disk is full; the error names `path`, not
-        the temporary file.
+    Raises OSError, which names `path`, not the temporary file, if it is a folder, a
+    device or a pipe, or the system fails, as where the disk is full.
     """
-    place = _place(path)
+    place, named = Path(os.path.realpath(path)), os.fspath(path)
+    if place.is_dir():
+        text = (
+            'expected `path` of a file, got that of a folder: give it a name in there'
+        )
+        raise IsADirectoryError(errno.EISDIR, text, named)
+    if place.exists() and not place.is_file():  # `os.replace` would remove a device
+        text = 'expected `path` of a file, got that of a device or pipe: give another'
+        raise FileExistsError(errno.EEXIST, text, named)
     spare = place.with_name(f'.{place.name[:40]}.{secrets.token_hex(8)}.tmp')
-    with _naming(path):
+    try:
         file = open(spare, 'xb')
         try:
             with file:
@@ -126,30 +131,10 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
         except BaseException:
             spare.unlink(missing_ok=True)
             raise
-
-
-def _place(path: FilePath) -> Path:
-    place = Path(os.path.realpath(path))
-    if place.is_dir():
-        text = (
-            'expected `path` of a file, got that of a folder: give it a name in there'
-        )
-        raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
-    if place.exists() and not place.is_file():  # `os.replace` would remove a device
-        text = 'expected `path` of a file, got that of a device or pipe: give another'
-        raise FileExistsError(errno.EEXIST, text, os.fspath(path))
-    return place
-
-
-@contextlib.contextmanager
-def _naming(path: FilePath) -> Iterator[None]:
-    """Make an OSError of this context name `path`, not the temporary file."""
-    try:
-        yield
     except OSError as error:
         if error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        raise OSError(error.errno, error.strerror, named) from None
 
 
 def parts_in(folder: FilePath) -> list[Path]:
@@ -177,24 +162,22 @@ def write(
 ) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
-    Whenever writing is interrupted, `path` holds the old content or the new one; see
-    `replacing`. Memory maps of the old file stay valid. Any number of processes may
-    write at the same time.
+    Memory maps of the old file stay valid. Any number of processes may write at once.
 
     Raises:
       TypeError: an array has another dtype (nothing is ever pickled), or JSON cannot
         hold the metadata.
       ValueError: the metadata have a NaN or an infinity.
       OSError: see `replacing`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(f'{folder}/a', {'w': np.eye(2)}, {'step': 3})
-    ...     arrays, metadata = read(f'{folder}/a')
-    >>> arrays['w'].tolist(), metadata
-    ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
     """
-    plain = {name: _plain(name, array) for name, array in arrays.items()}
+    plain = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in plain.items():
+        if not can_hold(array.dtype):
+            got, hint = array.dtype, '; objects would have to be pickled'
+            raise TypeError(
+                f'array {name!r}: expected numbers or bools, got dtype {got}'
+                f'{hint if got.kind == "O" else ""}'
+            )
     expected = '`path` in a folder that exists, got another: make the folder'
     with note_missing(expected), replacing(path) as file:
         file.write(bytes(_HEADER.size))
@@ -210,16 +193,6 @@ def _header(start: int, text: bytes) -> bytes:
     """Return the first 64 bytes of a file whose JSON document `text` is at `start`."""
     place = _MAGIC, VERSION, start, start + len(text)
     return _HEADER.pack(*place, zlib.crc32(text))
-
-
-def _plain(name: str, value: object) -> Array:
-    array = np.asarray(value)
-    if not can_hold(array.dtype):
-        hint = '' if array.dtype != object else '; objects would have to be pickled'
-        raise TypeError(
-            f'array {name!r}: expected numbers or bools, got dtype {array.dtype}{hint}'
-        )
-    return array
 
 
 def can_hold(dtype: object) -> bool:
@@ -261,14 +234,14 @@ def read(
     place; whoever does so changes the arrays.
 
     Args:
-      verify: whether to compare all data with their checksums, 1 MB at a time. This is
-        done now, since later the first use of a page of a map cannot be seen. The
-        header and the document are checked in any case.
+      verify: whether to compare all data with their checksums, 1 MB at a time: now,
+        since nobody sees when a page of a map is first used. The header and the
+        document are checked in any case.
 
     Raises:
       DamagedError: the file is cut short, altered, or was never of this format.
       UnknownFormatError: the file is intact, but this version of jfold cannot read it.
-      OSError: the file cannot be opened; FileNotFoundError if there is none.
+      OSError: the file cannot be opened.
     """
     with open(path, 'rb') as file:
         text = _document(path, file)

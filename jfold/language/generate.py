@@ -259,21 +259,20 @@ class Generator(Round):
                     columns.append(Column(tape_index[column], inner, column.width))
             return Place(end_index[rows.counter], rows.counter.width, tuple(columns))
 
-        makers: list[list[Any]] = [[] for _ in self.tables.types]
-        for o, of_operation in self.made_by.items():
-            for maker in of_operation:
-                makers[maker.type].append((maker.number, 'operation', o, maker.output))
         constants: list[list[Any]] = [[] for _ in self.tables.types]
         for (_, _, below, _), (maker, tape) in self.own.items():
-            end = end_index[tape]
-            makers[maker.type].append((maker.number, 'constants', end, 0))
-            constants[maker.type].append((tape_index[tape], end, below))
+            where = tape_index[tape], end_index[tape]
+            constants[maker.type].append((*where, below, maker.number))
         every, numbers = range(len(self.operations)), range(len(self.results))
         return Recording(
             ends=len(end_index),
             level=self.level,
             constants=tuple(map(tuple, constants)),
-            makers=tuple(map(tuple, makers)),
+            makers=tuple(
+                (maker.number, o, maker.output)
+                for o, of_operation in self.made_by.items()
+                for maker in of_operation
+            ),
             operations=tuple(place('operation', o) for o in every),
             results=tuple(place('result', r) for r in numbers),
             labels=tuple(

@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 
@@ -28,26 +27,12 @@ COMPILED = '/jax/core/compile/backend_compile_duration'
 BY_ITSELF = 'execute'  # the function that JAX compiles for `apply` outside `jax.jit`
 
 
-class _Application(NamedTuple):
-    """A call of a model's `apply`: when, and weak references to budget and spec."""
-
-    when: float
-    budget: weakref.ref[Budget]
-    spec: weakref.ref[Spec]
-
-    def program(self) -> str:
-        """Return the program's name, as 'program 2'; '' if the spec is not in use."""
-        budget, spec = self.budget(), self.spec()
-        if budget is None or spec not in budget.specs:
-            return ''
-        return budget.named([*budget.specs].index(spec) + 1)
-
-
 class _Thread(threading.local):
     """The calls of models' `apply`, and JAX's compilations, in one thread."""
 
     def __init__(self) -> None:
-        self.applied = collections.deque[_Application](maxlen=64)
+        # When a model was applied, and what names its program, as 'program 2'.
+        self.applied = collections.deque[tuple[float, Callable[[], str]]](maxlen=64)
         # By name of the function that JAX compiles: the names of programs applied in
         # its last trace, and the seconds that trace and compilation have taken so far.
         self.programs: dict[str, list[str]] = {}
@@ -60,8 +45,15 @@ _thread = _Thread()
 
 def note(budget: Budget, spec: Spec) -> None:
     """Record a call of a model's `apply`, made now, perhaps in a traced function."""
-    now = time.time()  # the clock of JAX's events
-    _thread.applied.append(_Application(now, weakref.ref(budget), weakref.ref(spec)))
+    refs = weakref.ref(budget), weakref.ref(spec)
+
+    def name() -> str:
+        budget, spec = refs[0](), refs[1]()
+        if budget is None or spec not in budget.specs:
+            return ''
+        return budget.named([*budget.specs].index(spec) + 1)
+
+    _thread.applied.append((time.time(), name))  # the clock of JAX's events
 
 
 def _listen(
@@ -73,7 +65,7 @@ def _listen(
     name = _name(options)
     if event == TRACED:
         _thread.seconds[name] = 0.0
-        programs = (x.program() for x in _thread.applied if x.when >= start_time)
+        programs = (name() for when, name in _thread.applied if when >= start_time)
         _thread.programs[name] = [*dict.fromkeys(programs)]
     _thread.seconds[name] += end_time - start_time
     if event == COMPILED:
@@ -86,11 +78,8 @@ def _listen(
 
 
 def _begin(event: str, value: float, **options: str | int) -> None:
-    """Start a progress line if the function being compiled applies a model.
-
-    JAX calls this at the begin of each of its events. A logger without warnings shows
-    no line.
-    """
+    """Start a progress line if the function being compiled applies a model."""
+    # A logger without warnings shows no line.
     is_shown = event == COMPILED and LOG.isEnabledFor(logging.WARNING)
     if is_shown and (applying := _applying(_name(options))):
         name, names = applying
@@ -107,7 +96,7 @@ def _applying(name: str) -> tuple[str, str] | None:
     """Return a function's (name, 'program 1, ...'); `None` if it applies no model."""
     programs = _thread.programs.get(name, [])
     if name == BY_ITSELF:
-        name, programs = 'apply', [x.program() for x in [*_thread.applied][-1:]]
+        name, programs = 'apply', [last() for _, last in [*_thread.applied][-1:]]
     return (name, ', '.join(filter(None, programs))) if programs else None
 
 

@@ -75,9 +75,6 @@ class CompiledStep:
     def _adopt(self, *tree: Any) -> Any:
         """Return arguments with this model's specs in schedules of equal models."""
         # An NNX module is a leaf: the step may change the object, so none is made anew.
-        leaves, structure = jax.tree.flatten(
-            tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
-        )
         specs = iter(self.specs)
 
         def adopted(x: Any) -> Any:
@@ -86,13 +83,22 @@ class CompiledStep:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
 
-        return jax.tree.unflatten(structure, list(map(adopted, leaves)))
+        return jax.tree.map(
+            adopted, tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
+        )
 
     def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         """Return the step compiled for other specs, and warn of the differences."""
         begin = time.perf_counter()
         compiled = self._compile(specs)
-        changes = ', '.join(map(_changes, self.specs, specs))
+        changes = ', '.join(  # as 'levels from 3 to 5'
+            f'{name} from {a} to {b}'
+            for old, new in zip(self.specs, specs, strict=True)
+            for (name, a), (_, b) in zip(
+                old.capacity.dimensions(), new.capacity.dimensions(), strict=True
+            )
+            if a != b
+        )
         warnings.warn(
             'expected schedules of the capacity that the step was compiled for, got '
             f'one with {changes}: compiled the step for it too, in '
@@ -121,8 +127,7 @@ def compile_step(
 ) -> CompiledStep:
     """Compile a step ahead of time; capacities in `args` stand for schedules.
 
-    Args:
-      adopt: reserves a capacity in the model and returns its spec.
+    `adopt` reserves a capacity in the model and returns its spec.
     """
     expect('step', step, callable(step), 'a function', 'pass it first')
     leaves, tree = jax.tree.flatten(
@@ -195,9 +200,3 @@ def _check_kind(expected: Spec, got: Spec) -> None:
             f'expected a schedule of {rows} rows of results, for which the step was '
             f'compiled, got one of {got_rows}: make it with `size={rows}`'
         )
-
-
-def _changes(old: Spec, new: Spec) -> str:
-    """Return text about the dimensions that differ, as 'levels from 3 to 5'."""
-    pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
-    return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -10,12 +11,10 @@ from typing import TypeAlias
 import numpy as np
 
 from jfold.program.components import loops_of
-from jfold.program.operations import Operation
 from jfold.runtime import residual_bytes
 from jfold.scheduling.layout import layout, running_components
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
-from jfold.scheduling.spec import Spec
 
 SHOWN_LEVELS = 12
 Row: TypeAlias = tuple[str, ...]  # its cells
@@ -24,15 +23,25 @@ Row: TypeAlias = tuple[str, ...]  # its cells
 def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
     """Return text with tables of a schedule: operations, levels, buffers and shards.
 
-    Args:
-      programs: how many shapes of schedule the model has so far.
-      max_programs: how many it may have; `None` for any number.
+    The model has so many `programs` so far, and may have `max_programs`.
     """
-    summary = _summary(schedule, programs, max_programs)
+    spec, built = schedule.spec, ''
+    if (seconds := schedule.seconds) is not None:
+        time = f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'
+        built = f', built in {time}'
+    here = '' if spec.shards is None or spec.shards.is_local else ' of this process'
+    limit = '' if max_programs is None else f' of at most {max_programs}'
+    fixed = ', sums in a fixed order' if spec.reproducible else ''
+    loops = loops_of(spec.program)
+    summary = (
+        f'{schedule.examples} examples, {int(schedule.counts.sum())} nodes{here}, '
+        f'depth {schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
+        f'{loops and ", "}{loops}'
+    )
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
     tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
-    if schedule.spec.shards is not None:
-        tables.insert(0, _shards(schedule.spec.shards, schedule.parts))
+    if spec.shards is not None:
+        tables.insert(0, _shards(spec.shards, schedule.parts))
     return '\n\n'.join([summary, *map('\n'.join, tables)])
 
 
@@ -49,21 +58,6 @@ def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
     note = f'this process has {len(nodes)} of {shards.count} shards'
     notes = [] if shards.is_local else [note]
     return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *notes, text]
-
-
-def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str:
-    counts = schedule.counts
-    built = '' if schedule.seconds is None else f', built in {_time(schedule.seconds)}'
-    shards = schedule.spec.shards
-    here = '' if shards is None or shards.is_local else ' of this process'
-    limit = '' if max_programs is None else f' of at most {max_programs}'
-    fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
-    loops = loops_of(schedule.spec.program)
-    return (
-        f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
-        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
-        f'{loops and ", "}{loops}'
-    )
 
 
 def _operations(schedule: Schedule) -> list[str]:
@@ -89,7 +83,11 @@ def _operations(schedule: Schedule) -> list[str]:
 
 def _levels(schedule: Schedule) -> list[str]:
     program = schedule.spec.program
-    names = _headings(program.operations)
+    uses = Counter(operation.layer.name for operation in program.operations)
+    names = [
+        f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name
+        for x in program.operations
+    ]
     counts = np.zeros((schedule.depth, len(names)), int)
     before = 0
     for component, depth in zip(
@@ -110,15 +108,6 @@ def _levels(schedule: Schedule) -> list[str]:
     return _table(('level', *names), rows)
 
 
-def _headings(operations: Sequence[Operation]) -> list[str]:
-    """Return each operation's layer name; 'name/<input count>' if several have it."""
-    uses = Counter(operation.layer.name for operation in operations)
-    return [
-        f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name
-        for x in operations
-    ]
-
-
 def _memory(schedule: Schedule) -> list[str]:
     spec, places = schedule.spec, layout(schedule.spec)
     rows, values, edges = [], 0, 0
@@ -130,27 +119,16 @@ def _memory(schedule: Schedule) -> list[str]:
         constants = f'{spec.capacity.constants[t]}'
         rows.append((repr(type_), constants, in_bytes(of_values), in_bytes(of_edges)))
     header = ('buffer of', 'constants', 'values', 'edges (in training)')
-    return [
-        *_table(header, rows),
-        *_training(spec, values, edges),
-        f'indices: {in_bytes(4 * places.sections.size)}',
-    ]
-
-
-def _training(spec: Spec, values: int, edges: int) -> list[str]:
-    """Return text lines about memory in training; [] if an operation has no gradient.
-
-    `values` and `edges` are the bytes of their buffers.
-    """
-    try:
+    lines = _table(header, rows)
+    # A function of the user's without a gradient may raise anything.
+    with contextlib.suppress(Exception):
         residuals = residual_bytes(spec)
-    except Exception:  # a function of the user's without a gradient may raise anything
-        return []
-    return [
-        f'residuals of training ({spec.residuals}): {in_bytes(residuals)}',
-        f'together: {in_bytes(values)}, in training '
-        f'{in_bytes(values + edges + residuals)}',
-    ]
+        lines += [
+            f'residuals of training ({spec.residuals}): {in_bytes(residuals)}',
+            f'together: {in_bytes(values)}, in training '
+            f'{in_bytes(values + edges + residuals)}',
+        ]
+    return [*lines, f'indices: {in_bytes(4 * places.sections.size)}']
 
 
 def _table(header: Row, rows: Sequence[Row]) -> list[str]:
@@ -172,7 +150,3 @@ def in_bytes(number: float) -> str:
             return f'{number:.3g} {unit}'
         number /= 1000
     return f'{number:.3g} GB'
-
-
-def _time(seconds: float) -> str:
-    return f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'

@@ -7,25 +7,20 @@ Schedules and corpora that exist stay with the program that they were built for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from jfold.base.errors import InputError, ProgramBudgetError
-from jfold.combinators import Block
-from jfold.data.adoption import adopt_schedule
+from jfold.base.errors import InputError
 from jfold.language.lazy_expression import Recorded
 from jfold.language.lazy_registry import MET_NEW, NewCall
 from jfold.models.compile_times import LOG
-from jfold.program.operations import Layer, Program
-from jfold.scheduling.budget import Budget
-from jfold.scheduling.schedule import Schedule
 
 T = TypeVar('T')
 
 
 def growing(
     recorded: Recorded | None,
-    lower: Callable[[Callable[[], Block]], None],
+    lower: Callable[[], None],
     batches: Iterable[object],
     record: Callable[[], T],
 ) -> T:
@@ -33,9 +28,7 @@ def growing(
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
-      lower: takes a function that returns the expression for all calls met so far, and
-        lowers this expression to a new program. Earlier schedules and corpora stay with
-        the old program.
+      lower: lowers the expression for all calls met so far to a new program.
       batches: lists of examples, or iterators. An iterator cannot be read twice, so a
         new call of its examples is an error.
     """
@@ -59,7 +52,7 @@ def growing(
         recorded.learn(examples, skip_errors=True)  # `record` raises these errors
         if recorded.registry.version != recorded.closed.version:
             more = recorded.registry.entries[len(recorded.closed.entries) :]
-            lower(recorded.expression)
+            lower()
             names = ', '.join(dict.fromkeys(x.name for x in more)) or 'in a new order'
             lacked = f'for calls that `like=` lacks: {names}'
             LOG.info(f'{recorded.root!r}: lowered again, {lacked}')
@@ -71,46 +64,3 @@ def growing(
                 'random, give `like=` more examples'
             ) from new
     return record()
-
-
-def check_room(budget: Budget) -> None:
-    """Raise ProgramBudgetError if the budget has no room for one more program."""
-    limit = budget.limit
-    if limit is not None and sum(budget.specs.values()) >= limit:
-        raise ProgramBudgetError(
-            f'expected calls like those on the examples of `like=`, as {limit} '
-            'programs are in use, and `max_programs` allows no other, got new calls: '
-            'give `like=` examples with all calls, or raise '
-            '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` for '
-            '`x / n`, which is a new call for each `n`'
-        )
-
-
-def adopted(
-    schedule: Schedule, programs: Sequence[Program], spec_of: Callable[..., Any]
-) -> tuple[Schedule, Program]:
-    """Return a schedule with a spec for one of `programs`, and that program.
-
-    The schedule is of one of `programs`, which are this model's, the newest first; or
-    of an equal model: then `adopt_schedule` replaces its spec by that of `spec_of`.
-
-    Raises:
-      TypeError: `schedule` is no schedule; ValueError: it is of another model.
-    """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(
-            f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
-            'call `model.apply(params, model.schedule(examples))`'
-        )
-    for program in programs:
-        if schedule.spec.program is program:
-            return schedule, program
-    return adopt_schedule(schedule, spec_of, programs[0]), programs[0]
-
-
-def without_later(params: Any, layers: Sequence[Layer], newest: Sequence[Layer]) -> Any:
-    """Return `params` without the layers that are in `newest` but not in `layers`."""
-    later = {layer.name for layer in newest} - {layer.name for layer in layers}
-    if not later or not isinstance(params, Mapping):
-        return params
-    return {name: x for name, x in params.items() if name not in later}

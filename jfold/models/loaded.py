@@ -17,10 +17,12 @@ from jfold.base.late import Displayed
 from jfold.base.structs import plain_containers
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
-from jfold.data.corpus import Corpus, join
+from jfold.data.corpus import Corpus
+from jfold.data.corpus import join as join_parts
 from jfold.data.predict import predictions
 from jfold.data.scheduler import Scheduler, build
-from jfold.data.tracer import Tracer, make_tracer, trace_corpus
+from jfold.data.tracer import trace_corpus
+from jfold.data.tracer import tracer as make_tracer
 from jfold.language.parameter_checks import check_kept, check_params
 from jfold.program.operations import Program
 from jfold.scheduling.assignment import default_assignment
@@ -32,10 +34,7 @@ Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
 
 
 def make_step(program: Exported) -> Step:
-    """Return a function that runs an exported program.
-
-    It raises NotImplementedError if it is differentiated, or under `jax.vmap`.
-    """
+    """Return a function that runs an exported program, and no transformation of it."""
     step = jax.custom_jvp(program.call)
     step.defjvp(functools.partial(_refuse, 'gradients', 'what `jf.compile` returned'))
     mapped = custom_vmap(step)
@@ -67,6 +66,9 @@ class LoadedModel(Displayed):
     params: dict[str, Any]
     platforms: tuple[str, ...]
     _steps: Mapping[Spec, Step]
+
+    join = join_parts
+    tracer = make_tracer
 
     @property
     def program(self) -> Program:
@@ -191,15 +193,6 @@ class LoadedModel(Displayed):
         return trace_corpus(
             self.scheduler, check_examples(examples), skip_errors, progress
         )
-
-    @api_boundary
-    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Join examples that were traced separately; see `Model.join`."""
-        return join(self.scheduler, parts)
-
-    def tracer(self) -> Tracer:
-        """Return a tracer for other processes; see `Model.tracer`."""
-        return make_tracer(self.scheduler)
 
     def __repr__(self) -> str:
         sizes = ', '.join(str(capacity.examples) for capacity in self.capacities)

@@ -11,18 +11,20 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jfold.base.errors import check_examples, expect
+from jfold.base.errors import ProgramBudgetError, check_examples, expect
 from jfold.base.keys import Rngs, check_key
 from jfold.base.late import Displayed
 from jfold.base.memo import Recent, Stays, memoized
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
-from jfold.data.adoption import Traced
+from jfold.data.adoption import Traced, adopt_schedule
 from jfold.data.batches import batches as make_batches
-from jfold.data.corpus import Corpus, join
+from jfold.data.corpus import Corpus
+from jfold.data.corpus import join as join_parts
 from jfold.data.predict import predict as make_predict
 from jfold.data.scheduler import Scheduler
-from jfold.data.tracer import Tracer, make_tracer, trace_corpus
+from jfold.data.tracer import trace_corpus
+from jfold.data.tracer import tracer as make_tracer
 from jfold.device.random_keys import make_draws
 from jfold.device.results import returned
 from jfold.language.lazy_expression import Recorded, learned
@@ -31,7 +33,7 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import adopted, check_room, growing, without_later
+from jfold.models.growing import growing
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
 from jfold.scheduling.assignment import default_assignment
@@ -73,7 +75,9 @@ class Model(Stays, Displayed):
     scheduler: Scheduler = field(init=False, repr=False)
 
     batches = make_batches
+    join = join_parts
     predict = make_predict
+    tracer = make_tracer
 
     def __post_init__(self) -> None:
         # One jitted function per shape: JAX frees an executable with its function.
@@ -96,9 +100,18 @@ class Model(Stays, Displayed):
 
         return growing(self._recorded, self._lower, batches, select)
 
-    def _lower(self, expression: Callable[[], Block]) -> None:
-        check_room(before := self.budget)
-        self.block = expression()
+    def _lower(self) -> None:
+        before, limit = self.budget, self.budget.limit
+        if limit is not None and sum(before.specs.values()) >= limit:
+            raise ProgramBudgetError(
+                f'expected calls like those on the examples of `like=`, as {limit} '
+                'programs are in use, and `max_programs` allows no other, got new '
+                'calls: give `like=` examples with all calls, or raise '
+                '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` '
+                'for `x / n`, which is a new call for each `n`'
+            )
+        assert self._recorded is not None
+        self.block = self._recorded.expression()
         self.program = lower(self.block, unrolls=not self.reproducible)
         self._begin()
         self.budget.specs |= before.specs
@@ -238,49 +251,6 @@ class Model(Stays, Displayed):
         return growing(self._recorded, self._lower, [checked], record)
 
     @api_boundary
-    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
-        """Join examples that were traced separately into one corpus.
-
-        Its schedules are to the bit those of the same examples traced together.
-
-        Args:
-          parts: a list, or other iterable, of corpora, of this model or another of the
-            same expression, and of `Traced`, which tracers return. `Corpus.source` and
-            `skipped` count on from part to part.
-
-        Raises:
-          TypeError: a part is neither a corpus nor `Traced`.
-          ValueError: a part is of another expression, or there is no part.
-
-        >>> import jfold as jf
-        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-        >>> both = model.join([model.trace([[1, 2]]), model.tracer()([[3], []])])
-        >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
-        [0.0, 3.0, 3.0]
-        """
-        return join(self.scheduler, parts)
-
-    def tracer(self) -> Tracer:
-        """Return a callable that traces examples in other processes.
-
-        There it runs on NumPy. `schedule` takes its result in place of the examples and
-        returns the same schedule, to the bit. With `import grain`:
-
-            source = grain.MapDataset.source(examples).shuffle(seed=0)
-            batches = source.batch(64, batch_fn=list).map(model.tracer())
-            options = grain.multiprocessing.MultiprocessingOptions(num_workers=4)
-            for traced in batches.to_iter_dataset().mp_prefetch(options):
-                schedule = model.schedule(traced)
-
-        >>> import jfold as jf, pickle
-        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-        >>> tracer = pickle.loads(pickle.dumps(model.tracer()))
-        >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
-        [3.0, 3.0]
-        """
-        return make_tracer(self.scheduler)
-
-    @api_boundary
     def precompile(
         self, step: Callable[..., Any], /, *args: Any, **options: Any
     ) -> CompiledStep:
@@ -381,13 +351,16 @@ class Model(Stays, Displayed):
             `external` differs from `init` in structure, shape or dtype; or a layer
             draws and has no key.
         """
-        schedule, program = adopted(schedule, self._programs, self.budget.spec_of)
+        budget = self.budget
+        schedule, program = adopt_schedule(schedule, self._programs, budget.spec_of)
         rows, layers = schedule.examples, program.layers
-        params = without_later(params, layers, self.program.layers)
+        later = {x.name for x in self.program.layers} - {x.name for x in layers}
+        if later and isinstance(params, Mapping):
+            params = {name: x for name, x in params.items() if name not in later}
         check_kept(program)
         params = checked_params(layers, params, external)
         draws = make_draws(layers, rows, rngs, ids, deterministic)
-        note(self.budget, schedule.spec)
+        note(budget, schedule.spec)
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
         return returned(program, schedule, run(params, schedule, draws))
 

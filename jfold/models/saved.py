@@ -20,6 +20,7 @@ from jax import export
 from jax.tree_util import keystr, tree_leaves_with_path
 
 import jfold
+from jfold.base.arrays import array_spec
 from jfold.base.errors import describe_error, expect, short_repr
 from jfold.base.structs import leaf_restorer, plain_containers, plain_leaves
 from jfold.base.tracebacks import api_boundary
@@ -94,7 +95,13 @@ def save(
     >>> loaded.predict([[1, 2], [3], []])
     array([3., 3., 0.], dtype=float32)
     """
-    _check_model(model)
+    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
+    check_classes(model.program.results)
+    if names := [x.name for x in model.program.layers if x.external]:
+        raise ValueError(
+            f'expected a model without `External` blocks, got one with {names}: save '
+            'one whose arrays are parameters, such as of `jf.layers.Embed`'
+        )
     _check_platforms(platforms)
     check_path(path)
     params = checked_params(model.program.layers, params)
@@ -104,7 +111,8 @@ def save(
     leaves = _leaves(params)
     arrays, program = _write_program(model.program)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
-    shapes = jax.tree.map(_shape, params)
+    canonical = jax.dtypes.canonicalize_dtype
+    shapes = jax.tree.map(lambda x: array_spec(x.shape, canonical(x.dtype)), params)
     for n, spec in enumerate(specs):
         data = _export(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
@@ -127,26 +135,13 @@ def _check_platforms(platforms: object) -> None:
     if platforms is None:
         return
     known = ('cpu', 'cuda', 'rocm', 'tpu')
-    is_list = isinstance(platforms, list | tuple) and bool(platforms)
+    names = platforms if isinstance(platforms, list | tuple) else ()
     hint = "pass `platforms=['cpu']`"
-    expect('platforms', platforms, is_list, 'a list of names', hint)
-    assert isinstance(platforms, list | tuple)
-    for name in platforms:
+    expect('platforms', platforms, bool(names), 'a list of names', hint)
+    for name in names:
         if name not in known:
-            names, got = ', '.join(map(repr, known)), short_repr(name)
-            raise ValueError(f'expected `platforms` of {names}, got {got}')
-
-
-def _check_model(model: Model) -> None:
-    """Raise TypeError or ValueError if a model cannot be written to a file."""
-    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
-    check_classes(model.program.results)
-    names = [x.name for x in model.program.layers if x.external]
-    if names:
-        raise ValueError(
-            f'expected a model without `External` blocks, got one with {names}: save '
-            'one whose arrays are parameters, such as of `jf.layers.Embed`'
-        )
+            of, got = ', '.join(map(repr, known)), short_repr(name)
+            raise ValueError(f'expected `platforms` of {of}, got {got}')
 
 
 def _specs(
@@ -188,10 +183,7 @@ def _versions() -> dict[str, str]:
 
 
 def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return a program as arrays by name, and as JSON.
-
-    Raises TypeError if it holds functions or values that cannot be written.
-    """
+    """Return a program as arrays by name, and as JSON; TypeError if it cannot be."""
     encoder = Encoder()
     root = encoder.encode(portable(program))
     if encoder.refused:
@@ -214,8 +206,7 @@ def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
 def _leaves(params: object) -> list[Array]:
     """Return the arrays of parameters, in the order of `plain_leaves(params)`.
 
-    Raises TypeError if a leaf is no array of numbers. Containers are written with the
-    layers of the program.
+    Their containers are written with the layers of the program.
     """
     leaves = tree_leaves_with_path(plain_containers(params))
     for path, leaf in leaves:
@@ -228,11 +219,6 @@ def _leaves(params: object) -> list[Array]:
             )
     # In the dtype of JAX now: `jax.enable_x64` may differ where it is loaded.
     return [np.asarray(x, jax.dtypes.canonicalize_dtype(x.dtype)) for _, x in leaves]
-
-
-def _shape(leaf: Any) -> Any:
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
 
 
 def _export(
@@ -306,15 +292,31 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
         specs = tuple(_read_specs(program, saved))
         if not specs:
             raise ValueError('expected a capacity at least, got none')
-        params = _read_params(arrays, program)
+        shapes = {x.name: x.params for x in program.layers if x.params is not None}
+        numbers = itertools.count()
+        params = jax.tree.map(lambda _: arrays[f'{PARAMS}{next(numbers)}'], shapes)
         check_params(program.layers, params)
         data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
         is_laid_out = [*map(_layout_digest, specs)] == saved['layouts']
-    if check_functions:
-        _check_functions(path, saved, program)
+        changes = list[str]()
+        if check_functions:
+            changes = differences(fingerprint(program), saved['fingerprint'])
+    if changes:
+        raise ValueError(
+            f'{path}: expected the functions that the model was saved with, got others '
+            'of their names, or other data that they use at module level, with '
+            f'{"; ".join(changes)}. Load it beside the code as it was, save the model '
+            'again, or pass `check_functions=False` if these do the same'
+        )
     if not is_laid_out:
         raise _unknown(path, saved, 'another layout of schedules')
-    programs = _deserialize(path, saved, data)
+    try:
+        programs = [export.deserialize(program) for program in data]
+    except ImportError:
+        raise
+    except Exception as error:
+        what = f'programs that fail with {describe_error(error)}'
+        raise _unknown(path, saved, what) from error
     _check_platform(path, programs[0])
     steps = {s: make_step(x) for s, x in zip(specs, programs, strict=True)}
     params = jax.tree.map(jnp.asarray, params)
@@ -382,43 +384,6 @@ def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
         if residuals not in RESIDUALS or strategy not in STRATEGIES:
             raise ValueError(f'expected ways to run, got {residuals!r}, {strategy!r}')
         yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
-
-
-def _read_params(arrays: Mapping[str, Array], program: Program) -> dict[str, Any]:
-    """Return the parameters in a file, as a pytree {layer name: parameters}."""
-    layers = {x.name: x.params for x in program.layers if x.params is not None}
-    numbers = itertools.count()
-    params: dict[str, Any] = jax.tree.map(
-        lambda _: arrays[f'{PARAMS}{next(numbers)}'], layers
-    )
-    return params
-
-
-def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
-    """Raise ValueError if functions of a program have changed since it was saved."""
-    with reading(path):
-        changes = differences(fingerprint(program), saved['fingerprint'])
-    if changes:
-        raise ValueError(
-            f'{path}: expected the functions that the model was saved with, got others '
-            'of their names, or other data that they use at module level, with '
-            f'{"; ".join(changes)}. Load it beside the code as it was, save the model '
-            'again, or pass `check_functions=False` if these do the same'
-        )
-
-
-def _deserialize(
-    path: Path, saved: Mapping[str, Any], data: Iterable[bytearray]
-) -> list[export.Exported]:
-    """Return exported programs; raise UnknownFormatError if JAX cannot read one."""
-    try:
-        return [export.deserialize(program) for program in data]
-    except ImportError:
-        raise
-    except Exception as error:
-        raise _unknown(
-            path, saved, f'programs that fail with {describe_error(error)}'
-        ) from error
 
 
 def _check_platform(path: Path, program: export.Exported) -> None:

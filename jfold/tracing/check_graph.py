@@ -20,7 +20,7 @@ Shapes: [rows] of a table; [values] of a type, in all examples checked together.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -53,10 +53,8 @@ BLOCK = 1 << 16  # nodes that are checked together: their arrays stay in the CPU
 def checked(operations: Operations, graph: Graph) -> Graph:
     """Check a graph unless it is known to fit; return it with `fits` set.
 
-    Examples picked from it fit too, and are not checked again.
-
-    Raises:
-      ValueError: the operations or the graph are wrong; see `check_graph`.
+    Examples picked from it fit too. Raises ValueError as `check_graph`, also if the
+    operations are wrong.
     """
     if graph.fits:
         return graph
@@ -81,20 +79,13 @@ def check_graph(operations: Operations, graph: Graph) -> None:
     bare = replace(
         graph, constants=tuple(Table(table.first, ()) for table in graph.constants)
     )
-    for first, last in _blocks(graph):
-        is_all = last - first == graph.examples
-        part = bare if is_all else bare.pick(np.arange(first, last))
-        _check_values(_Values(operations, part, first))
-
-
-def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield ranges (first, end) of examples: at most `BLOCK` nodes, or one example."""
-    nodes = first_of(graph.nodes_of_examples)
-    begin = 0
-    while begin < graph.examples:
+    nodes, begin = first_of(graph.nodes_of_examples), 0
+    while begin < graph.examples:  # by `BLOCK` nodes at most, or one example
         end = int(np.searchsorted(nodes, nodes[begin] + BLOCK, side='right')) - 1
         end = max(end, begin + 1)
-        yield begin, end
+        is_all = end - begin == graph.examples
+        part = bare if is_all else bare.pick(np.arange(begin, end))
+        _Values(operations, part, begin).check()
         begin = end
 
 
@@ -163,6 +154,7 @@ class _Values(Memoized):
       graph: the graph of these examples alone.
       before: the number of examples before them in the whole graph, for messages.
       first: per type [examples + 1], the index of each example's first value.
+      results: per operation, the number of outputs of those before; then of all.
       producers: per type [values], the output that made each value, counted through
         all operations; the total number of outputs for constants.
       levels: per type [values], the level of the node that made it; 0 for constants.
@@ -174,8 +166,8 @@ class _Values(Memoized):
         begins, counts = number_values(operations, graph.examples, tables)
         self.first = tuple(map(first_of, counts))
         sizes = [int(x[-1]) for x in self.first]
-        constants = first_results(operations)[-1]
-        self.producers = [np.full(size, constants, np.int32) for size in sizes]
+        self.results = first_results(operations)
+        self.producers = [np.full(size, self.results[-1], np.int32) for size in sizes]
         self.levels = [np.zeros(size, np.int32) for size in sizes]
         outputs = zip(value_parts(operations)[types:], begins[types:], strict=True)
         for output, ((t, table, _), begin) in enumerate(outputs):
@@ -186,87 +178,71 @@ class _Values(Memoized):
     @memoized
     def levels_in(self, c: int, t: int) -> Array:
         """Return levels [values] of the values of type `t`; 0 outside component `c`."""
-        first = first_results(self.operations)
-        is_own = np.zeros(first[-1] + 1, bool)
+        is_own = np.zeros(self.results[-1] + 1, bool)
         for o in components(self.operations)[c].operations:
-            is_own[first[o] : first[o + 1]] = True
+            is_own[self.results[o] : self.results[o + 1]] = True
         return np.where(is_own[self.producers[t]], self.levels[t], 0)
 
+    def check(self) -> None:
+        """Raise ValueError if a node or result reads wrong values, or levels differ."""
+        allowed = sources(self.operations)
+        for o, table in enumerate(self.graph.operations):
+            self._check_nodes(o, table, allowed.inputs[o])
+        for r, table in enumerate(self.graph.results):
+            for k, t in enumerate(self.operations.results[r].tensors):
+                what, makers = f'result {r}, tensor {k}', allowed.results[r][k]
+                self._look_up(t, table, table.columns[k], makers, what)
 
-def _check_values(values: _Values) -> None:
-    """Raise ValueError if a node or result reads wrong values, or levels are wrong."""
-    operations, graph = values.operations, values.graph
-    allowed = sources(operations)
-    for o, table in enumerate(graph.operations):
-        _check_nodes(values, o, table, allowed.inputs[o])
-    for r, table in enumerate(graph.results):
-        for k, t in enumerate(operations.results[r].tensors):
-            makers, what = allowed.results[r][k], f'result {r}, tensor {k}'
-            _look_up(values, t, table, table.columns[k], makers, what)
+    def _check_nodes(
+        self, o: int, table: Table, allowed: Sequence[ProducerSet]
+    ) -> None:
+        """Check levels and inputs of operation `o`; it may read what is `allowed`."""
+        operation, c = self.operations.operations[o], component_of(self.operations)[o]
+        recurrent = components(self.operations)[c].recurrent
+        levels, *inputs = table.columns
+        below = np.zeros(len(table), np.int32)
+        for a, (t, column) in enumerate(zip(operation.inputs, inputs, strict=True)):
+            what = f'{operation!r}, input {a}'
+            rows = self._look_up(t, table, column, allowed[a], what)
+            if recurrent:
+                np.maximum(below, self.levels_in(c, t)[rows], out=below)
+        wrong = (levels != below + 1).nonzero()[0]
+        if len(wrong):
+            row = wrong[0]
+            expected = f'level {below[row] + 1}, one above the inputs that operations'
+            text = f'{expected} make which take turns with it, got {levels[row]}'
+            self._refuse(table, row, repr(operation), text)
 
+    def _look_up(
+        self, t: int, table: Table, column: Array, makers: ProducerSet, what: str
+    ) -> Array:
+        """Check `column`; return it as indices [rows] among all values of type `t`.
 
-def _check_nodes(
-    values: _Values, o: int, table: Table, allowed: Sequence[ProducerSet]
-) -> None:
-    """Raise ValueError if nodes of operation `o` have wrong levels or inputs.
-
-    Args:
-      allowed: per input, the outputs of operations that it may read.
-    """
-    operation, c = values.operations.operations[o], component_of(values.operations)[o]
-    recurrent = components(values.operations)[c].recurrent
-    levels, *inputs = table.columns
-    below = np.zeros(len(table), np.int32)
-    for a, (t, column) in enumerate(zip(operation.inputs, inputs, strict=True)):
-        what = f'{operation!r}, input {a}'
-        rows = _look_up(values, t, table, column, allowed[a], what)
-        if recurrent:
-            np.maximum(below, values.levels_in(c, t)[rows], out=below)
-    wrong = (levels != below + 1).nonzero()[0]
-    if len(wrong):
-        row = wrong[0]
-        expected = f'level {below[row] + 1}, one above the inputs that operations make'
-        text = f'{expected} which take turns with it, got {levels[row]}'
-        _refuse(values, table, row, repr(operation), text)
-
-
-def _look_up(
-    values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
-) -> Array:
-    """Check `column`; return it as indices [rows] among all values of type `t`.
-
-    Args:
-      column: [rows] of `table`, the value numbers within the example of each row.
-      makers: the outputs of operations that may be read, besides constants.
-      what: the name of the column in messages.
-
-    Raises:
-      ValueError: the example has no such value, or another operation made it.
-    """
-    operations = values.operations
-    limit = np.diff(values.first[t]).astype(np.uint32).repeat(table.counts)
-    # Cast to unsigned, negative numbers are above all limits too.
-    wrong = (column.astype(np.uint32) >= limit).nonzero()[0]
-    if len(wrong):
-        row = wrong[0]
-        expected = f'a number of {limit[row]} values {operations.types[t]}'
-        _refuse(values, table, row, what, f'{expected}, got {column[row]}')
-    rows = column + values.first[t][:-1].repeat(table.counts)
-    is_allowed = np.zeros(first_results(operations)[-1] + 1, bool)
-    is_allowed[[*results_in(makers), -1]] = True  # the last stands for constants
-    # The common case, in which no producer is looked up for each row.
-    if is_allowed[values.producers[t]].all():
+        The column [rows] of `table`, called `what`, has value numbers in the example of
+        each row; they may be of outputs of the `makers`, or of constants.
+        """
+        limit = np.diff(self.first[t]).astype(np.uint32).repeat(table.counts)
+        # Cast to unsigned, negative numbers are above all limits too.
+        wrong = (column.astype(np.uint32) >= limit).nonzero()[0]
+        if len(wrong):
+            row = wrong[0]
+            expected = f'a number of {limit[row]} values {self.operations.types[t]}'
+            self._refuse(table, row, what, f'{expected}, got {column[row]}')
+        rows = column + self.first[t][:-1].repeat(table.counts)
+        is_allowed = np.zeros(self.results[-1] + 1, bool)
+        is_allowed[[*results_in(makers), -1]] = True  # the last stands for constants
+        # The common case, in which no producer is looked up for each row.
+        if is_allowed[self.producers[t]].all():
+            return rows
+        wrong = (~is_allowed[self.producers[t][rows]]).nonzero()[0]
+        if len(wrong):
+            row = wrong[0]
+            number = self.producers[t][rows[row]]
+            got = self.operations.operations[bisect.bisect(self.results, number) - 1]
+            text = f'what `sources` says, got a result of {got}'
+            self._refuse(table, row, what, text)
         return rows
-    wrong = (~is_allowed[values.producers[t][rows]]).nonzero()[0]
-    if len(wrong):
-        row = wrong[0]
-        number = values.producers[t][rows[row]]
-        owner = bisect.bisect_right(first_results(operations), number) - 1
-        got = operations.operations[owner]
-        _refuse(values, table, row, what, f'what `sources` says, got a result of {got}')
-    return rows
 
-
-def _refuse(values: _Values, table: Table, row: int, what: str, text: str) -> NoReturn:
-    example = values.before + table.owner(row)
-    raise ValueError(f'graph: {what}, example {example}: expected {text}')
+    def _refuse(self, table: Table, row: int, what: str, text: str) -> NoReturn:
+        example = self.before + table.owner(row)
+        raise ValueError(f'graph: {what}, example {example}: expected {text}')

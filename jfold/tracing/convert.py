@@ -49,9 +49,13 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
         result = _cast(stacked, type_)
     except Exception:
         return _one_by_one(items, type_, range(len(items)))
-    # NumPy chose one dtype for all: items that it may have rounded are converted alone.
-    if alone := _perhaps_rounded(items, stacked, type_):
-        result[alone] = _one_by_one(items, type_, alone)
+    # NumPy chose one dtype for all: large ints among floats, which it may have rounded,
+    # are converted alone.
+    if stacked.dtype in _MIXED:
+        large = abs(stacked) >= _exact_below(type_.dtype)
+        places = np.flatnonzero(large.reshape(len(items), -1).any(axis=1)).tolist()
+        if alone := [k for k in places if not _is_float(items[k])]:
+            result[alone] = _one_by_one(items, type_, alone)
     return result
 
 
@@ -67,19 +71,15 @@ def to_bounded(items: Sequence[Any], type_: TensorType, below: int | None) -> Ar
         if below is not None:  # a value before that one may be outside
             to_bounded(items[: error.index], type_, below)
         raise
-    if below is not None:
-        _check_below(values, below)
-    return values
-
-
-def _check_below(values: Array, below: int) -> None:
-    """Raise BadItem if one of the ints [items, *shape] is not in `range(below)`."""
+    if below is None:
+        return values
     outside = (values < 0) | (values >= below)
     if outside.any():
         index, *_ = np.argwhere(outside)[0].tolist()
         got = values[index][outside[index]].flat[0]
         text = f'ints from 0 to {below - 1}, as `below={below}` says'
         raise BadItem(index, f'expected {text}, got {got}')
+    return values
 
 
 def as_numpy(item: object) -> object:
@@ -149,19 +149,6 @@ def _advice(item: Any, type_: TensorType) -> str:
     return f'write `Tensor({list(shape)})` for this shape' if shape else ''
 
 
-def _perhaps_rounded(
-    items: Sequence[Any], stacked: Array, type_: TensorType
-) -> list[int]:
-    """Return indices of items that NumPy may have rounded: large ints among floats."""
-    if stacked.dtype not in _MIXED:
-        return []
-    large = abs(stacked) >= _exact_below(type_.dtype)
-    if not large.any():
-        return []
-    of_items = large.reshape(len(items), -1).any(axis=1)
-    return [i for i in np.flatnonzero(of_items).tolist() if not _is_float(items[i])]
-
-
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
     """Return the limit of ints that float64, and `dtype` if inexact, hold exactly."""
@@ -211,19 +198,13 @@ def _cast(array: Array, type_: TensorType) -> Array:
         result = array.real.astype(target) if lost else array.astype(target)
         kept = not lost and bool(_survived(array, result).all())
     if not kept:
-        raise _RefusedError(
-            f', which {target.name} cannot hold{_wider_advice(array, target)}'
-        )
+        hint = ''
+        if array.dtype.kind in 'iu' and _is_inexact(target):
+            fits = bool(np.all(abs(array.astype(float)) < 2**31))
+            exact = "say dtype='int32' for one that must not change, or " * fits
+            hint = f'; {exact}write `InputTransform(float)` before to round it'
+        raise _RefusedError(f', which {target.name} cannot hold{hint}')
     return result
-
-
-def _wider_advice(array: Array, target: np.dtype[Any]) -> str:
-    """Return a hint on integers too large for a float dtype; '' for other arrays."""
-    if array.dtype.kind not in 'iu' or not _is_inexact(target):
-        return ''
-    fits = bool(np.all(abs(array.astype(float)) < 2**31))
-    exact = "say dtype='int32' for one that must not change, or " * fits
-    return f'; {exact}write `InputTransform(float)` before to round it'
 
 
 def _survived(array: Array, result: Array) -> Array:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from jfold.base.errors import BadItem, InputError, describe_error
 from jfold.base.memo import Memoized, memoized
 from jfold.graph import Graph
-from jfold.program.operations import Operations
 from jfold.tracing import deep
 from jfold.tracing.helpers import HELPERS
 from jfold.tracing.tape_reader import Recording, graph_of
@@ -78,13 +77,6 @@ class Expression(Protocol):
         """Return the error of an example, counted as example 0; `None` if it fits."""
 
 
-UNSTEADY = (
-    'expected functions that give the same results on the same data, got examples that '
-    'did not fit the expression, and did when they were read again; make what '
-    '`InputTransform` and `OneOf` call depend on nothing else'
-)
-
-
 def trace(program: Any, examples: Sequence[Any]) -> Graph:
     """Record examples by the source of a `Program`; return their graph.
 
@@ -114,9 +106,8 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
 
 
 @memoized
-def _deep(program: Operations) -> Source:
-    source: Source = program.expression.deep()  # type: ignore[attr-defined]
-    return source
+def _deep(program: Any) -> Source:
+    return program.expression.deep()  # type: ignore[no-any-return]
 
 
 def _explained(
@@ -124,11 +115,8 @@ def _explained(
 ) -> Exception:
     """Return an InputError if an example caused `error`, else a RuntimeError.
 
-    Of several examples that do not fit, the first is named.
-
-    Args:
-      error: what recording raised.
-      call: the call of `record` in deep form, or `None`.
+    Of several examples that do not fit, the first is named. A `call` of `record` in
+    deep form is the one that raised.
     """
     number = _example_of(error, call)
     if number and not isinstance(error, BadItem):
@@ -149,7 +137,12 @@ def _explained(
             result = explanation.renumbered(k).on(examples[k])
             result.__cause__ = explanation.__cause__
             return result
-    unsteady = RuntimeError(f'{UNSTEADY}; it was {describe_error(error)}')
+    unsteady = RuntimeError(
+        'expected functions that give the same results on the same data, got examples '
+        'that did not fit the expression, and did when they were read again; make what '
+        '`InputTransform` and `OneOf` call depend on nothing else; it was '
+        f'{describe_error(error)}'
+    )
     unsteady.__cause__ = error
     return unsteady
 

@@ -30,9 +30,10 @@ import jfold as jf
 from jfold.data import tracer as tracing
 from jfold.data.corpus import Corpus
 from jfold.data.fingerprint import fingerprint
-from jfold.data.tracer import Tracing
 from jfold.files.storage import DamagedError, write
+from jfold.graph import Graph
 from jfold.models import model as model_face
+from jfold.program.operations import Program
 
 # ---- the same schedules --------------------------------------------------------------
 
@@ -42,9 +43,9 @@ def test_chunks_of_any_size_give_the_same_corpus(
 ) -> None:
     """Also the sizes that tracing chooses, from a list and from a generator."""
     model, examples = trees(), forest(300, 30)
-    at_once = Tracing(model.program, skip_errors=False)
-    at_once.add(examples)
-    expected = at_once.corpus(model.scheduler)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracing, 'FIRST_CHUNK', len(examples))
+        expected = model.trace(examples)
     for work in 1, 50, 1 << 17:
         monkeypatch.setattr(tracing, 'CHUNK_WORK', work)
         assert_equal(model.trace(examples), expected)
@@ -196,13 +197,13 @@ def test_few_examples_are_in_memory(
 def test_constants_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large arrays come in small chunks, though they are few nodes."""
     chunks: list[int] = []
-    add = Tracing.add
+    trace = tracing.trace
 
-    def counted(self: Tracing, examples: list[Any]) -> None:
+    def counted(program: Program, examples: list[Any]) -> Graph:
         chunks.append(len(examples))
-        add(self, examples)
+        return trace(program, examples)
 
-    monkeypatch.setattr(Tracing, 'add', counted)
+    monkeypatch.setattr(tracing, 'trace', counted)
     monkeypatch.setattr(tracing, 'CHUNK_WORK', 1000)
     model = jf.compile(jf.Vector(100) >> jf.Function(jnp.sum))
     model.trace([np.zeros(100)] * 100)

@@ -183,11 +183,11 @@ REFUSED = [
 
 @pytest.mark.parametrize(('value', 'text'), REFUSED, ids=range(len(REFUSED)))
 def test_what_has_no_name_is_told(value: Any, text: str) -> None:
-    """Wherever it is, once, with the block."""
+    """Wherever it is, once."""
     encoder = Encoder()
-    encoder.encode({'a': [value, (value,)]}, 'the block')
+    encoder.encode({'a': [value, (value,)]})
     ((where, what),) = encoder.refused
-    assert where == 'the block' and re.fullmatch(text, what)
+    assert where == '' and re.fullmatch(text, what)
 
 
 @pytest.mark.parametrize('main', ['__main__', '__mp_main__'])

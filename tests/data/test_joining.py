@@ -8,6 +8,7 @@ import pickle
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 import numpy as np
@@ -20,8 +21,8 @@ from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, trees
 
 import jfold as jf
+from jfold.data import tracer as tracing
 from jfold.data.fingerprint import fingerprint
-from jfold.data.tracer import Tracing
 
 
 def sent(corpus: Any) -> Any:
@@ -46,10 +47,8 @@ def test_however_examples_are_traced_their_schedules_are_the_same(
     assert_same(model.schedule(traced), model.schedule(examples))
     cuts = sorted(data.draw(st.lists(st.integers(0, 6), max_size=4)))
     ranges = list(itertools.pairwise([0, *cuts, 6]))
-    chunks = Tracing(model.program, skip_errors=False)
-    for a, b in ranges:
-        if a < b:
-            chunks.add(examples[a:b])
+    with mock.patch.object(tracing, 'FIRST_CHUNK', data.draw(st.integers(1, 6))):
+        chunks = model.trace(examples, progress=False)
     parts = [
         model.trace(examples[:2], progress=False),
         model.tracer()(examples[2:3]),
@@ -57,7 +56,7 @@ def test_however_examples_are_traced_their_schedules_are_the_same(
         sent(model.trace(examples[3:4], progress=False)),
         tracer(examples[4:]),
     ]
-    corpora = [direct, chunks.corpus(model.scheduler), model.join(parts)]
+    corpora = [direct, chunks, model.join(parts)]
     indices = data.draw(st.lists(st.integers(0, 5), max_size=8))
     size = len(indices) + data.draw(st.integers(0, 2))
     expected = model.schedule([examples[i] for i in indices], size=size)

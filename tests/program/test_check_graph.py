@@ -251,7 +251,7 @@ def test_own_traces_are_not_checked(
     def never(*_: Any) -> None:
         raise AssertionError
 
-    for name in '_check_tables', '_check_values':
+    for name in '_check_tables', '_Values':
         monkeypatch.setattr(graphs, name, never)
     opened.schedule([0])
     model.join([opened, opened]).schedule([0, 3])
