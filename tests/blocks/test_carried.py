@@ -76,10 +76,7 @@ BLOCKS: dict[str, tuple[jf.Block, list[Any]]] = {
         lists >> jf.Reduce(jf.ZipWith(add >> observed('sum'))),
         LISTS,
     ),
-    'a default': (
-        lists >> jf.Reduce(jf.Chain(), pair >> jf.Map(jf.Identity())),
-        LISTS,
-    ),
+    'a default': (lists >> jf.Reduce(jf.Chain(), pair >> jf.Map(jf.Identity())), LISTS),
     'attention in a decoder': (decoder >> jf.RNN(attending, np.float32(0.5)), FLAT),
     'items, and what is made of each': (
         lists >> jf.RNN(jf.AllOf(times, summed), np.float32(1)),

@@ -16,16 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import (
-    add,
-    check,
-    does_not_compile,
-    number,
-    numbers,
-    refuses,
-    same,
-    whole,
-)
+from checking import add, check, does_not_compile, number, numbers, refuses, same, whole
 from flax import nnx
 
 import jfold as jf
@@ -239,10 +230,7 @@ def leaf_state(x: Any) -> Any:
 
 def cell(w: Any, left: Any, right: Any) -> Any:
     """The same arguments again, whose names no Record says."""
-    return {
-        'h': jnp.tanh(w * left['h'] + right['c']),
-        'c': left['c'] * w - right['h'],
-    }
+    return {'h': jnp.tanh(w * left['h'] + right['c']), 'c': left['c'] * w - right['h']}
 
 
 def cell_state(w: Any, left: Any, right: Any) -> Any:

@@ -10,15 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import (
-    check,
-    does_not_compile,
-    number,
-    numbers,
-    refuses,
-    subtract,
-    whole,
-)
+from checking import check, does_not_compile, number, numbers, refuses, subtract, whole
 
 import jfold as jf
 

@@ -348,10 +348,7 @@ def test_a_key_is_asked_for() -> None:
             'got an array of 3 keys: pass one, or take `jax.vmap` over them',
         ),
         ({'rngs': KEY, 'ids': 'x'}, 'expected `ids` as integers, got '),
-        (
-            {'rngs': KEY, 'ids': np.ones(3, 'f4')},
-            r'integers, got float32\[3\]',
-        ),
+        ({'rngs': KEY, 'ids': np.ones(3, 'f4')}, r'integers, got float32\[3\]'),
         (
             {'rngs': KEY, 'ids': [1, 2]},
             r'of 3 rows, spare ones too, got \[2\]: pass `batch.indices`$',

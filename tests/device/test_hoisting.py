@@ -195,11 +195,7 @@ CASES: dict[str, tuple[Callable[[], jf.Block], list[Any], int]] = {
     'gated': (lambda: folded(gated, weights('x', 'y', 'h')), LISTS, 1),
     'linear': (lambda: folded(linear, weights('x')), LISTS, 1),
     'frozen': (lambda: folded(frozen), LISTS, 1),
-    'whole tiles': (
-        lambda: folded(simple, weights('x', 'h'), batched=True),
-        LISTS,
-        1,
-    ),
+    'whole tiles': (lambda: folded(simple, weights('x', 'h'), batched=True), LISTS, 1),
     'two items': (
         lambda: (
             jf.Map(jf.Record((item >> embed, item >> shift)))

@@ -260,9 +260,7 @@ def test_methods_and_closures() -> None:
 # ---- what recording costs ------------------------------------------------------------
 
 
-def test_types_of_arguments_are_computed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_types_of_arguments_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     total = jf.Sum()
     swap, add = jf.Function(lambda a, b: (b, a)), jf.Function(jnp.add)
 

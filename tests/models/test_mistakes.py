@@ -21,14 +21,7 @@ from mistakes import (
     lazy,
     wiring,
 )
-from mistakes.common import (
-    OPEN,
-    lines_beside,
-    missing,
-    model_of,
-    modules,
-    text_of,
-)
+from mistakes.common import OPEN, lines_beside, missing, model_of, modules, text_of
 
 import jfold as jf
 

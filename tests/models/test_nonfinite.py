@@ -243,11 +243,7 @@ seen = jf.AllOf(scale(jnp.sin), root >> jf.Metric('seen')) >> jf.GetItem(0)
     ('block', 'read', 'unread'),
     [
         (number >> both, lambda x: x[1].sum(), lambda x: x[0].sum()),
-        (
-            number >> seen,
-            lambda x: x[1]['seen'].values.sum(),
-            lambda x: x[0].sum(),
-        ),
+        (number >> seen, lambda x: x[1]['seen'].values.sum(), lambda x: x[0].sum()),
         (
             number >> jf.AllOf(scale(jnp.sin), root),
             lambda x: (0 * x[1] + x[0]).sum(),

@@ -274,11 +274,7 @@ class Unsound:
 @pytest.mark.parametrize(
     ('default', 'value', 'message'),
     [
-        (
-            {},
-            'z',
-            "expected one of the keys 0, 1, 2, 3, 4 and 1,995 more, got 'z'",
-        ),
+        ({}, 'z', "expected one of the keys 0, 1, 2, 3, 4 and 1,995 more, got 'z'"),
         (
             {'default': 0},
             ({},),
