@@ -76,8 +76,6 @@ def test_learned_constants() -> None:
 
 
 class Affine(nn.Module):
-    """A Linen module of two inputs and two outputs."""
-
     @nn.compact
     def __call__(self, x: Any, y: Any) -> Any:
         return nn.Dense(2)(x), nn.Dense(1, name='second')(y)
@@ -248,7 +246,6 @@ def tree(make_leaf: Any = leaf, combine: Any = cell) -> jf.Block:
 
 
 def states() -> jf.Block:
-    """The same of a dataclass."""
     return tree(leaf_state, cell_state)
 
 

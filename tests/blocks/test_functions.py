@@ -40,7 +40,6 @@ LEAF = K['w @ x + b']
 
 
 def trees(*leaves: int) -> list[Any]:
-    """A tree for each number of leaves."""
     rng = np.random.default_rng(1)
     return [draw_tree(rng, n) for n in leaves]
 

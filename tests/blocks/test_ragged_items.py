@@ -29,13 +29,11 @@ LISTS: list[Any] = [[1, 2], [], [3], [4, 5, 6]]
 
 
 def applied(block: Any, examples: list[Any], params: Any = None) -> Any:
-    """What a model gives."""
     model = jf.compile(block)
     return model.apply(params or {}, model.schedule(examples))
 
 
 def lists(*data: Any, spare: int = 3) -> jf.Ragged:
-    """Lists of floats, with spare rows."""
     values = np.array([*itertools.chain(*data), *[0] * spare], 'float32')
     return jf.Ragged(values, np.array([*map(len, data)], 'int32'))
 
@@ -230,7 +228,6 @@ cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 def scores(w: Any, x: Any) -> Any:
-    """Three for a word."""
     return jnp.sin(w * x)
 
 

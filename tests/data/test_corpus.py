@@ -216,8 +216,6 @@ def test_a_node_takes_few_bytes() -> None:
 
 
 class Terminal(io.StringIO):
-    """What a progress bar takes for one."""
-
     def isatty(self) -> bool:
         return True
 

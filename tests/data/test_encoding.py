@@ -76,7 +76,6 @@ def decoded(encoder: Encoder, code: Any) -> Any:
 
 
 def again(value: Any) -> Any:
-    """A value, written and read."""
     encoder = Encoder()
     code = encoder.encode(value)
     assert encoder.refused == []

@@ -54,7 +54,6 @@ def as_lists(value: Any) -> list[Any]:
 
 
 def expected_lists(model: jf.Model) -> list[Any]:
-    """The same, by the twin."""
     found = [model.eval(x)[0] for x in LISTS]
     return [
         (jax.tree.map(lambda x: np.asarray(x).tolist(), a), int(c)) for a, _, c in found

@@ -272,7 +272,6 @@ def test_two_writers_do_not_mix(path: Path) -> None:
 
 
 def refused(path: Path, *, verify: bool = True) -> str:
-    """The message about a damaged file."""
     with pytest.raises(DamagedError) as caught:
         read(path, verify=verify)
     form = rf'{re.escape(str(path))}: (.*); write it again'
@@ -330,7 +329,6 @@ def test_messages_about_damage(path: Path) -> None:
 
 
 def one(kind: Any = '<f4', shape: Any = (3,), offset: Any = 128, *more: Any) -> Any:
-    """A document of one array."""
     return {'arrays': {'w': [kind, shape, offset, *(more or [0])]}, 'metadata': {}}
 
 

@@ -35,12 +35,10 @@ def cell(fn: Cell) -> Cell:
 
 
 def both(left: Any, right: Any) -> Any:
-    """The states side by side [2 H]."""
     return jnp.concatenate([left, right])
 
 
 def normed(x: Any) -> Any:
-    """A layer norm."""
     return (x - x.mean()) / jnp.sqrt(x.var() + 1e-5)
 
 
@@ -129,7 +127,6 @@ SHAPES = {
 
 
 def init(key: jax.Array, *_: Any) -> dict[str, Any]:
-    """Small weights."""
     keys = jax.random.split(key, len(SHAPES))
     return {
         name: 0.3 * jax.random.normal(k, shape)
@@ -138,8 +135,6 @@ def init(key: jax.Array, *_: Any) -> dict[str, Any]:
 
 
 def model(name: str, **options: Any) -> jf.Model:
-    """Trees of numbers, by one of the cells."""
-
     def embed(params: Any, x: Any) -> Any:
         return jnp.tanh(params @ x)
 
@@ -153,7 +148,6 @@ def model(name: str, **options: Any) -> jf.Model:
 
 
 def most_slow(names: Iterable[str]) -> Iterator[Any]:
-    """Every third as it is, the others marked as slow."""
     for i, name in enumerate(names):
         yield pytest.param(name, marks=[pytest.mark.slow] if i % 3 else [])
 

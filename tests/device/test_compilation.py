@@ -35,7 +35,6 @@ TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(20)]
 
 
 def prepared() -> tuple[jf.Model, Corpus, Any]:
-    """A model, a corpus and parameters."""
     model = jf.compile(tree_block(4))
     return model, model.trace(TREES), model.init(jax.random.key(0))
 
@@ -51,7 +50,6 @@ def train(model: jf.Model, params: Any, schedule: jf.Schedule, rate: Any) -> Any
 
 
 def batches(examples: int, count: int) -> list[Any]:
-    """Indices of random batches."""
     rng = np.random.default_rng(1)
     return [rng.permutation(examples)[:SIZE] for _ in range(count)]
 
@@ -60,7 +58,6 @@ def batches(examples: int, count: int) -> list[Any]:
 
 
 def trees(rng: np.random.Generator, size: int, most: int) -> list[Any]:
-    """Random trees of 1 to `most` leaves."""
     return [binary_tree(rng, int(rng.integers(1, most + 1))) for _ in range(size)]
 
 

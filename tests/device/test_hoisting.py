@@ -38,8 +38,6 @@ shift = jf.Function(nn.Dense(SIZE), name='shift')
 
 
 def weights(*names: str) -> Callable[[Any], Any]:
-    """Draws matrices by name."""
-
     def init(key: Any, *_: Any) -> Any:
         made = jax.random.normal(key, (len(names), SIZE, SIZE)) / SIZE
         return dict(zip(names, made, strict=True))
@@ -111,13 +109,11 @@ def narrow() -> jf.Block:
 
 
 def nnx_cell() -> jf.Block:
-    """A fold by a cell of NNX."""
     inner = jf.Function(nnx.GRUCell(SIZE, SIZE, rngs=nnx.Rngs(0)), name='cell')
     return jf.Map(item) >> jf.Fold(jf.compose(lambda h, x: inner(h, x)[0]), start)
 
 
 def folded(cell: Any, init: Any = None, **more: Any) -> jf.Block:
-    """A fold of vectors."""
     return jf.Map(item >> embed) >> jf.Fold(
         jf.Function(cell, init, name='cell', **more), start
     )
@@ -175,7 +171,6 @@ def mixed() -> jf.Block:
 
 
 def vectors(*lengths: int) -> list[list[Any]]:
-    """Lists of vectors."""
     rng = np.random.default_rng(0)
     return [rng.normal(size=(n, SIZE)).astype('float32').tolist() for n in lengths]
 
@@ -223,7 +218,6 @@ def plan_of(model: jf.Model, examples: list[Any]) -> Execution:
 
 
 def kernel_of(execution: Execution, name: str = 'cell') -> Kernel:
-    """Of the operation of that name."""
     (found,) = (k for k in execution.kernels.values() if k.operation.layer.name == name)
     return found
 
@@ -349,7 +343,6 @@ ITEM, STATE = 24, 40  # sizes that nothing else has
 
 
 def init_wide(key: Any, *_: Any) -> Any:
-    """Matrices of these."""
     return {'x': jnp.ones((ITEM, STATE)), 'h': jnp.ones((STATE, STATE))}
 
 

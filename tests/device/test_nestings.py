@@ -33,13 +33,11 @@ def scaled() -> tuple[jf.Model, Any, jf.Schedule]:
 
 
 def rows(params: Any) -> Any:
-    """What the model gives."""
     model, _, schedule = scaled()
     return model.apply(params, schedule)
 
 
 def twin(params: Any) -> Any:
-    """The same by its twin."""
     model, *_ = scaled()
     return jnp.stack([model.eval(x, params) for x in (1.0, 2.0)])
 

@@ -55,7 +55,6 @@ def network(rounds: int) -> jf.Block:
 
 
 def molecule(rng: np.random.Generator, count: int) -> Atoms:
-    """Atoms, each bound to any number of others."""
     atoms: Atoms = [{'x': rng.normal(size=2), 'bonds': []} for _ in range(count)]
     for atom in atoms:
         for other in rng.integers(count, size=rng.integers(12)):

@@ -59,7 +59,6 @@ word = jf.Scalar('int32', below=WORDS) >> embed
 
 
 def tree(leaf: jf.Block = word) -> jf.Block:
-    """Pairs of trees."""
     return binary(leaf, cell)
 
 
@@ -114,7 +113,6 @@ def a_word(rng: np.random.Generator) -> int:
 
 
 def words(rng: np.random.Generator) -> list[int]:
-    """None to eleven."""
     return rng.integers(WORDS, size=rng.integers(12)).tolist()
 
 

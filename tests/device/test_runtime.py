@@ -35,8 +35,6 @@ def test_gradients_do_not_flow_to_the_schedule() -> None:
 
 
 def dense_layer(size: int, name: str = 'dense') -> jf.Function:
-    """`W @ x`."""
-
     def init(key: Any, x: Any) -> Any:
         return jax.random.normal(key, (size, *x.shape))
 
@@ -47,7 +45,6 @@ def dense_layer(size: int, name: str = 'dense') -> jf.Function:
 
 
 def init_square(key: jax.Array, *specs: Any) -> jax.Array:
-    """A matrix [3, 3]."""
     return jax.random.normal(key, (3, 3))
 
 

@@ -31,8 +31,6 @@ ITEMS: dict[str, Any] = {'a': 1, 'b': [2, 3]}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """A value with two parts."""
-
     value: Any
     count: Any
 

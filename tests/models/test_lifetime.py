@@ -40,12 +40,10 @@ class Table(dict[Any, Any]):
 
 
 def held(size: int) -> Held:
-    """An array of so many bytes."""
     return np.ones(size // 4, np.float32).view(Held)
 
 
 def first_of(array: Any) -> Any:
-    """The first number of a held array."""
     return jnp.asarray(np.asarray(array)[:1])[0]
 
 
@@ -100,7 +98,6 @@ class Made:
         self.parts = {name: weakref.ref(part) for name, part in parts.items()}
 
     def alive(self) -> list[str]:
-        """The parts that have not been freed."""
         gc.collect()
         return [name for name, part in self.parts.items() if part() is not None]
 
@@ -263,7 +260,6 @@ def resident_bytes() -> int:
 
 
 def compile_many(count: int) -> None:
-    """Compiles models and drops them."""
     for _ in range(count):
         closed = held(1 << 16)
 

@@ -30,7 +30,6 @@ logs = jf.Map(number >> jf.Function(jnp.log))
 
 
 def told(block: Any, examples: list[Any], loss: Any = None) -> str:
-    """What is found, in words."""
     model = jf.compile(block)
     params = model.init(jax.random.key(0))
     return repr(jf.find_nan(model, params, examples, loss=loss))
@@ -45,7 +44,6 @@ def trees(leaf: Any, pair: Any) -> jf.Block:
 
 
 def pair(left: Any, right: Any) -> dict[str, Any]:
-    """A node."""
     return {'l': left, 'r': right}
 
 

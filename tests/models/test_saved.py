@@ -39,7 +39,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def loaded(path: Path) -> Any:
-    """What is read of it."""
     return jf.load(path)
 
 
@@ -272,7 +271,6 @@ def test_errors_of_examples_tell_where(loaded: Any) -> None:
 
 
 def trees(leaf: Any, join: Any) -> jf.Block:
-    """Trees of ints."""
     return binary(jf.Scalar('int32') >> leaf, join)
 
 

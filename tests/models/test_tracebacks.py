@@ -37,7 +37,6 @@ def filtering(mode: str) -> Iterator[None]:
 
 
 def failing(value: Any) -> Any:
-    """A user's function, called from inside."""
     return value['missing']
 
 
@@ -69,7 +68,6 @@ def test_off_shows_every_frame() -> None:
 
 
 def interrupt(value: Any) -> Any:
-    """A user's function, while which Ctrl-C is pressed."""
     raise KeyboardInterrupt
 
 

@@ -33,7 +33,6 @@ Array = np.ndarray[Any, Any]
 
 
 def chosen(examples: Sequence[Any], indices: Sequence[int]) -> list[Any]:
-    """Some of the examples."""
     return [examples[i] for i in indices]
 
 

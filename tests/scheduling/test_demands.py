@@ -65,7 +65,6 @@ def makers(program: Program, graph: Graph) -> dict[Value, int]:
 
 
 def uses(program: Program, graph: Graph) -> Iterator[Value]:
-    """Each use of a value."""
     for o, operation in enumerate(program.operations):
         table = graph.operations[o]
         for example, values in rows(table, table.columns[1:]):

@@ -204,7 +204,6 @@ def capacities(types: int = 2, operations: int = 2) -> st.SearchStrategy[Capacit
 
 
 def fits(need: Capacity, capacity: Capacity) -> bool:
-    """Whether every dimension does."""
     pairs = zip(need.dimensions(), capacity.dimensions(), strict=True)
     return all(a <= b for (_, a), (_, b) in pairs)
 
@@ -326,7 +325,6 @@ def adder() -> jf.Model:
 
 
 def total(tree: Any) -> int:
-    """The sum of all leaves, without recursion."""
     waiting, result = [tree], 0
     while waiting:
         each = waiting.pop()
@@ -338,7 +336,6 @@ def total(tree: Any) -> int:
 
 
 def evaluated(model: jf.Model, tree: Any) -> tuple[float, float]:
-    """The value and the gradient for one tree."""
     schedule = model.schedule([tree])
     grad = jax.value_and_grad(lambda p: model.apply(p, schedule)[0])
     value, grads = grad(model.init(jax.random.key(0)))

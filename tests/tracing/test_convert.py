@@ -57,7 +57,6 @@ def converted(values: list[Any], dtype: str) -> Any:
 
 
 def agree(got: Any, want: Any) -> bool:
-    """Equal, where NaN equals NaN."""
     return bool(got == want or (math.isnan(got) and math.isnan(want)))
 
 

@@ -33,8 +33,6 @@ Pair = collections.namedtuple('Pair', 'left right')
 
 @dataclasses.dataclass
 class Node:
-    """A record as a dataclass."""
-
     left: Any
     right: Any
 
@@ -265,8 +263,6 @@ def test_a_large_table_is_not_printed() -> None:
 
 
 class Unsound:
-    """Its hash fails in an unusual way."""
-
     def __hash__(self) -> int:
         raise OSError('no hash')
 

@@ -45,7 +45,6 @@ def doubled_in_records(count: int) -> jf.Block:
 
 
 def doubled_constants(count: int) -> jf.Block:
-    """Constants of constants."""
     block: jf.Block = jf.FromTensor(np.ones((), np.float32))
     for _ in range(count):
         block = jf.AllOf(block, block) >> add
@@ -53,7 +52,6 @@ def doubled_constants(count: int) -> jf.Block:
 
 
 def doubled_items(count: int) -> jf.Block:
-    """On every item of a sequence."""
     return jf.Map(doubled(count)) >> jf.Sum()
 
 

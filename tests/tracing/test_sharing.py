@@ -52,7 +52,6 @@ def skipping(depth: int) -> Any:
 
 
 def nodes(model: jf.Model, examples: list[Any]) -> int:
-    """How many there are of all examples."""
     return int(model.trace(examples, progress=False).nodes.sum())
 
 
