@@ -46,9 +46,6 @@ def expected(seed: int = 0, other: bool = False) -> Any:
     return interpreter.called(jax.value_and_grad(twin), params(seed))
 
 
-# ---- reverse mode, and what needs none -----------------------------------------------
-
-
 def test_jit() -> None:
     """With the schedule as an argument or as a constant."""
     want = jnp.stack([model().eval(tree, params()) for tree in TREES])
@@ -63,27 +60,25 @@ def test_grad_and_value_and_grad() -> None:
     close(jax.jit(jax.grad(loss))(params(), schedule()), expected()[1], 1e-5)
 
 
-def test_vmap_over_parameters() -> None:
-    """An ensemble, one schedule: values and gradients, in the loops of one member."""
-    members = [params(i) for i in range(3)]
-    each = jax.vmap(jax.value_and_grad(loss), (0, None))
-    want = stacked([expected(i) for i in range(3)])
-    close(each(stacked(members), schedule()), want, 1e-5)
-    one = jax.jit(jax.value_and_grad(loss)).lower(params(), schedule()).as_text()
-    many = jax.jit(each).lower(stacked(members), schedule()).as_text()
+def mapped(function: Any) -> Any:
+    """As `jax.vmap`, one after another."""
+    return jax.jit(functools.partial(lax.map, function))
+
+
+@pytest.mark.parametrize('mapping', [jax.vmap, mapped])
+def test_mapped_over_parameters(mapping: Any) -> None:
+    """An ensemble, one schedule: values and gradients."""
+    members = stacked([params(i) for i in range(3)])
+    found = mapping(lambda p: jax.value_and_grad(loss)(p, schedule()))(members)
+    close(found, stacked([expected(i) for i in range(3)]), 1e-5)
+
+
+def test_an_ensemble_has_the_loops_of_one_member() -> None:
+    each = jax.vmap(jax.grad(loss), (0, None))
+    one = jax.jit(jax.grad(loss)).lower(params(), schedule()).as_text()
+    many = jax.jit(each).lower(stacked([params()] * 3), schedule()).as_text()
     loops = [text.count('stablehlo.while') for text in (one, many)]
     assert loops[0] == loops[1] > 0
-
-
-def test_map_over_parameters() -> None:
-    """The same ensemble in one program, member after member."""
-    members = [params(i) for i in range(3)]
-
-    def each(params: Any) -> Any:
-        return jax.value_and_grad(loss)(params, schedule())
-
-    found = jax.jit(lambda many: jax.lax.map(each, many))(stacked(members))
-    close(found, stacked([expected(i) for i in range(3)]), 1e-5)
 
 
 def test_vmap_over_external_arrays() -> None:
@@ -104,22 +99,11 @@ def test_vmap_over_external_arrays() -> None:
     close(got, stacked([jax.value_and_grad(twin)(x) for x in arrays]), 1e-5)
 
 
-def test_vmap_over_schedules() -> None:
+@pytest.mark.parametrize('mapping', [jax.vmap, mapped])
+def test_mapped_over_schedules(mapping: Any) -> None:
     """Batches of one capacity, stacked."""
     both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
-    got = jax.vmap(jax.grad(loss), (None, 0))(params(), both)
-    want = [expected(other=yes)[1] for yes in (False, True)]
-    close(got, stacked(want), 1e-5)
-
-
-def test_map_over_schedules() -> None:
-    """Batch after batch, in one program."""
-    both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
-
-    def each(schedule: jf.Schedule) -> Any:
-        return jax.value_and_grad(loss)(params(), schedule)
-
-    found = jax.jit(lambda several: jax.lax.map(each, several))(both)
+    found = mapping(lambda s: jax.value_and_grad(loss)(params(), s))(both)
     close(found, stacked([expected(other=yes) for yes in (False, True)]), 1e-5)
 
 
