@@ -162,19 +162,6 @@ def test_defaults_that_may_stay_or_be_replaced() -> None:
     jf.compile(number >> jf.Function(lambda x, scale=2.0: x * scale))
 
 
-def test_one_callable_at_two_types_is_one_layer() -> None:
-    def init(key: Any, x: Any) -> Any:
-        return jnp.float32(2)
-
-    scale = jf.Function(lambda p, x: p * x, init, name='scale')
-    model = jf.compile((number >> scale, jf.Vector(2) >> scale))
-    assert [layer.name for layer in model.program.layers] == ['scale']
-    assert [repr(operation) for operation in model.program.operations] == [
-        'scale(float32[]) -> float32[]',
-        'scale(float32[2]) -> float32[2]',
-    ]
-
-
 def test_bound_methods_are_one_layer() -> None:
     class Scale:
         def __init__(self, factor: float) -> None:

@@ -7,7 +7,7 @@ What XLA repeats, merges or reorders depends on the cell, so one alone shows lit
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -147,11 +147,6 @@ def model(name: str, **options: Any) -> jf.Model:
     return jf.compile(block, **options)
 
 
-def most_slow(names: Iterable[str]) -> Iterator[Any]:
-    for i, name in enumerate(names):
-        yield pytest.param(name, marks=[pytest.mark.slow] if i % 3 else [])
-
-
 def settings() -> Iterator[Any]:
     """Each cell as most use it, and under another setting; those take turns."""
     usual, *others = itertools.product(STRATEGIES, RESIDUALS)
@@ -178,8 +173,9 @@ def test_training_copies_no_buffer(name: str, strategy: str, residuals: str) -> 
     assert scatters(module) == []
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize('name', [*most_slow(CELLS)])
+@pytest.mark.parametrize('name', CELLS)
 def test_gradients_are_those_of_the_eager_twin(name: str) -> None:
     """Through levels of several tiles."""
     with jax.enable_x64(True):

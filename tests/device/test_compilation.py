@@ -78,17 +78,6 @@ def test_a_short_stream_compiles_a_handful() -> None:
     assert counts[19] == counts[-1] == model.programs <= 4
 
 
-def test_apply_compiles_once_per_shape() -> None:
-    """Outside of `jit` too."""
-    model = jf.compile(tree_block(4))
-    params = model.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    with compilations('execute') as compiled:
-        for _ in range(5):
-            model.apply(params, model.schedule(trees(rng, 3, 9)))
-    assert len(compiled) == model.programs == 1
-
-
 # ---- specs ---------------------------------------------------------------------------
 
 

@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 from agreement import agree
 from drawing_models import compiled
-from expressions import Expression, expressions
-from extent import drawn
 from hlo import compiled_text, loops, parse
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.language.unrolling import MOST
@@ -107,27 +103,6 @@ def test_uses_beside_each_other_stay_one_operation() -> None:
     params = model.init(KEY)
     assert list(params) == ['Dense']
     agree(model, params, [np.ones(WIDTH), np.arange(WIDTH)])
-
-
-# ---- any expression ------------------------------------------------------------------
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.slow
-@pytest.mark.parametrize('root', ['whole', 'sequences', 'sequence'])
-def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
-    """In double precision; two batches, if an expression can be run like that."""
-
-    @settings(max_examples=drawn(1, 2))
-    @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
-    def equal(expression: Expression, residuals: str) -> None:
-        model = jf.compile(expression.block, residuals=residuals)
-        assume(model.program.applied)
-        params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
-        for size in (3, 3):
-            agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
-
-    equal()
 
 
 def test_batches_that_read_nothing_read_within_bounds() -> None:

@@ -59,10 +59,6 @@ EMBED = jf.Function(nn.Embed(5, 4), name='embed')
 TIED = jf.Function(nn.Dense(2), name='tied')
 
 
-def to_scalar(x: jax.Array) -> jax.Array:
-    return jnp.sum(x * jnp.arange(1.0, 1 + x.size))
-
-
 JOINED = {
     'a pipe': (WORD >> EMBED >> dense(3), WORDS, 'embed >> dense'),
     'a concatenation': (

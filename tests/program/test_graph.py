@@ -29,8 +29,6 @@ from jfold.scheduling.selections import select
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
 
-Array = np.ndarray[Any, Any]
-
 
 def chosen(examples: Sequence[Any], indices: Sequence[int]) -> list[Any]:
     return [examples[i] for i in indices]

@@ -41,7 +41,6 @@ from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
 from jfold.scheduling.tiles import cores, empty_fraction, tiles
 from jfold.tracing.record import trace
 
-Array = np.ndarray[Any, Any]
 ONE = np.ones((), np.float32)
 any_expression = st.sampled_from(['whole', 'tree']).flatmap(expressions)
 
