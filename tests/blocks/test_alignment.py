@@ -112,7 +112,7 @@ def test_children_of_a_recursion_are_zipped() -> None:
     node = shifted >> jf.ZipWith(weigh) >> total
     tree.resolve_to(jf.OneOf(type, {int: number, list: node}))
     examples = [[1, [2, 3, [4, 5]], 6], 3, [], [[1, 2], [3, 4]]]
-    agree(jf.compile(tree()), {}, examples, forward=True)
+    agree(jf.compile(tree()), {}, examples)
 
 
 # ---- NGrams --------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_a_dag_reads_as_code() -> None:
     e = float(np.exp(1.0))
     check((attended, [[1, 2], [7]], [((1 + 2 * e) / (1 + e), 2.0), (7.0, 1.0)]))
     model = jf.compile(attended)
-    agree(model, {}, [[1, 2, 3], [], [4]], forward=True)
+    agree(model, {}, [[1, 2, 3], [], [4]])
 
 
 def test_what_is_read_twice_is_computed_once() -> None:

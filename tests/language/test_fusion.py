@@ -107,7 +107,7 @@ def test_functions_in_a_row_are_one_operation(name: str) -> None:
     if expected:
         (operation,) = model.program.operations
         assert operation.layer.name == expected
-    agree(model, model.init(KEY), data, forward=True)
+    agree(model, model.init(KEY), data)
     compiled = in_loops(block)
     assert training_bytes(compiled, data) <= training_bytes(apart(compiled), data)
 
