@@ -128,7 +128,8 @@ def test_scan_over_stacked_schedules() -> None:
     got = steps(params(), jf.Schedule.stack(model().schedules(batches)))
     weights, values = params(), []
     for trees in batches:
-        value, grads = jax.value_and_grad(eager)(weights, trees)
+        of_batch = functools.partial(eager, trees=trees)
+        value, grads = interpreter.called(jax.value_and_grad(of_batch), weights)
         weights = jax.tree.map(lambda x, g: x - 0.01 * g, weights, grads)
         values.append(value)
     close(got, (weights, jnp.stack(values)), 1e-5)
@@ -153,7 +154,10 @@ def test_shard_map() -> None:
     def pushed(params: Any, tangent: Any) -> Any:
         return jax.jvp(lambda p: sharded(p, one), (params,), (tangent,))
 
-    close(jax.jit(pushed)(*moving), jax.jvp(eager, *([x] for x in moving)), 1e-4)
+    def pushed_twin(params: Any, tangent: Any) -> Any:
+        return jax.jvp(eager, (params,), (tangent,))
+
+    close(jax.jit(pushed)(*moving), interpreter.called(pushed_twin, *moving), 1e-4)
 
 
 def test_what_was_traced_in_a_shard_map_stays_there() -> None:
@@ -168,13 +172,18 @@ def test_what_was_traced_in_a_shard_map_stays_there() -> None:
     close(jax.jit(of_loss)(params(), placed), expected(), 1e-5)
 
 
+def pushed_by(loss: Any) -> Any:
+    """A gradient along a direction."""
+    return lambda p, along: jax.jvp(jax.grad(loss), (p,), (along,))
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
 def test_set_mesh(kind: AxisType) -> None:
     """Types that say how arrays lie are those of a schedule that lies nowhere, too."""
     mesh = jax.make_mesh((2,), ('data',), (kind,))
     batch, given, want = schedule(), params(), expected()
-    moving = (given,), (direction(given),)
+    moving = given, direction(given)
     where = jax.NamedSharding(mesh, jax.P(None, 'data'))
     even = lambda x: x.ndim > 1 and not x.shape[1] % 2  # noqa: E731
     both = jax.jit(jax.value_and_grad(loss))
@@ -182,11 +191,10 @@ def test_set_mesh(kind: AxisType) -> None:
         spread = jax.tree.map(
             lambda x: jax.device_put(x, where) if even(x) else x, given
         )
-        for weights in given, spread:
-            close(both(weights, batch), want, 1e-5)
-            close(both(weights, schedule()), want, 1e-5)
-        pushed = jax.jvp(jax.grad(lambda p: loss(p, batch)), *moving)
-    close(jax.device_get(pushed), jax.jvp(jax.grad(eager), *moving), 1e-4)
+        for weights, made in (given, batch), (spread, schedule()):
+            close(both(weights, made), want, 1e-5)
+        pushed = jax.device_get(pushed_by(lambda p: loss(p, batch))(*moving))
+    close(pushed, interpreter.called(pushed_by(eager), *moving), 1e-4)
 
 
 def test_eval_shape() -> None:
