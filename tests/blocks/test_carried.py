@@ -129,7 +129,6 @@ def test_in_a_recursion() -> None:
 
 
 def test_a_tuple_of_sequences_in_a_recursion() -> None:
-    """Is a sequence too."""
     tree = jf.ForwardDeclaration(name='tree', output_type=[])
     halves = jf.AllOf(one >> jf.Map(jf.Identity()), two >> jf.Map(jf.Identity()))
     node = halves >> jf.Map(jf.Map(tree()) >> jf.Sum()) >> jf.Reduce(jnp.subtract)
@@ -145,7 +144,6 @@ constant = jf.FromTensor(np.float32(3))
 
 
 def test_bodies_that_read_nothing() -> None:
-    """Of a state or an item."""
     loops = jf.AllOf(
         jf.Fold(constant, jf.Zeros([])),
         jf.Fold(jf.Void() >> constant, jf.Zeros([])),

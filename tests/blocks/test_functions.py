@@ -171,18 +171,10 @@ def check(seed: int) -> None:
     compare(network, examples, int(rng.choice([4, 6, 300])), dtype, *setting)
 
 
-@settings(max_examples=drawn(1, 2), phases=NO_SHRINKING)
+@settings(max_examples=drawn(1, 5), phases=NO_SHRINKING)
 @given(st.integers(0, 2**32 - 1))
 def test_drawn_functions(seed: int) -> None:
     """A failure tells its seed and the text of its functions."""
-    check(seed)
-
-
-@pytest.mark.long
-@settings(max_examples=3, phases=NO_SHRINKING)
-@given(st.integers(0, 2**32 - 1))
-def test_many_drawn_functions(seed: int) -> None:
-    """As above."""
     check(seed)
 
 

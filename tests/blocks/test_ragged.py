@@ -100,14 +100,12 @@ def test_transformations() -> None:
 
 @pytest.mark.parametrize('examples', [[[], []], [[]], [[1.0]], LISTS], ids=str)
 def test_empty_sequences(examples: list[Any]) -> None:
-    """Some, or all; of one example or of several."""
     found = applied(model_of_vectors(), examples, PARAMS)
     assert found.lengths.tolist() == list(map(len, examples))
     assert found.mask.sum() == sum(map(len, examples))
 
 
 def test_an_empty_batch() -> None:
-    """No sequences, no items, and gradients of zero."""
     model = model_of_vectors()
     schedule = model.schedule([])
     found = model.apply(PARAMS, schedule)
@@ -161,7 +159,6 @@ def test_sequences_of_sequences() -> None:
 
 
 def test_sequences_among_other_results() -> None:
-    """At any depth, several of them, in sequences too."""
     pair = jf.AllOf(jf.Length('int32'), numbers, numbers >> jf.Sum())
     block = jf.AllOf(jf.Map(pair), jf.AllOf(jf.Length(), jf.Map(numbers)), jf.Void())
     found = applied(block, [[[1, 2], []], [], [[3]]])
@@ -310,7 +307,6 @@ NESTED: list[Any] = [[[1, 2], []], [], [[3]], [[4], [5], [6, 7]]]
 
 
 def test_corpora_and_batches(tmp_path: Path) -> None:
-    """Saved, loaded, joined, picked from, planned: the same values."""
     model = model_of_lists()
     model.trace(NESTED, progress=False).save(tmp_path / 'lists.jfold')
     corpus = jf.Corpus.load(tmp_path / 'lists.jfold', model)

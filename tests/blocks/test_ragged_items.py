@@ -140,7 +140,6 @@ def test_means_of_what_overflows() -> None:
 
 
 def test_gradients_of_what_has_none_in_spare_rows() -> None:
-    """Logarithms and quotients of nothing."""
     model = jf.compile(numbers >> jf.Map(scaled))
     schedule = model.schedule(LISTS)
 
@@ -157,7 +156,6 @@ def test_gradients_of_what_has_none_in_spare_rows() -> None:
 
 
 def test_items_of_examples() -> None:
-    """By number, and several at once."""
     x = applied(numbers, LISTS)
     assert len(x) == 4
     assert [items.tolist() for items in x] == LISTS

@@ -111,8 +111,6 @@ def test_compositions_hold_compositions() -> None:
 
 
 def test_long_compositions() -> None:
-    """Depth is no limit."""
-
     @jf.compose
     def block(x: Any) -> Any:
         y = number(x)

@@ -411,7 +411,6 @@ def test_contents_of_deep_and_large_data() -> None:
 
 
 def test_contents_tell_where_things_are() -> None:
-    """Nesting and order count."""
     values = [[1, 2], [[1, 2]], [[1], 2], [1, [2]], [2, 1], [1, 2, []], [], [[]], 1]
     assert len({contents(value) for value in values}) == len(values)
     assert contents(1, [2]) != contents([1, 2])
@@ -458,7 +457,6 @@ def test_code_of_another_python_is_not_compared() -> None:
 
 
 def test_graphs_of_another_format() -> None:
-    """Nothing else is compared then."""
     current = of(tree_block(4))
     assert differences({'format': 0}, current) == ['graphs of format 0, not 4']
     assert differences({}, current) == ['graphs of format None, not 4']

@@ -120,7 +120,6 @@ def test_sequences_can_be_padded() -> None:
     ('kind', 'corpus'), [(AxisType.Auto, True), (AxisType.Explicit, False)]
 )
 def test_over_devices(kind: AxisType, corpus: bool) -> None:
-    """The order is that of the examples, wherever they ran."""
     model, plain = nested(), nested()
     source = model.trace(LISTS) if corpus else LISTS
     found = model.predict({}, source, batch_size=4, sharding=over_devices(2, kind))
@@ -234,7 +233,6 @@ def test_a_mean_leaves_out_spare_rows() -> None:
 
 
 def test_means_of_all_kinds() -> None:
-    """Rows of any shape, truths, pytrees; no examples at all."""
     model = jf.compile(jf.Scalar())
     (batch,) = model.batches([1.0, 2.0, 3.0], 4)
     for mean in (batch.mean, batch.schedule.mean):

@@ -100,7 +100,6 @@ def test_what_is_written_is_read(tmp_path: Path, dtype: np.dtype[Any]) -> None:
 
 
 def test_equal_content_is_equal_files_that_may_be_moved(path: Path) -> None:
-    """With the usual permissions."""
     again, plain = path.with_name('b'), path.with_name('c')
     write(again, SMALL, FACTS)
     assert again.read_bytes() == path.read_bytes()

@@ -212,7 +212,6 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
 
 
 def test_a_model_without_operations() -> None:
-    """No levels, no rows."""
     model = jf.compile(jf.Scalar())
     corpus = model.trace([1, 2, 3])
     ready = model.precompile(model.apply, {}, corpus.capacities(2))

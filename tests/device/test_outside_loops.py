@@ -125,7 +125,6 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 
 
 def test_what_is_drawn() -> None:
-    """It is what an example draws by itself."""
     model, params, examples = compiled('graph')
     agree(model, params, examples, rngs=jax.random.key(3), forward=True)
 

@@ -204,8 +204,6 @@ def test_products_are_written_rows_first(name: str) -> None:
 
 
 def test_operands_keep_their_precision() -> None:
-    """Each its own."""
-
     def multiply(k: Any, x: Any) -> Any:
         return jnp.matmul(k, x.T, precision=('highest', 'default'))
 

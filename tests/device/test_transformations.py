@@ -82,7 +82,6 @@ def test_an_ensemble_has_the_loops_of_one_member() -> None:
 
 
 def test_vmap_over_external_arrays() -> None:
-    """Several arrays that are passed with one batch."""
     layer = jf.Function(lambda w, x: jnp.tanh(w * x), lambda key, _: jnp.ones(2))
     reader = jf.compile(jf.Map(jf.External('rows', 2) >> layer) >> jf.Sum())
     weights, examples = reader.init(jax.random.key(0)), [[0, 2], [], [1, 1, 0]]
@@ -101,21 +100,17 @@ def test_vmap_over_external_arrays() -> None:
 
 @pytest.mark.parametrize('mapping', [jax.vmap, mapped])
 def test_mapped_over_schedules(mapping: Any) -> None:
-    """Batches of one capacity, stacked."""
     both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
     found = mapping(lambda s: jax.value_and_grad(loss)(params(), s))(both)
     close(found, stacked([expected(other=yes) for yes in (False, True)]), 1e-5)
 
 
 def test_checkpoint() -> None:
-    """Recomputed in the reverse pass, with the same result."""
     got = jax.grad(jax.checkpoint(loss))(params(), schedule())
     close(got, expected()[1], 1e-5)
 
 
 def test_scan_over_stacked_schedules() -> None:
-    """Several steps of training in one call."""
-
     def step(weights: Any, schedule: jf.Schedule) -> Any:
         value, grads = jax.value_and_grad(loss)(weights, schedule)
         return jax.tree.map(lambda x, g: x - 0.01 * g, weights, grads), value
@@ -258,7 +253,6 @@ def test_bfloat16_beside_float32_parameters() -> None:
 
 
 def test_schedules_that_do_not_stack() -> None:
-    """The error names what differs."""
     several = jf.compile(tree_block(3))
     small, large = several.schedule([1]), several.schedule([chain(3), 2])
     with pytest.raises(ValueError, match='expected schedules of one model') as caught:

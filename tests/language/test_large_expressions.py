@@ -135,7 +135,6 @@ DEEP = {'records': 300, 'tuples': 300, 'sums': 300}  # their types nest as deep
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize('kind', NESTED)
 def test_expressions_are_nested_deep(kind: str) -> None:
-    """Their types, their programs, their values."""
     depth = DEEP.get(kind, 1500)
     block, example = nested(kind, depth), 2
     if kind in ('records', 'sums'):

@@ -264,7 +264,6 @@ def test_arrays_of_externals_may_be_among_parameters() -> None:
 
 
 def test_evaluation_asks_for_all_parameters() -> None:
-    """Also for those that the example does not need."""
     with refuses(
         "expected parameters for layer 'dense', got those of []; `model.init(key)` "
         'makes them'

@@ -157,7 +157,6 @@ example 0, at [0]: expected a finite gradient of input 0 of sin(float32[]) -> fl
     ('fault', 'text'), [*zip(FAULTS, TEXTS.splitlines(), strict=True)]
 )
 def test_the_first_fault_is_told(fault: tuple[Any, ...], text: str) -> None:
-    """In values, and then in gradients."""
     block, examples, *loss = fault
     assert told(block, examples, *loss) == text
     if 'gradient' in text:
@@ -168,7 +167,6 @@ def test_the_first_fault_is_told(fault: tuple[Any, ...], text: str) -> None:
 
 
 def test_an_item_of_a_sequence() -> None:
-    """With its number, and what it was."""
     model = jf.compile(jf.GetItem('x') >> logs >> jf.Sum())
     found = jf.find_nan(model, {}, [{'x': [1, 2]}, {'x': [3, 1, -4, -9]}])
     assert isinstance(found, jf.NonFinite)
@@ -311,7 +309,6 @@ def test_arrays_that_are_passed() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    """Is an error as ever."""
     model = jf.compile(number)
     with pytest.raises(jf.InputError, match='example 0: expected float32'):
         jf.find_nan(model, {}, ['x'])

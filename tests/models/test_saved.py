@@ -231,7 +231,6 @@ def test_transformations_that_are_no_part_of_a_file(loaded: Any) -> None:
 
 
 def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
-    """All of them, and none a second time."""
     loaded = jf.load(path)
     with compilations('') as compiled:
         loaded.precompile()
@@ -244,7 +243,6 @@ def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
 
 
 def test_the_public_names_of_a_loaded_model(loaded: Any) -> None:
-    """Those of a model, as far as it is one."""
     uses = {'apply', 'join', 'precompile', 'predict', 'schedule', 'trace', 'tracer'}
     facts = {'capacities', 'params', 'platforms', 'program', 'scheduler'}
     assert {name for name in dir(loaded) if name[0] != '_'} == uses | facts

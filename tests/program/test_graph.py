@@ -94,7 +94,6 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
 def test_examples_of_expressions(
     expression: Expression, seed: int, picks: list[Any]
 ) -> None:
-    """Whatever the expression, the batch and the part of it."""
     check_any(expression, seed, picks)
 
 

@@ -69,7 +69,6 @@ def test_depth_counts_levels() -> None:
 
 
 def test_fixed_steps_fit_the_least_capacity() -> None:
-    """Of two operations that take turns."""
     first, second = (jf.Function(f, name=f.__name__) for f in (jnp.sin, jnp.cos))
     tree = jf.ForwardDeclaration()
     below = jf.GetItem(1) >> tree()
@@ -175,7 +174,6 @@ def test_one_shape_of_a_schedule_is_told_from_another() -> None:
 
 
 def test_an_empty_batch_has_a_schedule() -> None:
-    """With nothing in it, or with spare rows alone."""
     check(reading(jf.compile(tree_block()), []))
     check(reading(jf.compile(tree_block()), [], size=2))
 
