@@ -177,8 +177,8 @@ def test_operations_of_either_kind_with_few_rows_or_none(
     """To twelve digits, whichever reads the results of which; residuals take turns."""
     model = jf.compile(BLOCKS[name], residuals=residuals)
     params = model.init(KEY)
-    for batch in BATCHES:
-        agree(model, params, batch, 1e-12, forward=True, size=4)
+    for i, batch in enumerate(BATCHES):
+        agree(model, params, batch, 1e-12, forward=not i, size=4)
 
 
 @pytest.mark.parametrize('strategy', STRATEGIES)

@@ -457,18 +457,22 @@ def test_shards_with_checked_types(cell: Any, options: Any) -> None:
 # ---- what is trained and takes nothing -----------------------------------------------
 
 
-@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
-def test_trained_constants_have_gradients(residuals: str, strategy: Any) -> None:
-    """Also where no function of the expression takes anything."""
-    layer = jf.Function(jnp.sin, init=lambda key: jnp.array([1.0, 2.0, 3.0]))
-    trained = jf.Void() >> layer
-    for block, examples in (
-        (trained, [None, None]),
-        (jf.AllOf(jf.Vector(3), trained) >> jf.GetItem(1), [[1, 2, 3], [4, 5, 6]]),
-        (jf.Optional(jf.Vector(3), trained), [None, [1, 2, 3], None]),
-    ):
-        model = compiled(block, residuals, strategy)
-        agree(model, model.init(jax.random.key(0)), examples)
+trained = jf.Void() >> jf.Function(jnp.sin, lambda key: jnp.array([1.0, 2.0, 3.0]))
+TRAINED = [
+    (trained, [None, None]),
+    (jf.AllOf(jf.Vector(3), trained) >> jf.GetItem(1), [[1, 2, 3], [4, 5, 6]]),
+    (jf.Optional(jf.Vector(3), trained), [None, [1, 2, 3], None]),
+]
+
+
+@pytest.mark.parametrize(
+    ('case', 'options'), [*zip(TRAINED, OPPOSITES, strict=True)], ids=range(3)
+)
+def test_trained_constants_have_gradients(case: Any, options: Any) -> None:
+    """Also where no function of the expression takes anything; options take turns."""
+    block, examples = case
+    model = compiled(block, *options)
+    agree(model, model.init(jax.random.key(0)), examples)
 
 
 # ---- sums ----------------------------------------------------------------------------
