@@ -112,7 +112,7 @@ def test_children_of_a_recursion_are_zipped() -> None:
     node = shifted >> jf.ZipWith(weigh) >> total
     tree.resolve_to(jf.OneOf(type, {int: number, list: node}))
     examples = [[1, [2, 3, [4, 5]], 6], 3, [], [[1, 2], [3, 4]]]
-    agree(jf.compile(tree()), {}, examples, forward=True)
+    agree(jf.compile(tree()), {}, examples)
 
 
 # ---- NGrams --------------------------------------------------------------------------
@@ -251,7 +251,6 @@ def test_what_is_no_sequence_is_told_by_the_twin() -> None:
 
 
 def test_strict_zips() -> None:
-    """Sequences of one length, with repetitions beside them or not."""
     pair = jf.AllOf(jf.GetItem(0) >> numbers, jf.GetItem(1) >> numbers)
     twice = jf.AllOf(*pair.blocks, jf.Zeros([]) >> jf.Broadcast())
     same = [([1, 2], [3, 4]), ([], []), ([5], [6])]

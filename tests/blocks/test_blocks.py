@@ -11,16 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checking import (
-    add,
-    check,
-    check_eager,
-    number,
-    numbers,
-    same,
-    subtract,
-    whole,
-)
+from checking import add, check, check_eager, number, numbers, same, subtract, whole
 
 import jfold as jf
 
@@ -46,10 +37,7 @@ def test_tensor() -> None:
 def test_input_transform() -> None:
     digits = jf.InputTransform(abs) >> jf.InputTransform(str) >> jf.InputTransform(len)
     both = jf.AllOf(jf.InputTransform(abs), jf.Identity()) >> jf.InputTransform(sum)
-    check(
-        (digits >> whole, [-123], [3]),
-        (both >> number, [-2, 2], [0.0, 4.0]),
-    )
+    check((digits >> whole, [-123], [3]), (both >> number, [-2, 2], [0.0, 4.0]))
     check_eager((jf.InputTransform(str), [12], ['12']))
 
 

@@ -76,10 +76,7 @@ BLOCKS: dict[str, tuple[jf.Block, list[Any]]] = {
         lists >> jf.Reduce(jf.ZipWith(add >> observed('sum'))),
         LISTS,
     ),
-    'a default': (
-        lists >> jf.Reduce(jf.Chain(), pair >> jf.Map(jf.Identity())),
-        LISTS,
-    ),
+    'a default': (lists >> jf.Reduce(jf.Chain(), pair >> jf.Map(jf.Identity())), LISTS),
     'attention in a decoder': (decoder >> jf.RNN(attending, np.float32(0.5)), FLAT),
     'items, and what is made of each': (
         lists >> jf.RNN(jf.AllOf(times, summed), np.float32(1)),
@@ -115,11 +112,9 @@ BLOCKS: dict[str, tuple[jf.Block, list[Any]]] = {
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize('name', BLOCKS)
 def test_sequences_in_loops(name: str) -> None:
-    """One in three also where no gradient is asked for."""
     block, examples = BLOCKS[name]
     model = jf.compile(block)
-    forward = [*BLOCKS].index(name) % 3 == 0
-    agree(model, model.init(jax.random.key(0)), examples, 1e-4, forward)
+    agree(model, model.init(jax.random.key(0)), examples, 1e-4)
 
 
 def test_in_a_recursion() -> None:
@@ -130,11 +125,10 @@ def test_in_a_recursion() -> None:
     tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: below}))
     model = jf.compile(tree() >> jf.Softmax())
     examples = [1, (1, 2), ((1,), (), (2, (3, 4))), ()]
-    agree(model, model.init(jax.random.key(0)), examples, 1e-4, forward=True)
+    agree(model, model.init(jax.random.key(0)), examples, 1e-4)
 
 
 def test_a_tuple_of_sequences_in_a_recursion() -> None:
-    """Is a sequence too."""
     tree = jf.ForwardDeclaration(name='tree', output_type=[])
     halves = jf.AllOf(one >> jf.Map(jf.Identity()), two >> jf.Map(jf.Identity()))
     node = halves >> jf.Map(jf.Map(tree()) >> jf.Sum()) >> jf.Reduce(jnp.subtract)
@@ -142,7 +136,7 @@ def test_a_tuple_of_sequences_in_a_recursion() -> None:
     model = jf.compile(tree())
     examples = [1, ([1, 2], [3]), ([], [([1], [2, 3]), 4]), ([([], [])], [([1], [2])])]
     params = model.init(jax.random.key(0))
-    agree(model, params, examples, 1e-4, forward=True)
+    agree(model, params, examples, 1e-4)
     agree(model, params, examples[3:], 1e-4)
 
 
@@ -150,7 +144,6 @@ constant = jf.FromTensor(np.float32(3))
 
 
 def test_bodies_that_read_nothing() -> None:
-    """Of a state or an item."""
     loops = jf.AllOf(
         jf.Fold(constant, jf.Zeros([])),
         jf.Fold(jf.Void() >> constant, jf.Zeros([])),
@@ -158,7 +151,7 @@ def test_bodies_that_read_nothing() -> None:
         jf.RNN(jf.AllOf(constant, constant)),
         jf.RNN((np.float32(3), np.float32(4))),
     )
-    agree(jf.compile(numbers >> loops), {}, [[1, 2], [], [1]], forward=True)
+    agree(jf.compile(numbers >> loops), {}, [[1, 2], [], [1]])
 
 
 def test_what_is_wrong_in_a_sequence_is_located() -> None:
@@ -228,7 +221,7 @@ def test_rnn_in_layers_and_recursions() -> None:
         (tree(), [1, [2, [3, 4], 5], [], [[], [[6]]]]),
     ):
         model = jf.compile(block)
-        agree(model, model.init(jax.random.key(0)), examples, forward=True)
+        agree(model, model.init(jax.random.key(0)), examples)
 
 
 def test_rnn_carries_objects() -> None:

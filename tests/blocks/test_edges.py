@@ -213,7 +213,6 @@ def test_wrong_numbers_are_told(name: str) -> None:
 @pytest.mark.parametrize('block', [picked, regrouped], ids=str)
 @pytest.mark.parametrize('numbers', [{0}, {0: 1}])
 def test_numbers_without_an_order_are_refused(block: jf.Block, numbers: Any) -> None:
-    """By the twin too."""
     wrong = {'x': [1], 'at': numbers, 'to': numbers, 'of': 'a'}
     with pytest.raises(jf.InputError, match='expected a list of ints, got '):
         jf.compile(block).schedule([wrong])

@@ -44,8 +44,6 @@ class Module(nn.Module):
 
 
 class Callable:
-    """Is called with fields."""
-
     def __call__(self, center: Any, left: Any) -> Any:
         return left - center
 

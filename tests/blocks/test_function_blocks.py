@@ -16,16 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import (
-    add,
-    check,
-    does_not_compile,
-    number,
-    numbers,
-    refuses,
-    same,
-    whole,
-)
+from checking import add, check, does_not_compile, number, numbers, refuses, same, whole
 from flax import nnx
 
 import jfold as jf
@@ -85,8 +76,6 @@ def test_learned_constants() -> None:
 
 
 class Affine(nn.Module):
-    """A Linen module of two inputs and two outputs."""
-
     @nn.compact
     def __call__(self, x: Any, y: Any) -> Any:
         return nn.Dense(2)(x), nn.Dense(1, name='second')(y)
@@ -173,19 +162,6 @@ def test_defaults_that_may_stay_or_be_replaced() -> None:
     jf.compile(number >> jf.Function(lambda x, scale=2.0: x * scale))
 
 
-def test_one_callable_at_two_types_is_one_layer() -> None:
-    def init(key: Any, x: Any) -> Any:
-        return jnp.float32(2)
-
-    scale = jf.Function(lambda p, x: p * x, init, name='scale')
-    model = jf.compile((number >> scale, jf.Vector(2) >> scale))
-    assert [layer.name for layer in model.program.layers] == ['scale']
-    assert [repr(operation) for operation in model.program.operations] == [
-        'scale(float32[]) -> float32[]',
-        'scale(float32[2]) -> float32[2]',
-    ]
-
-
 def test_bound_methods_are_one_layer() -> None:
     class Scale:
         def __init__(self, factor: float) -> None:
@@ -239,10 +215,7 @@ def leaf_state(x: Any) -> Any:
 
 def cell(w: Any, left: Any, right: Any) -> Any:
     """The same arguments again, whose names no Record says."""
-    return {
-        'h': jnp.tanh(w * left['h'] + right['c']),
-        'c': left['c'] * w - right['h'],
-    }
+    return {'h': jnp.tanh(w * left['h'] + right['c']), 'c': left['c'] * w - right['h']}
 
 
 def cell_state(w: Any, left: Any, right: Any) -> Any:
@@ -260,7 +233,6 @@ def tree(make_leaf: Any = leaf, combine: Any = cell) -> jf.Block:
 
 
 def states() -> jf.Block:
-    """The same of a dataclass."""
     return tree(leaf_state, cell_state)
 
 

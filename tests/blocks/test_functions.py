@@ -40,7 +40,6 @@ LEAF = K['w @ x + b']
 
 
 def trees(*leaves: int) -> list[Any]:
-    """A tree for each number of leaves."""
     rng = np.random.default_rng(1)
     return [draw_tree(rng, n) for n in leaves]
 
@@ -155,8 +154,10 @@ def test_a_result_that_is_not_used_has_no_rule() -> None:
 # ---- drawn functions -----------------------------------------------------------------
 
 
-def check(seed: int) -> None:
-    """Draws a network of functions, how it is compiled, and data."""
+@settings(max_examples=drawn(1, 5), phases=NO_SHRINKING)
+@given(st.integers(0, 2**32 - 1))
+def test_drawn_functions(seed: int) -> None:
+    """And how they are compiled; a failure tells its seed and the text of all."""
     rng = np.random.default_rng(seed)
     dtype = str(rng.choice(['float32', 'float64', 'float64', 'bfloat16']))
     reverse = rng.random() < 0.9
@@ -170,21 +171,6 @@ def check(seed: int) -> None:
     network = Network(cell, head, leaf)
     note(repr(network))
     compare(network, examples, int(rng.choice([4, 6, 300])), dtype, *setting)
-
-
-@settings(max_examples=drawn(1, 2), phases=NO_SHRINKING)
-@given(st.integers(0, 2**32 - 1))
-def test_drawn_functions(seed: int) -> None:
-    """A failure tells its seed and the text of its functions."""
-    check(seed)
-
-
-@pytest.mark.long
-@settings(max_examples=3, phases=NO_SHRINKING)
-@given(st.integers(0, 2**32 - 1))
-def test_many_drawn_functions(seed: int) -> None:
-    """As above."""
-    check(seed)
 
 
 @settings(max_examples=8)

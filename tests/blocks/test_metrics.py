@@ -47,7 +47,6 @@ def with_state(block: jf.Block) -> jf.Block:
 
 
 def seen_state() -> jf.Block:
-    """The state of a fold, collected."""
     return jf.GetItem(0) >> seen('q')
 
 
@@ -187,7 +186,6 @@ def labelled() -> jf.Block:
 
 
 def labelled_by_words() -> jf.Block:
-    """The same, with labels that a file can hold."""
     tree = jf.ForwardDeclaration(name='tree', output_type='float32')
     word = jf.AllOf(totals(tree), jf.GetItem(1))
     tree.resolve_to(word >> jf.AllOf(jf.GetItem(0), jf.Metric('sums')) >> jf.GetItem(0))
@@ -212,7 +210,6 @@ TREES: list[Any] = [
 
 
 def rows_of(metric: Any, labels: Any) -> list[Any]:
-    """The rows as `eval` gives them."""
     values = jax.tree.map(
         lambda x: np.asarray(x)[np.asarray(metric.mask)], metric.values
     )

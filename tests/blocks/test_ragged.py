@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,18 @@ PARAMS = {'scaled': jnp.asarray([0.5, -2.0])}
 LISTS: list[Any] = [[1, 2], [], [3], [4, 5, 6]]
 
 
-def applied(block: Any, examples: list[Any], params: Any = None, **options: Any) -> Any:
+@functools.cache
+def model_of_vectors() -> jf.Model:
+    """Of lists of numbers."""
+    return jf.compile(numbers >> jf.Map(scaled))
+
+
+def applied(block: Any, examples: list[Any], params: Any = None) -> Any:
     """What a model gives, having compared it with its eager twin."""
-    model = jf.compile(block)
+    model = block if isinstance(block, jf.Model) else jf.compile(block)
     params = model.init(jax.random.key(0)) if params is None else params
-    agree(model, params, examples, forward=True)
-    return model.apply(params, model.schedule(examples, **options))
+    agree(model, params, examples)
+    return model.apply(params, model.schedule(examples))
 
 
 # ---- values and gradients ------------------------------------------------------------
@@ -47,31 +54,59 @@ def test_rows_are_in_the_order_of_examples_and_items() -> None:
     same(found.to_list(), [[-1, -2], [], [-3], [-4, -5, -6]])
 
 
-def test_gradients_flow_through_items() -> None:
-    """Those of spare rows give nothing, whatever a loss makes of them."""
-    model = jf.compile(numbers >> jf.Map(scaled))
+def of_padded(found: jf.Ragged) -> Any:
+    items, real = found.padded(2, fill=7)
+    return (items**2 * real[..., None]).sum()
+
+
+@pytest.mark.parametrize(
+    ('whole', 'of_list'),
+    [
+        (lambda found: (found.values + 3).sum(), lambda x: (x + 3).sum()),
+        (of_padded, lambda x: (x[:2] ** 2).sum()),
+    ],
+    ids=['items', 'padding'],
+)
+def test_gradients_flow_through(whole: Any, of_list: Any) -> None:
+    """Those of spare rows, and of what is cut off, give nothing, whatever a loss makes
+    of them."""
+    model = model_of_vectors()
     schedule = model.schedule(LISTS)
 
     def loss(params: Any) -> Any:
-        return (model.apply(params, schedule).values + 3).sum()
+        return whole(model.apply(params, schedule))
 
     def one_by_one(params: Any) -> Any:
-        return sum((x + 3).sum() for xs in LISTS for x in model.eval(xs, params))
+        made = [model.eval(xs, params) for xs in LISTS]
+        return sum(of_list(jnp.stack(x)) for x in made if x)
 
     close(jax.jit(jax.grad(loss))(PARAMS), jax.grad(one_by_one)(PARAMS), 1e-5)
 
 
+def test_transformations() -> None:
+    """`jit` and `vmap` over parameters give pytrees of the same kind."""
+    model = model_of_vectors()
+    schedule = model.schedule(LISTS)
+    expected = model.apply(PARAMS, schedule)
+    found = jax.jit(model.apply)(PARAMS, schedule)
+    assert isinstance(found, jf.Ragged)
+    close(found, expected, 1e-6)
+    several = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), PARAMS)
+    both = jax.vmap(lambda p: model.apply(p, schedule).values)(several)
+    close(both[0], expected.values, 1e-6)
+    with pytest.raises(FrozenInstanceError):
+        found.values = 0
+
+
 @pytest.mark.parametrize('examples', [[[], []], [[]], [[1.0]], LISTS], ids=str)
 def test_empty_sequences(examples: list[Any]) -> None:
-    """Some, or all; of one example or of several."""
-    found = applied(numbers >> jf.Map(scaled), examples, PARAMS)
+    found = applied(model_of_vectors(), examples, PARAMS)
     assert found.lengths.tolist() == list(map(len, examples))
     assert found.mask.sum() == sum(map(len, examples))
 
 
 def test_an_empty_batch() -> None:
-    """No sequences, no items, and gradients of zero."""
-    model = jf.compile(numbers >> jf.Map(scaled))
+    model = model_of_vectors()
     schedule = model.schedule([])
     found = model.apply(PARAMS, schedule)
     assert found.to_list() == []
@@ -124,7 +159,6 @@ def test_sequences_of_sequences() -> None:
 
 
 def test_sequences_among_other_results() -> None:
-    """At any depth, several of them, in sequences too."""
     pair = jf.AllOf(jf.Length('int32'), numbers, numbers >> jf.Sum())
     block = jf.AllOf(jf.Map(pair), jf.AllOf(jf.Length(), jf.Map(numbers)), jf.Void())
     found = applied(block, [[[1, 2], []], [], [[3]]])
@@ -147,7 +181,7 @@ def test_sequences_by_any_block() -> None:
         jf.AllOf(jf.Sum(), jf.Max()) >> jf.Map(jnp.negative),
         jf.AllOf(jf.Sum(), again, again),
     )
-    applied(numbers >> blocks, LISTS)
+    agree(jf.compile(numbers >> blocks), {}, LISTS)
 
 
 def test_sequences_that_a_choice_or_a_recursion_makes() -> None:
@@ -208,36 +242,6 @@ def test_padded_tuples_and_sequences() -> None:
     (items, real), _ = inner.padded(2)
     assert items.tolist() == [[[1, 2], [3, 0]], [[4, 0], [0, 0]]]
     assert real.sum((1, 2)).tolist() == [3, 1]
-
-
-def test_gradients_through_padding() -> None:
-    """As through the items; nothing of what is cut off."""
-    model = jf.compile(numbers >> jf.Map(scaled))
-    schedule = model.schedule(LISTS)
-
-    def loss(params: Any) -> Any:
-        items, real = model.apply(params, schedule).padded(2, fill=7)
-        return (items**2 * real[..., None]).sum()
-
-    def one_by_one(params: Any) -> Any:
-        return sum((x**2).sum() for xs in LISTS for x in model.eval(xs, params)[:2])
-
-    close(jax.jit(jax.grad(loss))(PARAMS), jax.grad(one_by_one)(PARAMS), 1e-5)
-
-
-def test_transformations() -> None:
-    """`jit` and `vmap` over parameters give pytrees of the same kind."""
-    model = jf.compile(numbers >> jf.Map(scaled))
-    schedule = model.schedule(LISTS)
-    expected = model.apply(PARAMS, schedule)
-    found = jax.jit(model.apply)(PARAMS, schedule)
-    assert isinstance(found, jf.Ragged)
-    close(found, expected, 1e-6)
-    several = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), PARAMS)
-    both = jax.vmap(lambda p: model.apply(p, schedule).values)(several)
-    close(both[0], expected.values, 1e-6)
-    with pytest.raises(FrozenInstanceError):
-        found.values = 0
 
 
 @pytest.mark.parametrize('x64', [False, True])
@@ -303,7 +307,6 @@ NESTED: list[Any] = [[[1, 2], []], [], [[3]], [[4], [5], [6, 7]]]
 
 
 def test_corpora_and_batches(tmp_path: Path) -> None:
-    """Saved, loaded, joined, picked from, planned: the same values."""
     model = model_of_lists()
     model.trace(NESTED, progress=False).save(tmp_path / 'lists.jfold')
     corpus = jf.Corpus.load(tmp_path / 'lists.jfold', model)

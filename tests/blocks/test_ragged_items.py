@@ -29,13 +29,11 @@ LISTS: list[Any] = [[1, 2], [], [3], [4, 5, 6]]
 
 
 def applied(block: Any, examples: list[Any], params: Any = None) -> Any:
-    """What a model gives."""
     model = jf.compile(block)
     return model.apply(params or {}, model.schedule(examples))
 
 
 def lists(*data: Any, spare: int = 3) -> jf.Ragged:
-    """Lists of floats, with spare rows."""
     values = np.array([*itertools.chain(*data), *[0] * spare], 'float32')
     return jf.Ragged(values, np.array([*map(len, data)], 'int32'))
 
@@ -142,7 +140,6 @@ def test_means_of_what_overflows() -> None:
 
 
 def test_gradients_of_what_has_none_in_spare_rows() -> None:
-    """Logarithms and quotients of nothing."""
     model = jf.compile(numbers >> jf.Map(scaled))
     schedule = model.schedule(LISTS)
 
@@ -159,7 +156,6 @@ def test_gradients_of_what_has_none_in_spare_rows() -> None:
 
 
 def test_items_of_examples() -> None:
-    """By number, and several at once."""
     x = applied(numbers, LISTS)
     assert len(x) == 4
     assert [items.tolist() for items in x] == LISTS
@@ -230,7 +226,6 @@ cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 def scores(w: Any, x: Any) -> Any:
-    """Three for a word."""
     return jnp.sin(w * x)
 
 

@@ -198,7 +198,6 @@ def test_a_variable_unifies_with_itself() -> None:
 
 
 def nested(depth: int, kind: Any = jf.TupleType) -> Any:
-    """A type in a type, and so on."""
     type_: Any = jf.TensorType(())
     for _ in range(depth):
         type_ = kind(type_)

@@ -10,15 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import (
-    check,
-    does_not_compile,
-    number,
-    numbers,
-    refuses,
-    subtract,
-    whole,
-)
+from checking import check, does_not_compile, number, numbers, refuses, subtract, whole
 
 import jfold as jf
 
@@ -45,7 +37,7 @@ def test_a_dag_reads_as_code() -> None:
     e = float(np.exp(1.0))
     check((attended, [[1, 2], [7]], [((1 + 2 * e) / (1 + e), 2.0), (7.0, 1.0)]))
     model = jf.compile(attended)
-    agree(model, {}, [[1, 2, 3], [], [4]], forward=True)
+    agree(model, {}, [[1, 2, 3], [], [4]])
 
 
 def test_what_is_read_twice_is_computed_once() -> None:
@@ -119,8 +111,6 @@ def test_compositions_hold_compositions() -> None:
 
 
 def test_long_compositions() -> None:
-    """Depth is no limit."""
-
     @jf.compose
     def block(x: Any) -> Any:
         y = number(x)

@@ -53,7 +53,6 @@ def test_chunks_of_any_size_give_the_same_corpus(
 
 
 def test_a_corpus_is_computed_like_its_examples() -> None:
-    """The example of the documentation, at length."""
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     corpus = model.trace([[1, 2], [], [3], [4, 5, 6]])
     values = model.apply({}, corpus.schedule([3, 0, 0, 1], size=5))
@@ -119,7 +118,6 @@ def test_indices_out_of_range(indices: Any) -> None:
 
 
 def test_an_empty_corpus() -> None:
-    """Is one; it has empty batches alone."""
     for model in trees(), jf.compile(jf.Scalar()):
         corpus = model.trace(iter([]))
         assert (len(corpus), corpus.nodes.tolist()) == (0, [])
@@ -217,8 +215,6 @@ def test_a_node_takes_few_bytes() -> None:
 
 
 class Terminal(io.StringIO):
-    """What a progress bar takes for one."""
-
     def isatty(self) -> bool:
         return True
 
@@ -372,7 +368,6 @@ def test_a_file_that_others_read(tmp_path: Path) -> None:
 
 
 def test_what_was_skipped_is_saved(tmp_path: Path) -> None:
-    """With the places of the others."""
     model = trees()
     corpus = model.trace([1, 'ä\ud800', (2, 3)], skip_errors=True)
     corpus.save(tmp_path / 'c')

@@ -81,7 +81,6 @@ def wide_and_sinks() -> jf.Model:
 @given(st.data())
 @settings(max_examples=drawn(8, 20))
 def test_capacities_hold_batches_of_skewed_sizes(data: Any) -> None:
-    """With wide sums, and operations that feed nothing."""
     model = wide_and_sinks()
     nested = st.recursive(
         st.just(1.0), lambda x: st.lists(x, max_size=4), max_leaves=30

@@ -30,17 +30,14 @@ LIMIT = 3
 
 
 def adder(number: Any) -> Callable[[Any], Any]:
-    """A function that closes over something."""
     return lambda x: x + number
 
 
 def number(fn: Callable[[Any], Any]) -> Any:
-    """An expression with a function in it."""
     return jf.InputTransform(fn) >> jf.Scalar()
 
 
 def of(block: Any) -> dict[str, Any]:
-    """The fingerprint of an expression."""
     return fingerprint(jf.compile(block).program)
 
 
@@ -53,8 +50,6 @@ class Kind(Enum):
 
 @dataclass
 class Vocabulary:
-    """A callable with data."""
-
     words: dict[str, int]
 
     def __call__(self, word: str) -> int:
@@ -71,7 +66,6 @@ class Plain:
         return x + self.number
 
     def add(self, x: int) -> int:
-        """Likewise."""
         return x + self.number
 
 
@@ -116,13 +110,11 @@ def later() -> Callable[[Any], Any]:
 
 
 def one_of(key_fn: Any, *keys: Any) -> Any:
-    """An expression with a case for each key."""
     cases = {k: jf.Scalar() >> jf.Function(adder(i)) for i, k in enumerate(keys)}
     return jf.OneOf(key_fn, cases)
 
 
 def with_metric(name: str) -> Any:
-    """An expression with a metric."""
     return jf.Scalar() >> jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
 
 
@@ -181,7 +173,6 @@ def everything() -> dict[str, Any]:
 
 
 def between(old: Any, new: Any) -> list[str]:
-    """How one expression differs from another."""
     return differences(of(old), of(new))
 
 
@@ -420,7 +411,6 @@ def test_contents_of_deep_and_large_data() -> None:
 
 
 def test_contents_tell_where_things_are() -> None:
-    """Nesting and order count."""
     values = [[1, 2], [[1, 2]], [[1], 2], [1, [2]], [2, 1], [1, 2, []], [], [[]], 1]
     assert len({contents(value) for value in values}) == len(values)
     assert contents(1, [2]) != contents([1, 2])
@@ -467,7 +457,6 @@ def test_code_of_another_python_is_not_compared() -> None:
 
 
 def test_graphs_of_another_format() -> None:
-    """Nothing else is compared then."""
     current = of(tree_block(4))
     assert differences({'format': 0}, current) == ['graphs of format 0, not 4']
     assert differences({}, current) == ['graphs of format None, not 4']

@@ -100,7 +100,6 @@ def test_what_is_written_is_read(tmp_path: Path, dtype: np.dtype[Any]) -> None:
 
 
 def test_equal_content_is_equal_files_that_may_be_moved(path: Path) -> None:
-    """With the usual permissions."""
     again, plain = path.with_name('b'), path.with_name('c')
     write(again, SMALL, FACTS)
     assert again.read_bytes() == path.read_bytes()
@@ -272,7 +271,6 @@ def test_two_writers_do_not_mix(path: Path) -> None:
 
 
 def refused(path: Path, *, verify: bool = True) -> str:
-    """The message about a damaged file."""
     with pytest.raises(DamagedError) as caught:
         read(path, verify=verify)
     form = rf'{re.escape(str(path))}: (.*); write it again'
@@ -330,7 +328,6 @@ def test_messages_about_damage(path: Path) -> None:
 
 
 def one(kind: Any = '<f4', shape: Any = (3,), offset: Any = 128, *more: Any) -> Any:
-    """A document of one array."""
     return {'arrays': {'w': [kind, shape, offset, *(more or [0])]}, 'metadata': {}}
 
 

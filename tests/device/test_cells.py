@@ -7,7 +7,7 @@ What XLA repeats, merges or reorders depends on the cell, so one alone shows lit
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -35,12 +35,10 @@ def cell(fn: Cell) -> Cell:
 
 
 def both(left: Any, right: Any) -> Any:
-    """The states side by side [2 H]."""
     return jnp.concatenate([left, right])
 
 
 def normed(x: Any) -> Any:
-    """A layer norm."""
     return (x - x.mean()) / jnp.sqrt(x.var() + 1e-5)
 
 
@@ -129,7 +127,6 @@ SHAPES = {
 
 
 def init(key: jax.Array, *_: Any) -> dict[str, Any]:
-    """Small weights."""
     keys = jax.random.split(key, len(SHAPES))
     return {
         name: 0.3 * jax.random.normal(k, shape)
@@ -138,8 +135,6 @@ def init(key: jax.Array, *_: Any) -> dict[str, Any]:
 
 
 def model(name: str, **options: Any) -> jf.Model:
-    """Trees of numbers, by one of the cells."""
-
     def embed(params: Any, x: Any) -> Any:
         return jnp.tanh(params @ x)
 
@@ -150,12 +145,6 @@ def model(name: str, **options: Any) -> jf.Model:
     leaf = numbers >> jf.Function(embed, init_leaf)
     block = binary(leaf, jf.Function(CELLS[name], init, name=name))
     return jf.compile(block, **options)
-
-
-def most_slow(names: Iterable[str]) -> Iterator[Any]:
-    """Every third as it is, the others marked as slow."""
-    for i, name in enumerate(names):
-        yield pytest.param(name, marks=[pytest.mark.slow] if i % 3 else [])
 
 
 def settings() -> Iterator[Any]:
@@ -184,8 +173,9 @@ def test_training_copies_no_buffer(name: str, strategy: str, residuals: str) -> 
     assert scatters(module) == []
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize('name', [*most_slow(CELLS)])
+@pytest.mark.parametrize('name', CELLS)
 def test_gradients_are_those_of_the_eager_twin(name: str) -> None:
     """Through levels of several tiles."""
     with jax.enable_x64(True):

@@ -35,7 +35,6 @@ TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(20)]
 
 
 def prepared() -> tuple[jf.Model, Corpus, Any]:
-    """A model, a corpus and parameters."""
     model = jf.compile(tree_block(4))
     return model, model.trace(TREES), model.init(jax.random.key(0))
 
@@ -51,7 +50,6 @@ def train(model: jf.Model, params: Any, schedule: jf.Schedule, rate: Any) -> Any
 
 
 def batches(examples: int, count: int) -> list[Any]:
-    """Indices of random batches."""
     rng = np.random.default_rng(1)
     return [rng.permutation(examples)[:SIZE] for _ in range(count)]
 
@@ -60,7 +58,6 @@ def batches(examples: int, count: int) -> list[Any]:
 
 
 def trees(rng: np.random.Generator, size: int, most: int) -> list[Any]:
-    """Random trees of 1 to `most` leaves."""
     return [binary_tree(rng, int(rng.integers(1, most + 1))) for _ in range(size)]
 
 
@@ -79,17 +76,6 @@ def test_a_short_stream_compiles_a_handful() -> None:
             jfold_step(params, model.schedule(trees(rng, 16, 48)))
             counts.append(len(compiled))
     assert counts[19] == counts[-1] == model.programs <= 4
-
-
-def test_apply_compiles_once_per_shape() -> None:
-    """Outside of `jit` too."""
-    model = jf.compile(tree_block(4))
-    params = model.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    with compilations('execute') as compiled:
-        for _ in range(5):
-            model.apply(params, model.schedule(trees(rng, 3, 9)))
-    assert len(compiled) == model.programs == 1
 
 
 # ---- specs ---------------------------------------------------------------------------
@@ -226,7 +212,6 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
 
 
 def test_a_model_without_operations() -> None:
-    """No levels, no rows."""
     model = jf.compile(jf.Scalar())
     corpus = model.trace([1, 2, 3])
     ready = model.precompile(model.apply, {}, corpus.capacities(2))

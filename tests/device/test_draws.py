@@ -214,8 +214,6 @@ def test_keys_of_streams() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Both:
-    """Draws of two streams."""
-
     def __call__(self, x: Any, one: Any, two: Any) -> Any:
         return jnp.stack([jax.random.uniform(one), jax.random.uniform(two)]) + 0 * x
 
@@ -235,7 +233,6 @@ def test_keys_of_all_kinds() -> None:
 
 
 def draws_in(model: jf.Model, example: Any = 1.0) -> int:
-    """How many keys an example takes."""
     graph = model.trace([example], progress=False).graph
     tables = zip(model.program.types, graph.constants, strict=True)
     return sum(len(x) for type_, x in tables if isinstance(type_, KeyType))
@@ -348,10 +345,7 @@ def test_a_key_is_asked_for() -> None:
             'got an array of 3 keys: pass one, or take `jax.vmap` over them',
         ),
         ({'rngs': KEY, 'ids': 'x'}, 'expected `ids` as integers, got '),
-        (
-            {'rngs': KEY, 'ids': np.ones(3, 'f4')},
-            r'integers, got float32\[3\]',
-        ),
+        ({'rngs': KEY, 'ids': np.ones(3, 'f4')}, r'integers, got float32\[3\]'),
         (
             {'rngs': KEY, 'ids': [1, 2]},
             r'of 3 rows, spare ones too, got \[2\]: pass `batch.indices`$',

@@ -230,8 +230,6 @@ def pair_state(name: str) -> Any:
 
 @functools.cache
 def model(residuals: str, strategy: str) -> jf.Model:
-    """Three operations on two tensor types."""
-
     def init(key: Any, _: Any) -> Any:
         return jax.random.normal(key, (C + H, 3))
 
@@ -311,7 +309,6 @@ WIDTH, LEAVES = 32, 64
 
 
 def lstm(params: Any, left: Any, right: Any) -> Any:
-    """A cell of five gates, whose state is c beside h."""
     gates = params @ jnp.concatenate([left[WIDTH:], right[WIDTH:]])
     i, o, u, f, g = jnp.split(jax.nn.sigmoid(gates), 5)
     c = i * u + f * left[:WIDTH] + g * right[:WIDTH]
@@ -319,8 +316,6 @@ def lstm(params: Any, left: Any, right: Any) -> Any:
 
 
 def tree_lstm(residuals: str) -> jf.Model:
-    """A tree-LSTM on binary trees."""
-
     def init(key: Any, *_: Any) -> Any:
         return jax.random.normal(key, (5 * WIDTH, 2 * WIDTH)) / 16
 

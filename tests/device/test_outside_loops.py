@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 from agreement import agree
 from drawing_models import compiled
-from expressions import Expression, expressions
-from extent import drawn
 from hlo import compiled_text, loops, parse
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.language.unrolling import MOST
@@ -55,7 +51,6 @@ def network(rounds: int) -> jf.Block:
 
 
 def molecule(rng: np.random.Generator, count: int) -> Atoms:
-    """Atoms, each bound to any number of others."""
     atoms: Atoms = [{'x': rng.normal(size=2), 'bonds': []} for _ in range(count)]
     for atom in atoms:
         for other in rng.integers(count, size=rng.integers(12)):
@@ -110,27 +105,6 @@ def test_uses_beside_each_other_stay_one_operation() -> None:
     agree(model, params, [np.ones(WIDTH), np.arange(WIDTH)])
 
 
-# ---- any expression ------------------------------------------------------------------
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.slow
-@pytest.mark.parametrize('root', ['whole', 'sequences', 'sequence'])
-def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
-    """In double precision; two batches, if an expression can be run like that."""
-
-    @settings(max_examples=drawn(1, 2))
-    @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
-    def equal(expression: Expression, residuals: str) -> None:
-        model = jf.compile(expression.block, residuals=residuals)
-        assume(model.program.applied)
-        params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
-        for size in (3, 3):
-            agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
-
-    equal()
-
-
 def test_batches_that_read_nothing_read_within_bounds() -> None:
     """Rows that a program promises to XLA are there, whatever the batch lacks."""
     one, two = (
@@ -151,7 +125,6 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 
 
 def test_what_is_drawn() -> None:
-    """It is what an example draws by itself."""
     model, params, examples = compiled('graph')
     agree(model, params, examples, rngs=jax.random.key(3), forward=True)
 

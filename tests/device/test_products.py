@@ -41,8 +41,6 @@ BY_ROW = {'x @ k', 'k.T @ x', 'tensordot'}  # the matrix is [inputs, outputs]
 
 
 def trees_by(cell: Any, *shape: int) -> jf.Model:
-    """Trees of numbers by a cell with one matrix."""
-
     def init(key: jax.Array, *_: Any) -> Any:
         return 0.3 * jax.random.normal(key, shape)
 
@@ -56,8 +54,6 @@ def trees_by(cell: Any, *shape: int) -> jf.Model:
 
 
 def model(form: str) -> jf.Model:
-    """By a product of that form."""
-
     def cell(kernel: Any, left: Any, right: Any) -> Any:
         both = jnp.concatenate([left, right])
         return jnp.tanh(FORMS[form](kernel, both)) + 0.5 * left
@@ -208,8 +204,6 @@ def test_products_are_written_rows_first(name: str) -> None:
 
 
 def test_operands_keep_their_precision() -> None:
-    """Each its own."""
-
     def multiply(k: Any, x: Any) -> Any:
         return jnp.matmul(k, x.T, precision=('highest', 'default'))
 

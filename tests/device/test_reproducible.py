@@ -221,7 +221,6 @@ def test_it_is_told() -> None:
 
 
 def test_each_operation_has_tiles_of_one_width() -> None:
-    """Whatever the capacity."""
     model, rng = model_of('tree-LSTM'), np.random.default_rng(0)
     found = set()
     for count in (1, 30):

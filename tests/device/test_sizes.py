@@ -76,7 +76,6 @@ def observed_trees() -> jf.Block:
 
 @pytest.mark.parametrize(('count', 'spare'), [(0, 1), (0, 9), (1, 9), (4, 1)])
 def test_spare_rows_of_trees(count: int, spare: int) -> None:
-    """From one to more than there are examples."""
     check(observed_trees(), TREES[:count], spare)
 
 

@@ -39,7 +39,6 @@ def weights(key: Any, *_: Any) -> Any:
 
 
 def cell(w: Any, x: Any, y: Any) -> Any:
-    """A state from two."""
     return jnp.tanh(w[0] @ x + jnp.sin(w[1] @ y))
 
 
@@ -67,7 +66,6 @@ def pairs() -> jf.Block:
 
 
 def words(rng: Any, length: int) -> Any:
-    """A list of words."""
     return rng.integers(16, size=length).tolist()
 
 

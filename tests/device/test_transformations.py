@@ -46,9 +46,6 @@ def expected(seed: int = 0, other: bool = False) -> Any:
     return interpreter.called(jax.value_and_grad(twin), params(seed))
 
 
-# ---- reverse mode, and what needs none -----------------------------------------------
-
-
 def test_jit() -> None:
     """With the schedule as an argument or as a constant."""
     want = jnp.stack([model().eval(tree, params()) for tree in TREES])
@@ -63,31 +60,28 @@ def test_grad_and_value_and_grad() -> None:
     close(jax.jit(jax.grad(loss))(params(), schedule()), expected()[1], 1e-5)
 
 
-def test_vmap_over_parameters() -> None:
-    """An ensemble, one schedule: values and gradients, in the loops of one member."""
-    members = [params(i) for i in range(3)]
-    each = jax.vmap(jax.value_and_grad(loss), (0, None))
-    want = stacked([expected(i) for i in range(3)])
-    close(each(stacked(members), schedule()), want, 1e-5)
-    one = jax.jit(jax.value_and_grad(loss)).lower(params(), schedule()).as_text()
-    many = jax.jit(each).lower(stacked(members), schedule()).as_text()
+def mapped(function: Any) -> Any:
+    """As `jax.vmap`, one after another."""
+    return jax.jit(functools.partial(lax.map, function))
+
+
+@pytest.mark.parametrize('mapping', [jax.vmap, mapped])
+def test_mapped_over_parameters(mapping: Any) -> None:
+    """An ensemble, one schedule: values and gradients."""
+    members = stacked([params(i) for i in range(3)])
+    found = mapping(lambda p: jax.value_and_grad(loss)(p, schedule()))(members)
+    close(found, stacked([expected(i) for i in range(3)]), 1e-5)
+
+
+def test_an_ensemble_has_the_loops_of_one_member() -> None:
+    each = jax.vmap(jax.grad(loss), (0, None))
+    one = jax.jit(jax.grad(loss)).lower(params(), schedule()).as_text()
+    many = jax.jit(each).lower(stacked([params()] * 3), schedule()).as_text()
     loops = [text.count('stablehlo.while') for text in (one, many)]
     assert loops[0] == loops[1] > 0
 
 
-def test_map_over_parameters() -> None:
-    """The same ensemble in one program, member after member."""
-    members = [params(i) for i in range(3)]
-
-    def each(params: Any) -> Any:
-        return jax.value_and_grad(loss)(params, schedule())
-
-    found = jax.jit(lambda many: jax.lax.map(each, many))(stacked(members))
-    close(found, stacked([expected(i) for i in range(3)]), 1e-5)
-
-
 def test_vmap_over_external_arrays() -> None:
-    """Several arrays that are passed with one batch."""
     layer = jf.Function(lambda w, x: jnp.tanh(w * x), lambda key, _: jnp.ones(2))
     reader = jf.compile(jf.Map(jf.External('rows', 2) >> layer) >> jf.Sum())
     weights, examples = reader.init(jax.random.key(0)), [[0, 2], [], [1, 1, 0]]
@@ -104,34 +98,19 @@ def test_vmap_over_external_arrays() -> None:
     close(got, stacked([jax.value_and_grad(twin)(x) for x in arrays]), 1e-5)
 
 
-def test_vmap_over_schedules() -> None:
-    """Batches of one capacity, stacked."""
+@pytest.mark.parametrize('mapping', [jax.vmap, mapped])
+def test_mapped_over_schedules(mapping: Any) -> None:
     both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
-    got = jax.vmap(jax.grad(loss), (None, 0))(params(), both)
-    want = [expected(other=yes)[1] for yes in (False, True)]
-    close(got, stacked(want), 1e-5)
-
-
-def test_map_over_schedules() -> None:
-    """Batch after batch, in one program."""
-    both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
-
-    def each(schedule: jf.Schedule) -> Any:
-        return jax.value_and_grad(loss)(params(), schedule)
-
-    found = jax.jit(lambda several: jax.lax.map(each, several))(both)
+    found = mapping(lambda s: jax.value_and_grad(loss)(params(), s))(both)
     close(found, stacked([expected(other=yes) for yes in (False, True)]), 1e-5)
 
 
 def test_checkpoint() -> None:
-    """Recomputed in the reverse pass, with the same result."""
     got = jax.grad(jax.checkpoint(loss))(params(), schedule())
     close(got, expected()[1], 1e-5)
 
 
 def test_scan_over_stacked_schedules() -> None:
-    """Several steps of training in one call."""
-
     def step(weights: Any, schedule: jf.Schedule) -> Any:
         value, grads = jax.value_and_grad(loss)(weights, schedule)
         return jax.tree.map(lambda x, g: x - 0.01 * g, weights, grads), value
@@ -144,7 +123,8 @@ def test_scan_over_stacked_schedules() -> None:
     got = steps(params(), jf.Schedule.stack(model().schedules(batches)))
     weights, values = params(), []
     for trees in batches:
-        value, grads = jax.value_and_grad(eager)(weights, trees)
+        of_batch = functools.partial(eager, trees=trees)
+        value, grads = interpreter.called(jax.value_and_grad(of_batch), weights)
         weights = jax.tree.map(lambda x, g: x - 0.01 * g, weights, grads)
         values.append(value)
     close(got, (weights, jnp.stack(values)), 1e-5)
@@ -169,7 +149,10 @@ def test_shard_map() -> None:
     def pushed(params: Any, tangent: Any) -> Any:
         return jax.jvp(lambda p: sharded(p, one), (params,), (tangent,))
 
-    close(jax.jit(pushed)(*moving), jax.jvp(eager, *([x] for x in moving)), 1e-4)
+    def pushed_twin(params: Any, tangent: Any) -> Any:
+        return jax.jvp(eager, (params,), (tangent,))
+
+    close(jax.jit(pushed)(*moving), interpreter.called(pushed_twin, *moving), 1e-4)
 
 
 def test_what_was_traced_in_a_shard_map_stays_there() -> None:
@@ -184,13 +167,18 @@ def test_what_was_traced_in_a_shard_map_stays_there() -> None:
     close(jax.jit(of_loss)(params(), placed), expected(), 1e-5)
 
 
+def pushed_by(loss: Any) -> Any:
+    """A gradient along a direction."""
+    return lambda p, along: jax.jvp(jax.grad(loss), (p,), (along,))
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
 def test_set_mesh(kind: AxisType) -> None:
     """Types that say how arrays lie are those of a schedule that lies nowhere, too."""
     mesh = jax.make_mesh((2,), ('data',), (kind,))
     batch, given, want = schedule(), params(), expected()
-    moving = (given,), (direction(given),)
+    moving = given, direction(given)
     where = jax.NamedSharding(mesh, jax.P(None, 'data'))
     even = lambda x: x.ndim > 1 and not x.shape[1] % 2  # noqa: E731
     both = jax.jit(jax.value_and_grad(loss))
@@ -198,11 +186,10 @@ def test_set_mesh(kind: AxisType) -> None:
         spread = jax.tree.map(
             lambda x: jax.device_put(x, where) if even(x) else x, given
         )
-        for weights in given, spread:
-            close(both(weights, batch), want, 1e-5)
-            close(both(weights, schedule()), want, 1e-5)
-        pushed = jax.jvp(jax.grad(lambda p: loss(p, batch)), *moving)
-    close(jax.device_get(pushed), jax.jvp(jax.grad(eager), *moving), 1e-4)
+        for weights, made in (given, batch), (spread, schedule()):
+            close(both(weights, made), want, 1e-5)
+        pushed = jax.device_get(pushed_by(lambda p: loss(p, batch))(*moving))
+    close(pushed, interpreter.called(pushed_by(eager), *moving), 1e-4)
 
 
 def test_eval_shape() -> None:
@@ -266,7 +253,6 @@ def test_bfloat16_beside_float32_parameters() -> None:
 
 
 def test_schedules_that_do_not_stack() -> None:
-    """The error names what differs."""
     several = jf.compile(tree_block(3))
     small, large = several.schedule([1]), several.schedule([chain(3), 2])
     with pytest.raises(ValueError, match='expected schedules of one model') as caught:

@@ -13,16 +13,7 @@ import pytest
 from agreement import agree
 from jax.custom_derivatives import SymbolicZero
 from looped import compiled, in_loops
-from reverse_rules import (
-    BATCH,
-    OPPOSITES,
-    H,
-    added,
-    close,
-    gradient,
-    ones,
-    weighted,
-)
+from reverse_rules import BATCH, OPPOSITES, H, added, close, gradient, ones, weighted
 
 import jfold as jf
 

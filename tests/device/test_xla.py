@@ -33,17 +33,14 @@ LARGE = 1025  # rows; neither a tile nor a chunk has as many, but every buffer
 
 
 def normal(*shape: int) -> Callable[..., Any]:
-    """Draws parameters of a shape."""
     return lambda key, *_: 0.3 * jax.random.normal(key, shape)
 
 
 def layer(fn: Callable[..., Any], *shape: int) -> jf.Function:
-    """A function of a weight."""
     return jf.Function(fn, normal(*shape))
 
 
 def trees(size: int, cell: Any) -> jf.Block:
-    """Binary trees of vectors."""
     return binary(jf.InputTransform(lambda n: [n] * size) >> jf.Vector(size), cell)
 
 
@@ -66,27 +63,109 @@ def copies(module: Module) -> int:
     return sum(i.opcode == 'copy' and max(i.rows, default=0) >= LARGE for i in whole)
 
 
-@pytest.mark.long
-def test_loops_that_are_not_chained_copy_buffers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def copied_in_loops(text: str) -> list[str]:
+    return large(parse(text), LARGE)
+
+
+def turned_matrices(text: str) -> int:
+    """Products of few rows that sum over the last axis of a matrix."""
+    found = re.findall(r'= f32\[(\d+),\d+\]\S* dot\(.*?\), (\S+ \S+),', text)
+    narrow = [axes for rows, axes in found if int(rows) < NARROW]
+    assert narrow
+    return sum('rhs_contracting_dims={1}' in axes for axes in narrow)
+
+
+def turned_tiles(text: str) -> int:
+    """Tiles that are copied: of arrays [rows, 5], not of the matrix."""
+    found = re.findall(r'= f32\[(\d+),5\]\S* copy\(', text)
+    return sum(int(rows) not in (5, 10) for rows in found)
+
+
+def chained() -> jf.Block:
     """In reverse `first` reads the cotangents that `second` writes, and neither reads
     what the other makes."""
 
-    def block() -> jf.Block:
-        def first(w: Any, left: Any, right: Any) -> Any:
-            return jnp.tanh(w @ jnp.concatenate([left, right]))
+    def first(w: Any, left: Any, right: Any) -> Any:
+        return jnp.tanh(w @ jnp.concatenate([left, right]))
 
-        def second(w: Any, x: Any) -> Any:
-            return jnp.tanh(x @ w.T)
+    def second(w: Any, x: Any) -> Any:
+        return jnp.tanh(x @ w.T)
 
-        # What takes whole tiles stays an operation of its own, between two others.
-        middle = jf.Function(second, normal(5, 4), batched=True)
-        return trees(3, layer(first, 4, 6) >> middle >> layer(jnp.matmul, 3, 5))
+    # What takes whole tiles stays an operation of its own, between two others.
+    middle = jf.Function(second, normal(5, 4), batched=True)
+    return trees(3, layer(first, 4, 6) >> middle >> layer(jnp.matmul, 3, 5))
 
-    assert not large(parse(program(block(), 'counted')), LARGE)
-    monkeypatch.setattr(loops, 'Chained', lambda _, carry: Chained(0, carry))
-    assert large(parse(program(block(), 'counted')), LARGE)
+
+def crossed() -> jf.Block:
+    """Each part of the result depends on the other part of the states alone."""
+
+    def cell(w: Any, left: Any, right: Any) -> Any:
+        return jnp.tanh(w.T @ (left[1] + right[1])), jnp.tanh(w @ (left[0] ** 2))
+
+    both = jf.AllOf(jf.Identity(), layer(lambda w, x: w @ x, 4, 3))
+    leaf = jf.InputTransform(lambda n: [n] * 3) >> jf.Vector(3) >> both
+    return binary(leaf, layer(cell, 4, 3))
+
+
+def twins(w: Any, left: Any, right: Any) -> Any:
+    """Two products of one shape are stored."""
+    return jnp.tanh(w[0] @ left) * jnp.tanh(w[1] @ right)
+
+
+def larger(w: Any, left: Any, right: Any) -> Any:
+    """Which product is the larger decides about both cotangents."""
+    return jnp.maximum(left @ w[0], right @ w[1])
+
+
+def of_left(w: Any, left: Any, right: Any) -> Any:
+    return jnp.tanh(w @ left) + right
+
+
+def of_both(w: Any, left: Any, right: Any) -> Any:
+    """Of a matrix times a vector the rows come last, where no buffer has them."""
+    return jnp.tanh(w @ jnp.concatenate([left, right]))
+
+
+def by(cell: Any, size: int, *shape: int) -> Callable[[], jf.Block]:
+    return lambda: trees(size, layer(cell, *shape))
+
+
+# By what is avoided: a block, how it is run, what finds it, and the plain form.
+TRICKS: dict[str, tuple[Any, ...]] = {
+    'loops that are not chained copy buffers': (
+        *(chained, 'counted', True, copied_in_loops),
+        *(loops, 'Chained', lambda _, carry: Chained(0, carry)),
+    ),
+    'writes that are not behind reads copy buffers': (
+        *(crossed, 'fixed', False, copied_in_loops),
+        *(xla, 'write_after', lambda read, x, first: x),
+    ),
+    'buffers of one length are merged and copied': (
+        *(by(twins, 3, 2, 3, 3), 'fixed', True, lambda text: copies(parse(text))),
+        *(xla, 'extra_rows', lambda even: itertools.repeat(0)),
+    ),
+    'products that are read once more make no room': (
+        *(by(larger, 3, 2, 3, 3), 'fixed', True, copied_in_loops),
+        *(xla, 'is_read_before', lambda *_: True),
+    ),
+    'matrices that are not shared are turned in every product': (
+        *(by(of_left, 3, 3, 3), 'counted', False, turned_matrices),
+        *(xla, 'shares_transposes', lambda rows: False),
+    ),
+    'products that are not written rows first turn tiles round': (
+        *(by(of_both, 5, 5, 10), 'fixed', True, turned_tiles),
+        *(xla, 'row_rules', lambda *_: {}),
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', TRICKS)
+def test_what_a_trick_avoids(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    block, strategy, learns, found, *plain = TRICKS[name]
+    assert not found(program(block(), strategy, learns))
+    monkeypatch.setattr(*plain)
+    assert found(program(block(), strategy, learns))
 
 
 MISCOUNTS = 0, 10, 2  # the last version of jax that is known to
@@ -134,105 +213,6 @@ def test_loops_that_count_by_more_are_counted_right() -> None:
     """By a later jax. Once `pyproject.toml` asks for one by which this passes, what
     `xla.loop_after` is given may compare rows."""
     assert not miscounted([2, 3, 4, -2, -3, -4])
-
-
-@pytest.mark.long
-def test_writes_that_are_not_behind_reads_copy_buffers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each part of the result depends on the other part of the states alone."""
-
-    def block() -> jf.Block:
-        def crossed(w: Any, left: Any, right: Any) -> Any:
-            return jnp.tanh(w.T @ (left[1] + right[1])), jnp.tanh(w @ (left[0] ** 2))
-
-        both = jf.AllOf(jf.Identity(), layer(lambda w, x: w @ x, 4, 3))
-        leaf = jf.InputTransform(lambda n: [n] * 3) >> jf.Vector(3) >> both
-        return binary(leaf, layer(crossed, 4, 3))
-
-    assert not large(parse(program(block(), 'fixed', learns=False)), LARGE)
-    monkeypatch.setattr(xla, 'write_after', lambda read, x, first: x)
-    assert large(parse(program(block(), 'fixed', learns=False)), LARGE)
-
-
-@pytest.mark.long
-def test_buffers_of_one_length_are_merged_and_copied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two products of one shape are stored."""
-
-    def block() -> jf.Block:
-        def twins(w: Any, left: Any, right: Any) -> Any:
-            return jnp.tanh(w[0] @ left) * jnp.tanh(w[1] @ right)
-
-        return trees(3, layer(twins, 2, 3, 3))
-
-    assert copies(parse(program(block(), 'fixed'))) == 0
-    monkeypatch.setattr(xla, 'extra_rows', lambda even: itertools.repeat(0))
-    assert copies(parse(program(block(), 'fixed'))) > 0
-
-
-@pytest.mark.long
-def test_products_that_are_read_once_more_make_no_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Which product is the larger decides about both cotangents."""
-
-    def block() -> jf.Block:
-        def larger(w: Any, left: Any, right: Any) -> Any:
-            return jnp.maximum(left @ w[0], right @ w[1])
-
-        return trees(3, layer(larger, 2, 3, 3))
-
-    assert not large(parse(program(block(), 'fixed')), LARGE)
-    monkeypatch.setattr(xla, 'is_read_before', lambda *_: True)
-    assert large(parse(program(block(), 'fixed')), LARGE)
-
-
-@pytest.mark.long
-def test_matrices_that_are_not_shared_are_turned_in_every_product(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Products of few rows sum over the last axis of a matrix, as it is written."""
-
-    def block() -> jf.Block:
-        def cell(w: Any, left: Any, right: Any) -> Any:
-            return jnp.tanh(w @ left) + right
-
-        return trees(3, layer(cell, 3, 3))
-
-    def turned() -> int:
-        text = program(block(), 'counted', learns=False)
-        found = re.findall(r'= f32\[(\d+),\d+\]\S* dot\(.*?\), (\S+ \S+),', text)
-        narrow = [axes for rows, axes in found if int(rows) < NARROW]
-        assert narrow
-        return sum('rhs_contracting_dims={1}' in axes for axes in narrow)
-
-    assert turned() == 0
-    monkeypatch.setattr(xla, 'shares_transposes', lambda rows: False)
-    assert turned() > 0
-
-
-@pytest.mark.long
-def test_products_that_are_not_written_rows_first_turn_tiles_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of a matrix times a vector the rows come last, where no buffer has them."""
-
-    def block() -> jf.Block:
-        def cell(w: Any, left: Any, right: Any) -> Any:
-            return jnp.tanh(w @ jnp.concatenate([left, right]))
-
-        return trees(5, layer(cell, 5, 10))
-
-    def turned() -> int:
-        """Tiles that are copied: of arrays [rows, 5], not of the matrix."""
-        found = re.findall(r'= f32\[(\d+),5\]\S* copy\(', program(block(), 'fixed'))
-        return sum(int(rows) not in (5, 10) for rows in found)
-
-    assert turned() == 0
-    monkeypatch.setattr(xla, 'row_rules', lambda *_: {})
-    assert turned() > 0
 
 
 @pytest.mark.long
@@ -292,7 +272,7 @@ def test_equations_that_nothing_owns_outlive_their_model(
 
     def is_kept() -> bool:
         def cell(w: Any, left: Any, right: Any) -> Any:
-            return jnp.tanh(w @ left) + right
+            return of_left(w, left, right)
 
         program(trees(3, layer(cell, 3, 3)), 'fixed')
         function = weakref.ref(cell)

@@ -54,7 +54,6 @@ def error_of(model: Any, *examples: Any) -> jf.InputError:
 
 
 def marked(error: jf.InputError) -> str:
-    """The line of the value that is marked."""
     root = read(html(error))
     outer = [x for x in root.iter() if any('jf-mark' in y.get('class', '') for y in x)]
     (line,) = outer

@@ -21,7 +21,6 @@ EVIL = '"><script>alert(1)</script>&amp;\x00\ud800\'<b'
 
 
 def pages(*things: Any) -> Iterator[Any]:
-    """The displays of things, read."""
     return (read(page_of(x)) for x in things)
 
 

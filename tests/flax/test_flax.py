@@ -64,8 +64,6 @@ def test_methods_have_the_parameters_of_all() -> None:
 
 
 class Scaled(nnx.Module):
-    """Holds what it is given."""
-
     def __init__(self, scale: nnx.Param[Any]) -> None:
         self.scale = scale
 

@@ -46,7 +46,6 @@ def items_block(*more: jf.Block) -> jf.Block:
 
 
 def all_moved(before: Any, after: Any) -> bool:
-    """Whether each parameter has changed."""
     moved = jax.tree.map(lambda x, y: bool((x != y).any()), before, after)
     return all(jax.tree.leaves(moved))
 
@@ -70,8 +69,6 @@ def check_tied(run: Callable[[Any], Any], params: Any) -> None:
 
 
 class Net(nn.Module):
-    """A model between other layers."""
-
     fold: nn.Module
 
     @nn.compact
@@ -179,8 +176,6 @@ def test_linen_tabulates_a_fold() -> None:
 
 
 class NnxNet(nnx.Module):
-    """A model between other layers."""
-
     def __init__(self, block: Any, rngs: nnx.Rngs) -> None:
         self.fold = jf.nnx.Fold(block, rngs=rngs)
         self.out = nnx.Linear(4, 1, rngs=rngs)
@@ -289,7 +284,6 @@ def train(net: TiedNnx, optimizer: nnx.Optimizer[Any], schedule: Any) -> Any:
 
 
 def optimized(net: TiedNnx) -> nnx.Optimizer[Any]:
-    """An optimizer of a network."""
     return nnx.Optimizer(net, optax.adam(0.1), wrt=nnx.Param)
 
 

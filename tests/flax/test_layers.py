@@ -23,7 +23,6 @@ from jfold import layers
 
 
 def test_fully_connected() -> None:
-    """With an activation of each kind, or none."""
     kinds = nn.relu, jnp.tanh, None
     fcs = [layers.FC(4, kind, name=f'fc_{n}') for n, kind in enumerate(kinds)]
 
@@ -327,7 +326,6 @@ def test_dot_product_attention() -> None:
 
 
 def test_every_layer_is_tested_here() -> None:
-    """By its name."""
     files = Path(__file__).parent.glob('test_layers*.py')
     text = '\n'.join(file.read_text(encoding='utf-8') for file in files)
     assert [name for name in layers.__all__ if f'{name}(' not in text] == []

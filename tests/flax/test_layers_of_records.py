@@ -43,7 +43,6 @@ class Part:
 
 
 def part(name: str, parts: list[Part], **others: Any) -> Part:
-    """One of few words."""
     given = {'price': None, 'twin': None, 'colour': Colour.RED} | others
     size = Size(len(name), exact=True)
     return Part(name=name, kind='nut', size=size, parts=parts, **given)

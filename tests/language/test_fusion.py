@@ -59,10 +59,6 @@ EMBED = jf.Function(nn.Embed(5, 4), name='embed')
 TIED = jf.Function(nn.Dense(2), name='tied')
 
 
-def to_scalar(x: jax.Array) -> jax.Array:
-    return jnp.sum(x * jnp.arange(1.0, 1 + x.size))
-
-
 JOINED = {
     'a pipe': (WORD >> EMBED >> dense(3), WORDS, 'embed >> dense'),
     'a concatenation': (
@@ -111,7 +107,7 @@ def test_functions_in_a_row_are_one_operation(name: str) -> None:
     if expected:
         (operation,) = model.program.operations
         assert operation.layer.name == expected
-    agree(model, model.init(KEY), data, forward=True)
+    agree(model, model.init(KEY), data)
     compiled = in_loops(block)
     assert training_bytes(compiled, data) <= training_bytes(apart(compiled), data)
 

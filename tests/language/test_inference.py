@@ -175,7 +175,6 @@ def test_a_declaration_of_a_constant_is_one(
 
 
 def is_constant(block: jf.Block) -> bool:
-    """Whether a block takes no input."""
     return block in constants(users(block))
 
 

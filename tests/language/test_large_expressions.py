@@ -21,19 +21,16 @@ from jfold.tracing.record import trace
 
 
 def repeated(step: Callable[[Any], Any], count: int, value: Any = number) -> Any:
-    """What a step makes of a value, so many times over."""
     for _ in range(count):
         value = step(value)
     return value
 
 
 def in_dicts(count: int) -> Any:
-    """The number 2 in so many dicts."""
     return repeated(lambda x: {'x': x}, count, 2)
 
 
 def in_lists(count: int) -> Any:
-    """The number 2 in so many lists."""
     return repeated(lambda x: [x], count, 2)
 
 
@@ -54,7 +51,6 @@ def nested(kind: str, count: int) -> jf.Block:
 
 
 def chosen(block: Callable[[], Any], count: int) -> jf.OneOf:
-    """A choice of one of so many blocks."""
     return jf.OneOf(abs, {n: block() for n in range(count)})
 
 
@@ -65,7 +61,6 @@ def layers(count: int) -> jf.Record:
 
 
 def stages(count: int) -> jf.Pipe:
-    """A pipe of so many blocks."""
     functions = [jf.Function(jnp.negative)] * count
     return jf.Pipe(*[jf.InputTransform(abs)] * count, number, *functions)
 
@@ -84,7 +79,6 @@ LARGE: dict[str, Callable[[int], Any]] = {
 
 
 def calls(run: Callable[[], Any]) -> int:
-    """How many calls something takes."""
     with cProfile.Profile() as profile:
         run()
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
@@ -141,7 +135,6 @@ DEEP = {'records': 300, 'tuples': 300, 'sums': 300}  # their types nest as deep
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize('kind', NESTED)
 def test_expressions_are_nested_deep(kind: str) -> None:
-    """Their types, their programs, their values."""
     depth = DEEP.get(kind, 1500)
     block, example = nested(kind, depth), 2
     if kind in ('records', 'sums'):
@@ -198,7 +191,6 @@ def test_many_declarations_in_turn() -> None:
 
 
 def declared(block: jf.Block, name: str) -> jf.Block:
-    """A block by a declaration of its own."""
     declaration = jf.ForwardDeclaration(name=name)
     declaration.resolve_to(block)
     return declaration()

@@ -31,8 +31,6 @@ ITEMS: dict[str, Any] = {'a': 1, 'b': [2, 3]}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """A value with two parts."""
-
     value: Any
     count: Any
 
@@ -260,9 +258,7 @@ def test_methods_and_closures() -> None:
 # ---- what recording costs ------------------------------------------------------------
 
 
-def test_types_of_arguments_are_computed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_types_of_arguments_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     total = jf.Sum()
     swap, add = jf.Function(lambda a, b: (b, a)), jf.Function(jnp.add)
 

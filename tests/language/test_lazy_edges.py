@@ -147,7 +147,6 @@ def test_lists_of_constants_are_no_data() -> None:
 
 
 def test_blocks_without_inputs_are_called_on_nothing() -> None:
-    """Constants, and functions of parameters alone."""
     constant = jf.FromTensor(np.array([1, 2], 'float32'))
     start = jf.Function(lambda: jnp.ones(2))
 

@@ -53,7 +53,7 @@ NOTHING = {
 def test_nothing_to_compute_is_no_operation(name: str) -> None:
     block = PAIR >> jf.Function(NOTHING[name])
     assert operations(block) == []
-    agree(jf.compile(block), {}, PAIRS, forward=True)
+    agree(jf.compile(block), {}, PAIRS)
 
 
 COMPUTED = {
@@ -78,7 +78,7 @@ def test_what_is_computed_is_an_operation(name: str) -> None:
     fn, types = COMPUTED[name]
     block = PAIR >> jf.Function(fn, name='fn')
     assert operations(block) == [f'fn({types}']
-    agree(jf.compile(block), {}, PAIRS, forward=True)
+    agree(jf.compile(block), {}, PAIRS)
 
 
 def test_parameters_are_no_inputs() -> None:

@@ -21,17 +21,14 @@ KEY = jax.random.key(0)
 
 
 def dense(params: Any, x: Any) -> Any:
-    """A layer of two parameters."""
     return x @ params['w'] + params['b']
 
 
 def draw(key: Any, x: Any) -> Any:
-    """Its parameters."""
     return {'w': jax.random.normal(key, (2, 2)), 'b': jnp.zeros(2)}
 
 
 def dense_model() -> jf.Model:
-    """A model of one layer."""
     return jf.compile(jf.Vector(2) >> jf.Function(dense, draw))
 
 
@@ -39,7 +36,6 @@ def dense_model() -> jf.Model:
 
 
 def cast(dtype: Any) -> Callable[[Any], Any]:
-    """Parameters in another dtype."""
     return lambda params: jax.tree.map(lambda x: x.astype(dtype), params)
 
 
@@ -158,7 +154,6 @@ def test_a_list_in_the_place_of_a_tuple() -> None:
 
 
 def draw_one(key: Any, *_: Any) -> Any:
-    """A single number."""
     return jax.random.normal(key, ())
 
 
@@ -269,7 +264,6 @@ def test_arrays_of_externals_may_be_among_parameters() -> None:
 
 
 def test_evaluation_asks_for_all_parameters() -> None:
-    """Also for those that the example does not need."""
     with refuses(
         "expected parameters for layer 'dense', got those of []; `model.init(key)` "
         'makes them'

@@ -127,7 +127,6 @@ def test_sums_of_items_of_another_recurrence() -> None:
 
 
 def declared(block: jf.Block) -> jf.ForwardDeclaration:
-    """A declaration that stands for `block`."""
     declaration = jf.ForwardDeclaration(name='declared')
     declaration.resolve_to(block)
     return declaration

@@ -25,40 +25,14 @@ def test_a_model_prints_its_result_and_layers(model: jf.Model) -> None:
     assert str(jf.compile(jf.Scalar())) == 'Model(float32[], layers: none)'
 
 
-PROGRAM = """\
-operations
-  0: embed(int32[]) -> float32[4]
-  1: cell(float32[4], float32[4]) -> float32[4]
-
-# A value is a number: its level, who makes it, its row there.
-# In a recursion that is one LEVEL above the highest input.
-LEVEL = 1 << 33
-LEVELS = (1 << 63) - LEVEL
-EMBED = 2 << 30
-CELL = LEVEL + (3 << 30)
-
-def record(examples):
-    numbers = []  # int32[]
-    cell_a = []  # cell(float32[4], float32[4]) -> float32[4]
-    cell_b = []  # cell(float32[4], float32[4]) -> float32[4]
-    root_a = []  # metric 'root' in order: float32[4]
-    results_a = []  # result (float32[4], void)
-    ends = []  # the lengths of the tapes after each example
-"""
-END = """
-    for x in examples:
-        tree_of_x = tree(x)
-        root_a.append(tree_of_x)
-        results_a.append(tree_of_x)
-        ends.append((len(numbers), len(cell_a), len(root_a)))
-    return ends, (numbers, cell_a, cell_b, root_a, results_a)
-"""
-
-
 def test_a_program_prints_its_operations_and_source(model: jf.Model) -> None:
-    """Functions of declarations, in between, are those of `docs/source.md`."""
+    """Which is as that of `docs/source.md`."""
+    operations = (
+        'operations\n  0: embed(int32[]) -> float32[4]\n'
+        '  1: cell(float32[4], float32[4]) -> float32[4]\n\n'
+    )
     text = str(model.program)
-    assert text.startswith(PROGRAM) and text.endswith(END)
+    assert text == operations + str(model.program.source)
     assert model.explain() == text
 
 

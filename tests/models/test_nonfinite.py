@@ -30,7 +30,6 @@ logs = jf.Map(number >> jf.Function(jnp.log))
 
 
 def told(block: Any, examples: list[Any], loss: Any = None) -> str:
-    """What is found, in words."""
     model = jf.compile(block)
     params = model.init(jax.random.key(0))
     return repr(jf.find_nan(model, params, examples, loss=loss))
@@ -45,7 +44,6 @@ def trees(leaf: Any, pair: Any) -> jf.Block:
 
 
 def pair(left: Any, right: Any) -> dict[str, Any]:
-    """A node."""
     return {'l': left, 'r': right}
 
 
@@ -159,7 +157,6 @@ example 0, at [0]: expected a finite gradient of input 0 of sin(float32[]) -> fl
     ('fault', 'text'), [*zip(FAULTS, TEXTS.splitlines(), strict=True)]
 )
 def test_the_first_fault_is_told(fault: tuple[Any, ...], text: str) -> None:
-    """In values, and then in gradients."""
     block, examples, *loss = fault
     assert told(block, examples, *loss) == text
     if 'gradient' in text:
@@ -170,7 +167,6 @@ def test_the_first_fault_is_told(fault: tuple[Any, ...], text: str) -> None:
 
 
 def test_an_item_of_a_sequence() -> None:
-    """With its number, and what it was."""
     model = jf.compile(jf.GetItem('x') >> logs >> jf.Sum())
     found = jf.find_nan(model, {}, [{'x': [1, 2]}, {'x': [3, 1, -4, -9]}])
     assert isinstance(found, jf.NonFinite)
@@ -243,11 +239,7 @@ seen = jf.AllOf(scale(jnp.sin), root >> jf.Metric('seen')) >> jf.GetItem(0)
     ('block', 'read', 'unread'),
     [
         (number >> both, lambda x: x[1].sum(), lambda x: x[0].sum()),
-        (
-            number >> seen,
-            lambda x: x[1]['seen'].values.sum(),
-            lambda x: x[0].sum(),
-        ),
+        (number >> seen, lambda x: x[1]['seen'].values.sum(), lambda x: x[0].sum()),
         (
             number >> jf.AllOf(scale(jnp.sin), root),
             lambda x: (0 * x[1] + x[0]).sum(),
@@ -317,7 +309,6 @@ def test_arrays_that_are_passed() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    """Is an error as ever."""
     model = jf.compile(number)
     with pytest.raises(jf.InputError, match='example 0: expected float32'):
         jf.find_nan(model, {}, ['x'])

@@ -39,7 +39,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def loaded(path: Path) -> Any:
-    """What is read of it."""
     return jf.load(path)
 
 
@@ -232,7 +231,6 @@ def test_transformations_that_are_no_part_of_a_file(loaded: Any) -> None:
 
 
 def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
-    """All of them, and none a second time."""
     loaded = jf.load(path)
     with compilations('') as compiled:
         loaded.precompile()
@@ -245,7 +243,6 @@ def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
 
 
 def test_the_public_names_of_a_loaded_model(loaded: Any) -> None:
-    """Those of a model, as far as it is one."""
     uses = {'apply', 'join', 'precompile', 'predict', 'schedule', 'trace', 'tracer'}
     facts = {'capacities', 'params', 'platforms', 'program', 'scheduler'}
     assert {name for name in dir(loaded) if name[0] != '_'} == uses | facts
@@ -272,7 +269,6 @@ def test_errors_of_examples_tell_where(loaded: Any) -> None:
 
 
 def trees(leaf: Any, join: Any) -> jf.Block:
-    """Trees of ints."""
     return binary(jf.Scalar('int32') >> leaf, join)
 
 

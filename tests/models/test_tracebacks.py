@@ -37,7 +37,6 @@ def filtering(mode: str) -> Iterator[None]:
 
 
 def failing(value: Any) -> Any:
-    """A user's function, called from inside."""
     return value['missing']
 
 
@@ -69,7 +68,6 @@ def test_off_shows_every_frame() -> None:
 
 
 def interrupt(value: Any) -> Any:
-    """A user's function, while which Ctrl-C is pressed."""
     raise KeyboardInterrupt
 
 
@@ -85,34 +83,21 @@ def interrupted_layer() -> None:
     jf.compile(number >> jf.Function(interrupt, name='f'))
 
 
-def interrupted_data() -> None:
-    jf.compile(jf.InputTransform(interrupt) >> number).schedule([1])
+sums = jf.Map(number) >> jf.Sum()
+INTERRUPTED: dict[str, Callable[[], Any]] = {
+    'a layer': lambda: jf.compile(number >> jf.Function(interrupt, name='f')),
+    'data': lambda: jf.compile(jf.InputTransform(interrupt) >> number).schedule([1]),
+    'trace': lambda: jf.compile(sums).trace(Interrupted()),
+    'predict': lambda: jf.compile(sums).predict({}, iter(Interrupted())),
+}
 
 
-def interrupted_trace() -> None:
-    jf.compile(jf.Map(number) >> jf.Sum()).trace(Interrupted())
-
-
-def interrupted_predict() -> None:
-    jf.compile(jf.Map(number) >> jf.Sum()).predict({}, iter(Interrupted()))
-
-
-@pytest.mark.parametrize(
-    ('run', 'inside'),
-    [
-        (interrupted_layer, 'interrupt'),
-        (interrupted_data, 'interrupt'),
-        (interrupted_trace, '__iter__'),
-        (interrupted_predict, '__iter__'),
-    ],
-)
-def test_ctrl_c_shows_the_frames_of_a_user(
-    run: Callable[[], None], inside: str
-) -> None:
+@pytest.mark.parametrize('name', INTERRUPTED)
+def test_ctrl_c_shows_the_frames_of_a_user(name: str) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
-        run()
-    name = run.__name__
-    assert names(caught.value)[1:] == [name, inside]
+        INTERRUPTED[name]()
+    inside = 'interrupt' if name in ('a layer', 'data') else '__iter__'
+    assert names(caught.value)[1:] == ['<lambda>', inside]
 
 
 def test_ctrl_c_while_jax_traces_hides_the_frames_of_jax_from_shells() -> None:

@@ -65,7 +65,6 @@ def alone(batches: Any) -> list[Any]:
 
 
 def sum_of(examples: list[Any]) -> float:
-    """The loss of some examples on one device."""
     with jax.enable_x64(True):
         model, params = compiled()
         return float(loss(params, model, model.schedule(examples), 1.0))

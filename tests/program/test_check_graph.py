@@ -41,7 +41,6 @@ def traced() -> tuple[Program, Graph]:
 
 
 def changed(table: Table, column: int, values: Array) -> Table:
-    """A table with one column replaced."""
     parts = list(table.columns)
     parts[column] = values
     return Table(table.first, tuple(parts))
@@ -61,8 +60,6 @@ def damaged(graph: Graph, where: str, damage: Callable[[Array], Array]) -> Graph
 
 
 def put(row: int, value: int) -> Callable[[Array], Array]:
-    """Another value in a row."""
-
     def damage(values: Array) -> Array:
         made = values.copy()
         made[row] = value

@@ -36,8 +36,6 @@ from jfold.scheduling.spec import COUNTED, FIXED, RESIDUALS, Spec
 from jfold.tracing import check_graph as graphs
 from jfold.types import TensorType
 
-Array = np.ndarray[Any, Any]
-
 WORD, STATE = TensorType((), 'int32'), TensorType((3,))
 ZEROS = np.zeros(3, np.float32)
 LISTS = [[1, 4, 1], [2], [], [0, 3, 3, 3, 3, 3, 3, 2]]

@@ -29,11 +29,8 @@ from jfold.scheduling.selections import select
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
 
-Array = np.ndarray[Any, Any]
-
 
 def chosen(examples: Sequence[Any], indices: Sequence[int]) -> list[Any]:
-    """Some of the examples."""
     return [examples[i] for i in indices]
 
 
@@ -97,7 +94,6 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
 def test_examples_of_expressions(
     expression: Expression, seed: int, picks: list[Any]
 ) -> None:
-    """Whatever the expression, the batch and the part of it."""
     check_any(expression, seed, picks)
 
 

@@ -23,7 +23,6 @@ def named(program: Program) -> list[tuple[tuple[str, ...], bool]]:
 
 
 def function(name: str) -> jf.Function:
-    """One number to another."""
     return jf.Function(jnp.sin, name=name)
 
 

@@ -18,7 +18,6 @@ from jfold.data.scheduler import Scheduler
 
 
 def model_of_trees(max_programs: int = 8) -> jf.Model:
-    """Of trees of numbers."""
     return jf.compile(tree_block(4), max_programs)
 
 

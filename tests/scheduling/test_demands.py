@@ -21,12 +21,7 @@ from looped import in_loops
 import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
 from jfold.program.operations import Program
-from jfold.scheduling.demands import (
-    capacity,
-    demands,
-    join_demands,
-    node_counts,
-)
+from jfold.scheduling.demands import capacity, demands, join_demands, node_counts
 from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
 from jfold.scheduling.selections import Demands, select
@@ -70,7 +65,6 @@ def makers(program: Program, graph: Graph) -> dict[Value, int]:
 
 
 def uses(program: Program, graph: Graph) -> Iterator[Value]:
-    """Each use of a value."""
     for o, operation in enumerate(program.operations):
         table = graph.operations[o]
         for example, values in rows(table, table.columns[1:]):
@@ -167,11 +161,7 @@ indices = st.lists(st.integers(0, 3), max_size=6).map(tuple)
 
 
 @settings(max_examples=drawn(20, 60))
-@given(
-    any_expressions(),
-    st.integers(0, 99),
-    st.lists(indices, max_size=3),
-)
+@given(any_expressions(), st.integers(0, 99), st.lists(indices, max_size=3))
 def test_demands_of_expressions(
     expression: Expression, seed: int, picks: list[tuple[int, ...]]
 ) -> None:

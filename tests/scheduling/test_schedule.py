@@ -41,7 +41,6 @@ from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
 from jfold.scheduling.tiles import cores, empty_fraction, tiles
 from jfold.tracing.record import trace
 
-Array = np.ndarray[Any, Any]
 ONE = np.ones((), np.float32)
 any_expression = st.sampled_from(['whole', 'tree']).flatmap(expressions)
 
@@ -70,7 +69,6 @@ def test_depth_counts_levels() -> None:
 
 
 def test_fixed_steps_fit_the_least_capacity() -> None:
-    """Of two operations that take turns."""
     first, second = (jf.Function(f, name=f.__name__) for f in (jnp.sin, jnp.cos))
     tree = jf.ForwardDeclaration()
     below = jf.GetItem(1) >> tree()
@@ -176,7 +174,6 @@ def test_one_shape_of_a_schedule_is_told_from_another() -> None:
 
 
 def test_an_empty_batch_has_a_schedule() -> None:
-    """With nothing in it, or with spare rows alone."""
     check(reading(jf.compile(tree_block()), []))
     check(reading(jf.compile(tree_block()), [], size=2))
 
@@ -204,7 +201,6 @@ def capacities(types: int = 2, operations: int = 2) -> st.SearchStrategy[Capacit
 
 
 def fits(need: Capacity, capacity: Capacity) -> bool:
-    """Whether every dimension does."""
     pairs = zip(need.dimensions(), capacity.dimensions(), strict=True)
     return all(a <= b for (_, a), (_, b) in pairs)
 
@@ -329,7 +325,6 @@ def adder() -> jf.Model:
 
 
 def total(tree: Any) -> int:
-    """The sum of all leaves, without recursion."""
     waiting, result = [tree], 0
     while waiting:
         each = waiting.pop()
@@ -341,7 +336,6 @@ def total(tree: Any) -> int:
 
 
 def evaluated(model: jf.Model, tree: Any) -> tuple[float, float]:
-    """The value and the gradient for one tree."""
     schedule = model.schedule([tree])
     grad = jax.value_and_grad(lambda p: model.apply(p, schedule)[0])
     value, grads = grad(model.init(jax.random.key(0)))

@@ -32,7 +32,6 @@ WITH_LOOPS = 'folds', 'chains'  # cases that have loops in any case
 
 
 def sums() -> jf.Block:
-    """Of sines of numbers."""
     return jf.Map(number >> jnp.sin) >> jf.Sum()
 
 

@@ -57,7 +57,6 @@ def converted(values: list[Any], dtype: str) -> Any:
 
 
 def agree(got: Any, want: Any) -> bool:
-    """Equal, where NaN equals NaN."""
     return bool(got == want or (math.isnan(got) and math.isnan(want)))
 
 
@@ -212,12 +211,7 @@ WITHIN = jf.Record((jf.Map(jf.Scalar()), jf.Identity()))
         (jf.Map(jf.Vector(2)), [PLAIN], [PLAIN, ROW], AT),
         (jf.Record((jf.Scalar(), jf.Scalar())), PLAIN, ROW, AT),
         (jf.GetItem(1) >> jf.Scalar(), PLAIN, ROW, AT),
-        (
-            WITHIN >> jf.Nth(),
-            ([1, 2], 1),
-            ([1, 2], masked(1, 1, dtype='int8')),
-            AT,
-        ),
+        (WITHIN >> jf.Nth(), ([1, 2], 1), ([1, 2], masked(1, 1, dtype='int8')), AT),
         (
             WITHIN >> jf.Pick(),
             ([1, 2], masked([0, 1], 0, 0, dtype='int8')),

@@ -17,7 +17,6 @@ from jfold.tracing import deep
 
 @functools.cache
 def model_of(kind: str) -> jf.Model:
-    """The sum of nested lists of ints."""
     tree = jf.ForwardDeclaration(name='tree')
     state_and_item = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> tree())
     rules: dict[str, Any] = {

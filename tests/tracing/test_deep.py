@@ -30,14 +30,12 @@ ADD = jf.Function(jnp.add)
 
 
 def sums(of_list: Any) -> jf.Block:
-    """Nested lists of ints."""
     tree = jf.ForwardDeclaration(name='tree')
     tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: of_list(tree())}))
     return tree()
 
 
 def nested(depth: int) -> Any:
-    """A list in a list, and so on."""
     made: Any = 1
     for _ in range(depth):
         made = [2, made]
@@ -147,8 +145,6 @@ def test_only_the_example_at_fault_is_explained(
 
 
 class Unread:
-    """What must not be read."""
-
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
 

@@ -165,7 +165,6 @@ counted = jf.Record((jf.Identity(), {'n': number})) >> (lambda s, x: s + x[0])
 
 
 def tree() -> jf.Block:
-    """Pairs of pairs of ints, to their sum."""
     declaration = jf.ForwardDeclaration(name='tree')
     pair = jf.Record((declaration(), declaration())) >> add
     declaration.resolve_to(
@@ -196,8 +195,6 @@ def test_deep_in_a_recursion() -> None:
 
 
 class Unprintable:
-    """Its repr fails."""
-
     def __repr__(self) -> str:
         raise OSError('cannot be printed')
 
@@ -232,8 +229,6 @@ Pair = collections.namedtuple('Pair', 'left right')
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A record as a dataclass."""
-
     left: Any
     right: Any
 

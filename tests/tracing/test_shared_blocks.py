@@ -18,67 +18,47 @@ import jfold as jf
 # ---- used many times -----------------------------------------------------------------
 
 larger = jf.Function(jnp.maximum)
+same = jf.Identity()
 
 
-def doubled(count: int) -> jf.Block:
-    """A block used twice by a block that is used twice, and so on."""
-    block: jf.Block = jf.Scalar()
+def repeated(step: Callable[[Any], Any], count: int, block: Any) -> Any:
+    """What a step makes of a block, so many times over."""
     for _ in range(count):
-        block = jf.AllOf(block, block) >> add
+        block = step(block)
     return block
 
 
-def doubled_after_names(count: int) -> jf.Block:
-    """The same value by several ways."""
-    block: jf.Block = jf.Scalar()
-    for _ in range(count):
-        block = jf.AllOf(jf.Identity() >> block, jf.Pipe() >> block) >> add
-    return block
+def twice(x: jf.Block) -> jf.Block:
+    return jf.AllOf(x, x) >> add
 
 
-def doubled_in_records(count: int) -> jf.Block:
-    """Both fields of a record are one value."""
-    block: jf.Block = jf.Function(jnp.negative)
-    for _ in range(count):
-        block = jf.AllOf(jf.Identity(), jf.Identity()) >> (block, block) >> larger
-    return jf.Scalar() >> block
+# By name, a block that is used twice by a block that is used twice, and so on.
+DOUBLED: dict[str, Callable[[int], jf.Block]] = {
+    'at once': lambda n: repeated(twice, n, number),
+    'after names': lambda n: repeated(
+        lambda x: jf.AllOf(same >> x, jf.Pipe() >> x) >> add, n, number
+    ),
+    'fields of records': lambda n: (
+        number
+        >> repeated(
+            lambda x: jf.AllOf(same, same) >> (x, x) >> larger,
+            n,
+            jf.Function(jnp.negative),
+        )
+    ),
+    'constants': lambda n: repeated(twice, n, jf.FromTensor(np.ones((), np.float32))),
+    'items': lambda n: jf.Map(repeated(twice, n, number)) >> jf.Sum(),
+    # A type of more tensors than there is memory for, of which one is taken.
+    'wide': lambda n: jf.Pipe(
+        repeated(lambda x: jf.AllOf(x, x), n, number), *[jf.GetItem(1)] * n
+    ),
+}
 
 
-def doubled_constants(count: int) -> jf.Block:
-    """Constants of constants."""
-    block: jf.Block = jf.FromTensor(np.ones((), np.float32))
-    for _ in range(count):
-        block = jf.AllOf(block, block) >> add
-    return block
-
-
-def doubled_items(count: int) -> jf.Block:
-    """On every item of a sequence."""
-    return jf.Map(doubled(count)) >> jf.Sum()
-
-
-def wide(count: int) -> jf.Block:
-    """A type of more tensors than there is memory for, of which one is taken."""
-    block: jf.Block = jf.Scalar()
-    for _ in range(count):
-        block = jf.AllOf(block, block)
-    return jf.Pipe(block, *[jf.GetItem(1)] * count)
-
-
-DOUBLED = [
-    doubled,
-    doubled_after_names,
-    doubled_in_records,
-    doubled_constants,
-    doubled_items,
-    wide,
-]
-
-
-@pytest.mark.parametrize('make', DOUBLED)
-def test_what_is_used_many_times_is_computed_once(make: Callable[[int], Any]) -> None:
+@pytest.mark.parametrize('name', DOUBLED)
+def test_what_is_used_many_times_is_computed_once(name: str) -> None:
     """By both ways to evaluate it; more often, 2^60 uses would have no end."""
-    block, example = make(60), [0.5] if make is doubled_items else 0.5
+    block, example = DOUBLED[name](60), [0.5] if name == 'items' else 0.5
     model = jf.compile(block)
     schedule = model.schedule([example])
     assert model.apply({}, schedule).tolist() == [float(block.eval(example))]
@@ -143,48 +123,39 @@ def test_a_state_and_an_item_are_two_values() -> None:
 # ---- used many times, on other data --------------------------------------------------
 
 
-def in_pairs(count: int) -> jf.Block:
+def of_pair(x: jf.Block) -> jf.Block:
     """A number, or two of what is a level less deep: up to 2^n parts of the data."""
-    block: jf.Block = jf.Scalar()
-    for _ in range(count):
-        pair = jf.Record((block, block)) >> add
-        block = jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
-    return block
+    pair = jf.Record((x, x)) >> add
+    return jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
 
 
-def in_optionals(count: int) -> jf.Block:
+def of_optional(x: jf.Block) -> jf.Block:
     """The same with nothing in the place of a number."""
-    block: jf.Block = jf.Scalar()
-    for _ in range(count):
-        pair = jf.Record({'a': block, 'b': block}) >> add
-        block = jf.Optional(pair, jf.FromTensor(np.float32(1)))
-    return block
+    pair = jf.Record({'a': x, 'b': x}) >> add
+    return jf.Optional(pair, jf.FromTensor(np.float32(1)))
 
 
-def in_cases(count: int) -> jf.Block:
+def of_cases(x: jf.Block) -> jf.Block:
     """Two cases with one block in each."""
-    block: jf.Block = jf.Scalar()
-    for _ in range(count):
-        first = jf.GetItem(0) >> block
-        twice = jf.Pipe(jf.GetItem(0), block) >> jf.Function(lambda x: 2 * x)
-        block = jf.OneOf(type, {int: jf.Scalar(), list: first, tuple: twice})
-    return block
+    doubled = jf.Pipe(jf.GetItem(0), x) >> jf.Function(lambda x: 2 * x)
+    first = jf.GetItem(0) >> x
+    return jf.OneOf(type, {int: jf.Scalar(), list: first, tuple: doubled})
 
 
-OTHERS: dict[Callable[[int], jf.Block], list[Any]] = {
-    in_pairs: [7, (1, 2), ((1, (2, 3)), (4, 5)), ((((6, 1), 1), 1), 1)],
-    in_optionals: [None, {'a': None, 'b': {'a': None, 'b': None}}],
-    in_cases: [7, [2], (3,), [([(5,)],)]],
+OTHERS: dict[Callable[[jf.Block], jf.Block], list[Any]] = {
+    of_pair: [7, (1, 2), ((1, (2, 3)), (4, 5)), ((((6, 1), 1), 1), 1)],
+    of_optional: [None, {'a': None, 'b': {'a': None, 'b': None}}],
+    of_cases: [7, [2], (3,), [([(5,)],)]],
 }
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize('make', OTHERS)
+@pytest.mark.parametrize('step', OTHERS)
 def test_uses_on_other_data_are_lowered_once_where_they_are_many(
-    make: Callable[[int], jf.Block],
+    step: Callable[[jf.Block], jf.Block],
 ) -> None:
     """As if they were declarations: 2^20 uses, of which data may have a few."""
-    block, examples = make(20), OTHERS[make]
+    block, examples = repeated(step, 20, number), OTHERS[step]
     assert block.input_type == jf.ObjectType()
     assert block.output_type == jf.TensorType(())
     model = jf.compile(block)
@@ -193,7 +164,7 @@ def test_uses_on_other_data_are_lowered_once_where_they_are_many(
 
 
 def test_an_error_in_a_block_with_many_uses() -> None:
-    model = jf.compile(in_optionals(20))
+    model = jf.compile(repeated(of_optional, 20, number))
     with pytest.raises(jf.InputError, match="expected an item 'a', got 3") as caught:
         model.schedule([None, {'a': None, 'b': {'a': 3}}])
     assert (caught.value.example, caught.value.path) == (1, "['b']['a']")
@@ -203,12 +174,12 @@ def test_an_error_in_a_block_with_many_uses() -> None:
 def test_every_use_counts_of_a_metric_that_is_used_many_times() -> None:
     """In the order of the data, as if each stood by itself."""
 
-    def nested(count: int) -> jf.Block:
-        block: jf.Block = number >> observed('m')
-        for _ in range(count):
-            pair = jf.Record((block, block)) >> add >> observed('m')
-            block = jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
-        return block
+    def step(x: jf.Block) -> jf.Block:
+        pair = jf.Record((x, x)) >> add >> observed('m')
+        return jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
+
+    def nested(count: int) -> Any:
+        return repeated(step, count, number >> observed('m'))
 
     example = ((1, (2, 3)), ((4, 5), 6))
     for count in (4, 16):
@@ -220,9 +191,7 @@ def test_every_use_counts_of_a_metric_that_is_used_many_times() -> None:
 
 
 def test_a_value_of_more_tensors_than_there_can_be() -> None:
-    block: jf.Block = jf.Scalar()
-    for _ in range(40):
-        block = jf.AllOf(block, block)
+    block = repeated(lambda x: jf.AllOf(x, x), 40, number)
     expected = 'expected a result of at most 65,536 tensors, got 1,099,511,627,776'
     with pytest.raises(TypeError, match=expected):
         jf.compile(block)

@@ -52,7 +52,6 @@ def skipping(depth: int) -> Any:
 
 
 def nodes(model: jf.Model, examples: list[Any]) -> int:
-    """How many there are of all examples."""
     return int(model.trace(examples, progress=False).nodes.sum())
 
 
@@ -81,7 +80,7 @@ def test_gradients_of_all_uses_add_up(residuals: str, strategy: str) -> None:
     other = [part, part[1]]
     examples = [[other, [part, other]], part, 5.0, ladder(6), skipping(6), other]
     model = jf.compile(dag(), residuals=residuals, strategy=strategy)
-    agree(model, model.init(KEY), examples, forward=True)
+    agree(model, model.init(KEY), examples)
     plain = jf.compile(dag(lambda block: block))
     params = model.init(KEY)
     for each in (model, plain):
@@ -106,7 +105,7 @@ def test_tuples_of_results() -> None:
     pair = jf.Record((tree(), tree())) >> (lambda a, b: (a[0] - b[0], a[1] * b[1]))
     tree.resolve_to(jf.Share(jf.OneOf(type, {float: leaf, list: pair})))
     part = [1.0, 2.0]
-    agree(jf.compile(tree()), {}, [[part, [part, 3.0]], 1.0], forward=True)
+    agree(jf.compile(tree()), {}, [[part, [part, 3.0]], 1.0])
 
 
 def test_corpora_in_files_and_tracers_share_as_models_do(tmp_path: Path) -> None:
