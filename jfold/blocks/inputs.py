@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jfold.base.arrays import array_spec
 from jfold.base.errors import check_at_least, check_int, expect
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import api_boundary
@@ -231,8 +232,7 @@ class Rows:
     @property
     def spec(self) -> jax.ShapeDtypeStruct:
         """The shape and dtype of a table with a single row."""
-        shape = 1, *self.type.shape
-        return jax.ShapeDtypeStruct(shape, self.type.dtype)  # type: ignore[no-untyped-call]
+        return array_spec((1, *self.type.shape), self.type.dtype)
 
     def __call__(self, table: Any, index: jax.Array) -> jax.Array:
         # The value of a row beyond the table: NaN, the least int, or False.

@@ -320,7 +320,14 @@ class _Readers:
             cases = {n: self.entry(n) for n in types if is_known(types[n])}
             # Lists that are empty in one example may have items in another.
             for n in key.difference(cases):
-                cases[n] = cases[self._alike(n, cases)]
+                alike = (x for x in cases if fits(types[n], types[x]))
+                if (other := next(alike, None)) is None:
+                    raise TypeError(
+                        'expected a list with items in some example, which tell its '
+                        'type, got empty ones alone; give `like=`, or `eval`, an '
+                        'example that has some'
+                    )
+                cases[n] = cases[other]
             if (empty := self.registry.known.get(('sequence', EMPTY))) is not None:
                 for n in [*cases]:
                     if isinstance(self.registry.entries[n].type, SequenceType):
@@ -328,20 +335,6 @@ class _Readers:
             one = next(iter(cases.values())) if len(cases) == 1 else None
             self.choices[key] = one or b.OneOf(number_of, cases)
         return self.choices[key]
-
-    def _alike(self, number: int, cases: Iterable[int]) -> int:
-        """Return an entry in `cases` with the result type of entry `number`.
-
-        An empty list has the type of any list.
-        """
-        entries = self.registry.entries
-        for other in cases:
-            if fits(entries[number].type, entries[other].type):
-                return other
-        raise TypeError(
-            'expected a list with items in some example, which tell its type, got '
-            'empty ones alone; give `like=`, or `eval`, an example that has some'
-        )
 
     def results(self, lazy: Lazy) -> b.Block:
         """Return the block that evaluates what a `Reader` returns."""

@@ -118,13 +118,20 @@ class Recording:
             value = self.call(without_last(block), arguments)
             return self.observe(block.blocks[-1].name, value, ())
         on_data: Exception | None = None
+        holding = [*map(_holds_values, arguments)]
         try:
             try:
-                self._check_data(block, arguments)
+                if ('data',) not in self.registry.known and not all(holding):
+                    # An entry for data is added only if the block takes data.
+                    entries = self.registry.entries
+                    types = (
+                        entries[self.node(x)[0]].type if holds else ObjectType()
+                        for x, holds in zip(arguments, holding, strict=True)
+                    )
+                    result_type(block, tuple(types))
                 return self._called(block, arguments, takes_data=True)
             except (TypeError, NewCall) as error:
-                gives_objects = isinstance(error, GivesObjects)
-                if gives_objects or all(map(_holds_values, arguments)):
+                if isinstance(error, GivesObjects) or all(holding):
                     raise
                 on_data = error
             # Numbers and empty lists are data to some blocks, and constants to others.
@@ -139,21 +146,6 @@ class Recording:
             on_data = None  # which refers to this frame
         of_values.add(block)
         return result
-
-    def _check_data(self, block: b.Block, arguments: tuple[Any, ...]) -> None:
-        """Raise TypeError if `block` takes no data, before an entry for data is added.
-
-        Nothing is checked if there is one, or if all arguments hold values.
-        """
-        holding = [*map(_holds_values, arguments)]
-        if ('data',) in self.registry.known or all(holding):
-            return
-        entries = self.registry.entries
-        types = [
-            entries[self.node(x)[0]].type if holds else ObjectType()
-            for x, holds in zip(arguments, holding, strict=True)
-        ]
-        result_type(block, tuple(types))
 
     def _called(
         self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool = False
