@@ -373,6 +373,9 @@ class _Batch:
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
         """Return the value numbers [rows] of all rows of producer `maker`, in order."""
+        shift = self.shifts[maker]
+        if len(shift) == 1:
+            return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
         counts = np.diff(self.firsts[place.end]) // place.unit
-        numbers: Array = np.arange(rows) + self.shifts[maker].repeat(counts)
+        numbers: Array = np.arange(rows) + shift.repeat(counts)
         return numbers.astype(np.int32)
