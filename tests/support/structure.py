@@ -358,7 +358,7 @@ THINGS = {
     'section of the index array': ('consumers',),
     'kind of result': ('EXAMPLE_ROWS',),
     'fact of kinds of results': ('is_counted', 'is_packed'),
-    'loop strategy': ('Counted', 'CountedLoops'),
+    'loop strategy': ('Fixed', 'FixedLoops'),
 }
 
 
