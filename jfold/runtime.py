@@ -69,12 +69,8 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 
     Rows are in the order of shards. Spare (padding) rows repeat a real one; in results
     with any number of rows they are zero. Results are differentiable with respect to
-    `params`; the schedule is data.
-
-    Args:
-      params: parameters by layer name; layers that the program does not use are
-        ignored.
-      draws: the seeds of random keys; `None` if no layer draws.
+    `params`; the schedule is data. Layers that the program does not use are ignored.
+    Without `draws`, the seeds of random keys, no layer draws.
 
     Raises:
       KeyError: `params` lacks a layer.

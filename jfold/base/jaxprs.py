@@ -224,9 +224,9 @@ def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
     An output is not constant if it depends on an argument, or on a tracer of an
     enclosing transformation.
     """
-    jaxpr, constants = open_jaxpr(inlined(closed))
-    pairs = zip(jaxpr.constvars, constants, strict=True)
-    env = {v: x for v, x in pairs if not isinstance(x, jax.core.Tracer)}
+    closed = inlined(closed)
+    jaxpr, constants = open_jaxpr(closed)[0], environment(closed, (), strict=False)
+    env = {v: x for v, x in constants.items() if not isinstance(x, jax.core.Tracer)}
     wanted = jaxpr.outvars[output : output + 1]
     steps = slice_for(jaxpr.eqns, wanted)
     known = {v for step in steps for v in step.outvars} | env.keys()

@@ -96,17 +96,13 @@ class Kernel(Memoized):
         real: jax.Array | None = None,
         outputs: bool = True,
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation; return outputs and the `wanted` products.
+        """Run the operation; return its outputs and the `wanted` products.
 
         Args:
-          inputs: list of arrays, each [rows, *shape]; inputs that nothing wanted is
-            computed from are not read.
+          inputs: each [rows, *shape]; what nothing wanted depends on is not read.
           known: by number, products [rows, ...] that are computed already.
           real: [rows] bool, which rows are real; all if left out.
-          outputs: whether outputs are wanted.
-
-        Returns:
-          The outputs, each [rows, *shape]; the wanted products, each [rows, ...].
+          outputs: whether outputs, each [rows, *shape], are wanted.
         """
         closed, products, axes = self.forward(rows), self.products(rows), self.row_axes
         jaxpr, _ = jaxprs.open_jaxpr(closed)
@@ -348,7 +344,7 @@ def make_kernel(
         jax.sharding.get_abstract_mesh(),
     )
     options = types, varying, reproducible, external
-    return _make_kernel(operation, structure, specs, *options, context)
+    return _make_kernel(operation, structure, specs, options, context)
 
 
 @memoized
@@ -356,12 +352,8 @@ def _make_kernel(
     operation: Operation,
     structure: jax.tree_util.PyTreeDef,
     leaves: Sequence[Spec],
-    types: tuple[TensorType, ...],
-    varying: Varying | None,
-    reproducible: bool,
-    external: tuple[bool, ...],
+    options: tuple[tuple[TensorType, ...], Varying | None, bool, tuple[bool, ...]],
     _: tuple[Any, ...],
 ) -> Kernel:
-    specs = [array_spec(x.shape, x.dtype, varying) for x in leaves]
-    params = jax.tree.unflatten(structure, specs)
-    return Kernel(operation, params, types, varying, reproducible, external)
+    specs = [array_spec(x.shape, x.dtype, options[1]) for x in leaves]
+    return Kernel(operation, jax.tree.unflatten(structure, specs), *options)

@@ -59,10 +59,10 @@ class Hoisted:
     """
 
     closed: core.ClosedJaxpr
-    early: tuple[core.JaxprEqn, ...]
-    late: tuple[core.JaxprEqn, ...]
-    frontier: tuple[core.Var, ...]
-    varying: frozenset[core.Var]
+    early: list[core.JaxprEqn]
+    late: list[core.JaxprEqn]
+    frontier: list[core.Var]
+    varying: set[core.Var]
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
@@ -177,8 +177,7 @@ def stage(
     read = jaxprs.read_by(late, jaxpr.outvars)
     frontier = dict.fromkeys(v for v in read if v in hoisted or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
-    stages = tuple(early), tuple(late), tuple(ordered)
-    return Hoisted(closed, *stages, frozenset(varying), name)
+    return Hoisted(closed, early, late, ordered, varying, name)
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:

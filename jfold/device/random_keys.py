@@ -55,12 +55,8 @@ def make_draws(
 ) -> Draws | None:
     """Return what random keys are derived from, `None` if no layer draws.
 
-    Args:
-      layers: of the program, with the names of the streams that they draw from.
-      examples: number of rows of the results.
-      rngs: one key, or a key by name of the stream.
-      ids: [examples] integers, the identity of each example; by default its row index.
-      deterministic: whether nothing is drawn.
+    `ids` [examples] are integers, by default row indices. If `deterministic`, nothing
+    is drawn.
 
     Raises:
       TypeError: a stream has no key, `rngs` holds something else, `ids` are no
@@ -150,12 +146,10 @@ def with_keys(
 def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
-    """Derive random keys [n, 2] uint32, one for each of `places`, from a seed.
+    """Derive random keys [n, 2] uint32 from a seed and row and number, [n, 2] `places`.
 
-    Args:
-      places: [n, 2], row of the example, and number of the key in it.
-      ids: [examples] uint32, or `None` for row indices.
-      before: [] number of examples in the shards before this one.
+    `ids` are [examples] uint32, or `None` for row indices; `before` [] is the number of
+    examples in the shards before this one.
     """
     #     places [row, number]        key
     #     0 0   0 1   0 2             seed + id of row 0 + 0, 1, 2

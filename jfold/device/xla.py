@@ -323,9 +323,16 @@ def row_rules(varying: Container[core.Var], transpose: bool) -> Rules:
         It stays a slice if the table may vary over rows, or the row's number does not.
         """
         known = jaxprs.variables(equation.invars[:2])  # of a table, and a row of it
-        if [v in varying for v in known] != [False, True] or not _is_row(equation):
+        shape = jaxprs.spec(equation.invars[0]).shape
+        # One index on axis 0, and the other axes whole.
+        is_row = shape and equation.params['slice_sizes'] == (1, *shape[1:])
+        if [v in varying for v in known] != [False, True] or not is_row:
             return jaxprs.apply(equation, operands)
-        return _row(*operands[:2])
+        table, number, *_ = operands
+        axes = tuple(range(table.ndim - 1))
+        numbers = lax.GatherDimensionNumbers(axes, (0,), (0,))
+        size = (1, *shape[1:])
+        return lax.gather(table, number[None], numbers, size, mode='clip')[None]
 
     return {'dot_general': product, 'dynamic_slice': row}
 
@@ -362,20 +369,6 @@ def _with_axes(
     changed = {'dimension_numbers': (summed, ((), ())), **params}
     result: core.JaxprEqn = equation.replace(params={**equation.params, **changed})
     return result
-
-
-def _is_row(equation: core.JaxprEqn) -> bool:
-    """Return whether a slice takes one index on axis 0, and the other axes whole."""
-    shape: tuple[int, ...] = jaxprs.spec(equation.invars[0]).shape
-    return bool(shape) and equation.params['slice_sizes'] == (1, *shape[1:])
-
-
-def _row(table: Array, number: Array) -> Array:
-    """Return row `number` [1, *shape] of a table [n, *shape], clipped into it."""
-    axes = tuple(range(table.ndim - 1))
-    numbers = lax.GatherDimensionNumbers(axes, (0,), (0,))
-    size = (1, *table.shape[1:])
-    return lax.gather(table, number[None], numbers, size, mode='clip')[None]
 
 
 # ---- caches that outlive models ------------------------------------------------------
