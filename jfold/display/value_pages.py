@@ -126,9 +126,7 @@ def _items(x: Any, begin: int, count: int) -> str:
         inner = [] if lengths is None else [f'{n:,} items' for n in lengths[places]]
     else:
         array = on_host(x) if is_leaf(x) else None
-        inner = [] if array is None else [*map(_item, array[places])]
+        rows = () if array is None else array[places]
+        form = '[{}]' if np.ndim(array) > 1 else '{}'
+        inner = [form.format(numbers_text(row)) for row in rows]
     return listed(inner, count)
-
-
-def _item(row: Any) -> str:
-    return f'[{numbers_text(row)}]' if np.ndim(row) else numbers_text(row)
