@@ -11,16 +11,7 @@ from jfold.base.late import late
 from jfold.blocks import *  # noqa: F403
 from jfold.blocks.compose import Composition, compose, recursive
 from jfold.blocks.inputs import External
-from jfold.blocks.lazy import (
-    Lazy,
-    float32,
-    int32,
-    lazy,
-    named,
-    observe,
-    select,
-    tensor,
-)
+from jfold.blocks.lazy import Lazy, float32, int32, lazy, named, observe, select, tensor
 from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.schedule import Schedule
