@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jfold.models.exported  # noqa: F401  registers schedules with `jax.export`
 from jfold import blocks
 from jfold.base.errors import InputError, ProgramBudgetError
-from jfold.base.late import HOMES, late
+from jfold.base.late import late
 from jfold.blocks import *  # noqa: F403
 from jfold.blocks.compose import Composition, compose, recursive
 from jfold.blocks.inputs import External
-from jfold.blocks.lazy import (
-    Lazy,
-    float32,
-    int32,
-    lazy,
-    named,
-    observe,
-    select,
-    tensor,
-)
+from jfold.blocks.lazy import Lazy, float32, int32, lazy, named, observe, select, tensor
 from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.schedule import Schedule
@@ -103,34 +94,30 @@ __all__.remove('Reference')  # which declarations make
 
 
 # Names that run expressions, or import Flax, are imported on first use: a program that
-# only writes expressions starts sooner. So is what methods of blocks and errors call,
-# and displayed objects; it is not public.
+# only writes expressions starts sooner. What methods call late is in `base/late.py`.
 _MODULES = 'layers', 'linen', 'nnx'  # these import Flax
 _LATER = {
     'data.adoption': ['Traced'],
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
     'data.tracer': ['Tracer'],
-    'debug.evaluation': ['evaluate'],
     'debug.nonfinite': ['NonFinite', 'find_nan'],
-    'display.drawing': ['draw', 'html_of'],
-    'display.error_page': ['error_traceback'],
+    'display.drawing': ['draw'],
     'files.storage': ['DamagedError', 'UnknownFormatError'],
-    'lower': ['input_type', 'result_type'],
     'models.compiled': ['CompiledStep'],
     'models.loaded': ['LoadedModel'],
     'models.model': ['Model', 'compile'],
     'models.saved': ['load', 'save'],
 }
-HOMES.update((name, module) for module, names in _LATER.items() for name in names)
+_HOMES = {name: module for module, names in _LATER.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import and return a public name on first use, or raise AttributeError."""
     if name in _MODULES:
         return importlib.import_module(f'jfold.flax.{name}')
-    if name in __all__:
-        return globals().setdefault(name, late(name))
+    if name in _HOMES:
+        return globals().setdefault(name, late(_HOMES[name], name))
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

@@ -64,7 +64,8 @@ class Block(Memoized, Displayed):
         6.0
         """
         options = rngs, id, deterministic
-        return late('evaluate')(self, example, params, external, *options)
+        evaluate = late('debug.evaluation', 'evaluate')
+        return evaluate(self, example, params, external, *options)
 
     @property
     @api_boundary
@@ -74,7 +75,7 @@ class Block(Memoized, Displayed):
         Raises:
           TypeError: types clash inside this block.
         """
-        type_: Type | None = late('input_type')(self)
+        type_: Type | None = late('lower', 'input_type')(self)
         return type_
 
     @property
@@ -87,7 +88,7 @@ class Block(Memoized, Displayed):
         Raises:
           TypeError: types clash inside this block.
         """
-        type_: Type | None = late('result_type')(self)
+        type_: Type | None = late('lower', 'result_type')(self)
         return type_
 
     @api_boundary

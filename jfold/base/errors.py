@@ -55,7 +55,7 @@ class InputError(ValueError, Displayed):
 
     def _render_traceback_(self) -> list[str]:
         """Return traceback lines for IPython; in notebooks also show the example."""
-        lines: list[str] = late('error_traceback')(self)
+        lines: list[str] = late('display.error_page', 'error_traceback')(self)
         return lines
 
     def __reduce__(self) -> tuple[object, ...]:

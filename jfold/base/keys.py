@@ -30,17 +30,13 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
     """
     is_array = isinstance(key, jax.Array | np.ndarray)
     is_new = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    text = f'expected `{name}` as {kind}, got'
     if not is_new and (not is_array or key.dtype != np.uint32 or not key.ndim):
-        raise TypeError(
-            f'expected `{name}` as {kind}, got {short_repr(key)}: pass '
-            '`jax.random.key(0)`'
-        )
+        raise TypeError(f'{text} {short_repr(key)}: pass `jax.random.key(0)`')
     # Keys made by `PRNGKey` are arrays of numbers with one more axis.
     if shape := key.shape if is_new else key.shape[:-1]:
-        raise TypeError(
-            f'expected `{name}` as {kind}, got an array of {math.prod(shape)} keys: '
-            'pass one, or take `jax.vmap` over them'
-        )
+        got = f'an array of {math.prod(shape)} keys'
+        raise TypeError(f'{text} {got}: pass one, or take `jax.vmap` over them')
 
 
 def as_key(numbers: jax.Array) -> jax.Array:

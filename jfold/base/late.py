@@ -2,7 +2,7 @@
 """Functions that are imported at their first call, and a base class of displays.
 
 Methods of blocks run compiler passes, which import the blocks: late imports avoid the
-cycle. `jfold/__init__.py` fills `HOMES` with the module of each function.
+cycle.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import importlib
 import sys
 from typing import Any
 
-HOMES: dict[str, str] = {}  # the module of each function, by name
-
 
 @functools.cache
-def late(name: str) -> Any:
-    """Return the function or class `name` of jfold, imported at its first use."""
-    return getattr(importlib.import_module(f'jfold.{HOMES[name]}'), name)
+def late(module: str, name: str) -> Any:
+    """Return a function or class of a module of jfold, imported at its first use."""
+    return getattr(importlib.import_module(f'jfold.{module}'), name)
 
 
 class Displayed:
@@ -28,7 +26,7 @@ class Displayed:
 
     def _repr_html_(self) -> str | None:
         """Return the display as HTML, or `None` to show plain text."""
-        html: str | None = late('html_of')(self)
+        html: str | None = late('display.drawing', 'html_of')(self)
         return html
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: object) -> Any:

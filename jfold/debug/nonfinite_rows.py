@@ -6,6 +6,7 @@ Rows run `ROWS` at a time: an operation is compiled once, for this number of row
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -41,11 +42,34 @@ class Runner:
     def __init__(self, operation: Operation, params: Any) -> None:
         from jax.experimental import checkify  # which takes time to import
 
-        self.operation, self.params = operation, params
+        batched = operation.layer.batched
         # By `vmap`, as in a batch, so that a row has the same values as there.
-        checked = checkify.checkify(self._on_row, errors=checkify.index_checks)
-        self._forward = jax.jit(self._on_rows(checked))
-        self._reverse = jax.jit(self._gradients, static_argnums=0)
+        axes = (None, *(0 for _ in operation.inputs))
+        on_rows = functools.partial(jax.vmap, in_axes=axes, axis_size=ROWS)
+
+        def on_row(params: object, *inputs: Any) -> list[Any]:
+            leaves = [x[None] for x in inputs] if batched else inputs
+            arguments = pack(TupleType(operation.arguments), leaves)
+            outputs = jax.tree.leaves(operation.call(params, *arguments))
+            return [jnp.asarray(x[0] if batched else x) for x in outputs]
+
+        def reverse(
+            live: tuple[int, ...], params: object, inputs: Any, cotangents: Any
+        ) -> tuple[list[Any], list[Any]]:
+            def live_outputs(params: object, inputs: list[Any]) -> list[Any]:
+                outputs = on_rows(on_row)(params, *inputs)
+                return [outputs[k] for k in live]
+
+            # Inputs have a gradient for each row. The gradient by parameters is a sum
+            # over rows; only if it is not finite, the row at fault is searched.
+            _, pull = jax.vjp(live_outputs, params, inputs)
+            of_params, of_inputs = jax.tree.map(maybe_zero, pull(cotangents))
+            return of_inputs, jax.tree.leaves(of_params)  # `None` for ints
+
+        self.params = params
+        checked = checkify.checkify(on_row, errors=checkify.index_checks)
+        self._forward = jax.jit(on_rows(checked))
+        self._reverse = jax.jit(reverse, static_argnums=0)
 
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, dict[int, str]]:
         """Return the outputs of `count` rows, and JAX's text of each index outside.
@@ -73,31 +97,6 @@ class Runner:
         count = len(cotangents[0])
         of_rows = [x if x is None else np.asarray(x)[:count] for x in of_inputs]
         return of_rows, list(map(np.asarray, of_params))
-
-    def _on_rows(self, on_row: Callable[..., Any]) -> Callable[..., Any]:
-        axes = (None, *(0 for _ in self.operation.inputs))
-        return jax.vmap(on_row, axes, axis_size=ROWS)
-
-    def _on_row(self, params: object, *inputs: Any) -> list[Any]:
-        operation, batched = self.operation, self.operation.layer.batched
-        leaves = [x[None] for x in inputs] if batched else inputs
-        arguments = pack(TupleType(operation.arguments), leaves)
-        outputs = jax.tree.leaves(operation.call(params, *arguments))
-        return [jnp.asarray(x[0] if batched else x) for x in outputs]
-
-    def _gradients(
-        self, live: tuple[int, ...], params: object, inputs: Any, cotangents: Any
-    ) -> tuple[list[Any], list[Any]]:
-        def live_outputs(params: object, inputs: list[Any]) -> list[Any]:
-            outputs = self._on_rows(self._on_row)(params, *inputs)
-            return [outputs[k] for k in live]
-
-        # Inputs have a gradient for each row. The gradient by parameters is a sum over
-        # rows; only if it is not finite, the row at fault is searched.
-        _, pull = jax.vjp(live_outputs, params, inputs)
-        of_params, of_inputs = pull(cotangents)
-        floats = jax.tree.map(maybe_zero, (of_inputs, of_params))  # `None` for ints
-        return floats[0], jax.tree.leaves(floats[1])
 
 
 # ---- rows ----------------------------------------------------------------------------

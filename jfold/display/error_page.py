@@ -50,11 +50,11 @@ def _tree(example: Any, path: str) -> m.Markup:
     for k, (label, outer, step) in enumerate(reversed(outers)):
         if k == NEAR:
             result = m.joined([m.more(hidden, 'levels'), result])
-        children, depth = _children(outer), 1 if k < 3 else 0
+        (children, size), depth = _children(outer), 1 if k < 3 else 0
         body = [result if x == step else _branch(x, y, depth) for x, y in children]
         if step not in dict(children):
             body.append(m.joined([m.line('leaf jf-muted', '…'), result]))
-        rest = m.more(_size(outer) - len(body), 'items')
+        rest = m.more(size - len(body), 'items')
         result = m.folded(_title(label, outer), *body, rest, opened=True)
     return result
 
@@ -70,11 +70,11 @@ def _branch(
       marked: whether the value is highlighted and its tree open.
     """
     title = m.joined([_title(step, value, marked), m.span('muted', note)])
-    children = _children(value) if depth > 0 else []
+    children, size = _children(value) if depth > 0 else ([], 0)
     if not children:
         return m.line('leaf', title)
     body = [_branch(*child, depth - 1) for child in children]
-    rest = m.more(_size(value) - len(body), 'items')
+    rest = m.more(size - len(body), 'items')
     return m.folded(title, *body, rest, opened=marked)
 
 
@@ -101,18 +101,17 @@ def _inside(value: Any) -> Iterator[Child]:
         yield from ((f'.{name}', getattr(value, name)) for name in public)
 
 
-def _children(value: Any) -> list[Child]:
-    """Return the first children of a value; fewer if its own code raises an error."""
-    children: list[Child] = []
-    with contextlib.suppress(Exception):  # of the data's own code
+def _children(value: Any) -> tuple[list[Child], int]:
+    """Return the first children of a value, and the number of all, 0 if unknown.
+
+    They are fewer if the data's own code raises an error.
+    """
+    children, size = list[Child](), 0
+    with contextlib.suppress(Exception):
         children.extend(itertools.islice(_inside(value), CHILDREN))
-    return children
-
-
-def _size(value: Any) -> int:
-    with contextlib.suppress(Exception):  # of the data's own code
-        return len(value) if isinstance(value, Mapping | Sequence) else 0
-    return 0
+    with contextlib.suppress(Exception):
+        size = len(value) if isinstance(value, Mapping | Sequence) else 0
+    return children, size
 
 
 def _step(value: Any, path: str, end: int) -> Child | None:

@@ -28,12 +28,7 @@ from jfold.lower import FAMILIES
 from jfold.models.explain import in_bytes
 from jfold.models.loaded import LoadedModel
 from jfold.models.model import Model
-from jfold.program.components import (
-    are_recurrent,
-    direct_reads,
-    loops_of,
-    results_in,
-)
+from jfold.program.components import are_recurrent, direct_reads, loops_of, results_in
 from jfold.program.operations import Operation, Operations, Program
 from jfold.scheduling.spec import Capacity
 

@@ -16,14 +16,7 @@ from jfold.data.corpus import Corpus
 from jfold.data.corpus_files import graphs_in
 from jfold.display import markup as m
 from jfold.display.svg import bars
-from jfold.display.texts import (
-    array_type,
-    cut,
-    listed,
-    numbers_text,
-    on_host,
-    several,
-)
+from jfold.display.texts import array_type, cut, listed, numbers_text, on_host, several
 from jfold.graph import Array
 from jfold.models.explain import in_bytes
 from jfold.ragged import MetricValues, Ragged
@@ -126,9 +119,7 @@ def _items(x: Any, begin: int, count: int) -> str:
         inner = [] if lengths is None else [f'{n:,} items' for n in lengths[places]]
     else:
         array = on_host(x) if is_leaf(x) else None
-        inner = [] if array is None else [*map(_item, array[places])]
+        rows: Any = () if array is None else array[places]
+        form = '[{}]' if np.ndim(rows) > 1 else '{}'
+        inner = [form.format(numbers_text(row)) for row in rows]
     return listed(inner, count)
-
-
-def _item(row: Any) -> str:
-    return f'[{numbers_text(row)}]' if np.ndim(row) else numbers_text(row)

@@ -16,11 +16,7 @@ from jfold.models.model import Model, model_of
 from jfold.scheduling.schedule import Schedule
 
 __all__ = ['Fold']
-
-
-def __dir__() -> list[str]:
-    """Return the public names, for completion."""
-    return __all__
+__dir__ = __all__.copy  # what completion shows
 
 
 class Fold(linen.Module):

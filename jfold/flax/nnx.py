@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from chex import ArrayTree
 
 __all__ = ['Cell', 'Fold']
-
-
-def __dir__() -> list[str]:
-    """Return the public names, for completion."""
-    return __all__
+__dir__ = __all__.copy  # what completion shows
 
 
 Leaf: TypeAlias = Any  # nnx.Param
