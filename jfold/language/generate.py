@@ -264,7 +264,7 @@ class Generator(Round):
             for maker in of_operation:
                 makers[maker.type].append((maker.number, 'operation', o, maker.output))
         constants: list[list[Any]] = [[] for _ in self.tables.types]
-        for (_, _, below, _), (maker, tape) in self.own.items():
+        for (_, _, below, _), (maker, _, tape) in self.own.items():
             end = end_index[tape]
             makers[maker.type].append((maker.number, 'constants', end, 0))
             constants[maker.type].append((tape_index[tape], end, below))
