@@ -137,9 +137,6 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
     return found if one_to_one and not others else None
 
 
-# ---- construction --------------------------------------------------------------------
-
-
 def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:
     """Return operation number `o` with the operations fused into it, recursively.
 
