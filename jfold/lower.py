@@ -20,7 +20,7 @@ from jfold.language import (
     rules_sequences,
 )
 from jfold.language.expression import Expression
-from jfold.language.fusion import apply_fusion, choose_feeds
+from jfold.language.fusion import choose_operations
 from jfold.language.generate import generate_source, tall_stack
 from jfold.language.inference import infer
 from jfold.language.partial import input_type, result_type
@@ -83,9 +83,8 @@ def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     round_, text = generate_source(tables, OperationChoice())
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
-    uses, grouped, listed = round_.uses, round_.grouped, tables.listed
-    feeds = choose_feeds(round_.program(listed), uses, grouped) if fuses else {}
-    chosen = apply_fusion(feeds, listed, uses, grouped)
+    program = round_.program(tables.listed)
+    chosen = choose_operations(program, round_.uses, round_.grouped, fuses)
     if chosen.feeds:  # fusion renumbers operations, so the source is written again
         round_, text = generate_source(tables, chosen)
     unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None

@@ -88,9 +88,6 @@ def without_names(type_: Type, known: dict[int, tuple[Type, Type]]) -> Type:
     return known[id(type_)][1]
 
 
-# ---- functions that take items by name -----------------------------------------------
-
-
 def argument_order(node: object, block: Block, type_: Type) -> Order | None:
     """Return, per parameter of a function, the index of the input item of that name.
 

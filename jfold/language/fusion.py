@@ -51,20 +51,18 @@ Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # by reader, the feed of each 
 Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 
 
-def apply_fusion(
-    feeds_of: Joined,
-    operations: Sequence[Operation],
-    uses: Sequence[Use],
-    grouped: Set[int],
+def choose_operations(
+    program: Operations, uses: Sequence[Use], grouped: Set[int], fuses: bool
 ) -> OperationChoice:
-    """Return the operations after fusion by `feeds_of`, as `choose_feeds` returns it.
+    """Return the operations after fusion, if a program `fuses`, less those without use.
 
-    Operations that are never applied are left out.
+    Those that reduce groups of items, `grouped`, are never fused.
     """
+    feeds_of = _choose_feeds(program, uses, grouped) if fuses else {}
     around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
     kept = sorted(applied - around.keys())
-    fused = tuple(_fused(o, operations, feeds_of) for o in kept)
+    fused = tuple(_fused(o, program.operations, feeds_of) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
     # A producer gets the number of the fused operation.
     number |= {o: number[_end(o, around)] for o in around}
@@ -78,13 +76,10 @@ def _end(o: int, readers: Mapping[int, int]) -> int:
     return o
 
 
-def choose_feeds(
+def _choose_feeds(
     program: Operations, applications: Sequence[Use], grouped: Set[int]
 ) -> Joined:
-    """Choose which operations to fuse into the operation that reads their results.
-
-    Those that reduce groups of items, `grouped`, are never fused.
-    """
+    """Choose which operations to fuse into the operation that reads their results."""
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in applications:
         of_operation[use.operation].append(use)
@@ -140,9 +135,6 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
     found, *others = candidates
     one_to_one = len(uses[o]) == len(readers) == len(uses.get(found[0], ()))
     return found if one_to_one and not others else None
-
-
-# ---- construction --------------------------------------------------------------------
 
 
 def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:

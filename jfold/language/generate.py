@@ -76,7 +76,8 @@ class Generator(Round):
                 text = f'{memo}.get({entry}) or {text}'
             else:
                 text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
-        wanted = of(name, s.packed(flat[0]) if flat else '')
+        of = s.packed(flat[0]) if flat else ''
+        wanted = f'{name}_of_{of}' if of.isidentifier() and len(of) < 16 else name
         if w.count is not None:
             result = w.variable(wanted)
             w.line(f'{result} = [{text} for y in {operand}]')
@@ -237,10 +238,6 @@ class Generator(Round):
 
     def source(self, text: str) -> Source:
         """Return `text`, the source, with the layout of the tapes (lists) it fills."""
-        return Source(text, self.names.values, self._layout(), self.where)
-
-    def _layout(self) -> Recording:
-        """Return the layout of the tapes, lists of operands that the source fills."""
         tape_index = {tape: k for k, tape in enumerate(self.tapes)}
         end_index = {tape: k for k, tape in enumerate(self.counters())}
 
@@ -260,11 +257,11 @@ class Generator(Round):
             return Place(end_index[rows.counter], rows.counter.width, tuple(columns))
 
         constants: list[list[Any]] = [[] for _ in self.tables.types]
-        for (_, _, below, _), (maker, tape) in self.own.items():
+        for (_, _, below, _), (maker, _, tape) in self.own.items():
             where = tape_index[tape], end_index[tape]
             constants[maker.type].append((*where, below, maker.number))
         every, numbers = range(len(self.operations)), range(len(self.results))
-        return Recording(
+        recording = Recording(
             ends=len(end_index),
             level=self.level,
             constants=tuple(map(tuple, constants)),
@@ -282,14 +279,7 @@ class Generator(Round):
             ),
             shared=tuple(self.constant_names.values()),
         )
-
-
-def of(name: str, text: str) -> str:
-    """Return `<name>_of_<text>` if `text` is a short identifier, else `name` alone."""
-    return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
-
-
-# ---- rounds --------------------------------------------------------------------------
+        return Source(text, self.names.values, recording, self.where)
 
 
 @contextlib.contextmanager

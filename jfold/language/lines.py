@@ -311,8 +311,8 @@ class Lines:
 
         Ints must be in `[0, below)`, if given; `site` is the block use that reads it.
         """
-        maker, tape = self.g.own_constants(type_, below, site)
-        row = self.row(maker.rows, [(tape, text)])
+        maker, rows, tape = self.g.own_constants(type_, below, site)
+        row = self.row(rows, [(tape, text)])
         number = self._numbered(maker, maker.name, row, 'number')
         self.add(tape, text)
         return replace(number, level=GROUND)

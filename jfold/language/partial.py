@@ -85,9 +85,6 @@ def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
     return types, problem
 
 
-# ---- the types of one block ----------------------------------------------------------
-
-
 def _known_types(
     block: b.Block, input_: Type | None
 ) -> tuple[Type | None, Type | None]:

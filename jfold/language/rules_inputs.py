@@ -111,13 +111,13 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     line[size - 1] = 1
     line.flags.writeable = False
     # The source looks an item up in a dict: to the row index of its constant.
-    table, default = Numbers(), list[str]()
+    table = Numbers()
     for k, item in enumerate(block.items):
         row = line[size - 1 - k : 2 * size - 1 - k]
         index = tables.constant((block.type, 'one hot', k), row)
         w.g.constant_name(index, 'ONE_HOT')
         table[item] = tables.places[index]
-    rows_by_item = w.g.name_for('one_hot', table)
+    rows_by_item, default = w.g.name_for('one_hot', table), list[str]()
     if not block.strict:
         default = [w.g.constant_name(tables.zeros(block.type), 'ZEROS')]
     vector = write_lookup(rows_by_item, as_object(value, w).text, default, w)

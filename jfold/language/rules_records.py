@@ -306,8 +306,7 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
         return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
         return write_layer(node, value, w)
-    x = w.held(as_object(value, w))
-    return _write_field(x, block.key, block.default, w)
+    return _write_field(w.held(as_object(value, w)), block.key, block.default, w)
 
 
 def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:

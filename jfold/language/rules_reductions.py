@@ -88,8 +88,7 @@ def _(block: b.Reduce, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     while len(values) > 1:
         if by_groups:
             sizes = GROUPS if node.facts is Fill.NOTHING else GROUPS[-1]
-            groups = groups_of(values, sizes)
-            values = [_reduced_group(group, combine, node, state) for group in groups]
+            values = [_reduced(x, node, state) for x in groups_of(values, sizes)]
         else:
             pairs, values = groups_of(values, 2), []
             for first, *other in pairs:
@@ -111,16 +110,14 @@ def _(block: b.Reduce, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     return branches.result()
 
 
-def _reduced_group(
-    group: list[Any], combine: TypedUse, node: TypedUse, state: Walk
-) -> object:
+def _reduced(group: list[Any], node: TypedUse, state: Walk) -> object:
     """Return a group reduced by one operation; a single item is returned unchanged."""
     if len(group) == 1:
         return group[0]
     if node.facts is Fill.LAST:
         size = next(size for size in GROUPS if size >= len(group))
         group = group + group[-1:] * (size - len(group))
-    return state.tensors.group(combine, node.output, group)
+    return state.tensors.group(node.parts[0], node.output, group)
 
 
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:

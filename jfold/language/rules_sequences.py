@@ -17,11 +17,7 @@ from jfold.language.paths import fail
 from jfold.language.symbols import Region
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of
-from jfold.language.writing import (
-    counted,
-    sequence,
-    zeros_written,
-)
+from jfold.language.writing import counted, sequence, zeros_written
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -53,10 +49,8 @@ def item_type(
 ) -> Type | None:
     """Return the type of the items of a type; `None` if it is no sequence.
 
-    With `broadcast`, one without end is a sequence too.
-
-    Raises:
-      TypeError: the items of a tuple are not of one type.
+    With `broadcast`, one without end is a sequence too. Raise TypeError if the items of
+    a tuple are not of one type.
     """
     if isinstance(head, SequenceType) or (
         broadcast and isinstance(head, BroadcastType)

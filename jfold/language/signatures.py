@@ -82,9 +82,6 @@ def _settings_of_init(init: Callable[..., Any] | None, count: int) -> list[Param
     return list(filter(_is_setting, inputs[: 1 + count]))
 
 
-# ---- advice --------------------------------------------------------------------------
-
-
 def call_hint(error: Exception, function: Function, count: int, parts: bool) -> str:
     """Return advice on passing `count` inputs to a function; '' if it takes that many.
 

@@ -138,7 +138,7 @@ class Round:
         self.makers: list[Maker] = []
         self.made_by: dict[int, list[Maker]] = {}
         self.masks: dict[int, str] = {}
-        self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
+        self.own: dict[tuple[Any, ...], tuple[Maker, Rows, Tape]] = {}
         self.labels: dict[int, Tape] = {}
         self.functions: list[str] = []
         self.written: dict[Hashable, str] = {}
@@ -299,17 +299,12 @@ class Round:
         return self.facts.places.get(key) == 1
 
     def maker(
-        self,
-        wanted: str,
-        type_: int,
-        rows: Rows,
-        output: int = 0,
-        recurrent: bool = False,
+        self, wanted: str, type_: int, output: int = 0, recurrent: bool = False
     ) -> Maker:
         """Add and return a `Maker`: an origin of tensors of type number `type_`."""
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
         number = 1 + len(self.makers)
-        self.makers.append(Maker(upper, type_, number, rows, output, recurrent))
+        self.makers.append(Maker(upper, type_, number, output, recurrent))
         return self.makers[-1]
 
     def rows_of(self, kind: str, number: int, width: int) -> Rows:
@@ -324,9 +319,9 @@ class Round:
         if o not in self.made_by:
             operation = self.operations[o]
             name = identifier(operation.layer.name)
-            rows = self.rows_of('operation', o, len(operation.inputs))
+            self.rows_of('operation', o, len(operation.inputs))  # in this order
             self.made_by[o] = [
-                self.maker(wanted, type_, rows, k, self.is_recurrent(o))
+                self.maker(wanted, type_, k, self.is_recurrent(o))
                 for k, type_ in enumerate(operation.outputs)
                 for wanted in [f'{name}_{k}' if len(operation.outputs) > 1 else name]
             ]
@@ -334,8 +329,8 @@ class Round:
 
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
-    ) -> tuple[Maker, Tape]:
-        """Return `Maker` and `Tape` of constants of `site`: ints, if `below` is set.
+    ) -> tuple[Maker, Rows, Tape]:
+        """Return maker, table and tape of constants of `site`: ints, if `below` is set.
 
         Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
         """
@@ -351,7 +346,7 @@ class Round:
                 wanted = f'{type_.name}_keys'
             limit = '' if below is None else f' below {below}'
             tape = self.tape(wanted, f'{type_}{limit}')
-            self.own[key] = self.maker(wanted, t, rows), tape
+            self.own[key] = self.maker(wanted, t), rows, tape
         return self.own[key]
 
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
@@ -420,7 +415,7 @@ class Round:
     def counters(self) -> list[Tape]:
         """Return the tapes, each once, whose lengths are noted after each example."""
         rows = sorted(self.rows.values(), key=lambda x: x.key[0] == 'result')
-        constants = [tape for _, tape in self.own.values()]
+        constants = [tape for *_, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 

@@ -141,7 +141,6 @@ class Maker:
     name: str
     type: int  # the number of the tensor type
     number: int
-    rows: Rows
     output: int = 0
     recurrent: bool = False
 

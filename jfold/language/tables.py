@@ -46,15 +46,7 @@ class Tables:
         """Return the number of a tensor type, new on first use."""
         return self.types.setdefault(type_, len(self.types))
 
-    def operation(
-        self,
-        layer: Layer,
-        inputs: Type,
-        result: Type,
-        from_left: bool = False,
-        is_straight: bool = False,
-        stops: frozenset[int] = frozenset(),
-    ) -> int:
+    def operation(self, layer: Layer, inputs: Type, result: Type, **more: Any) -> int:
         """Return the number of the `Operation` with these attributes, new on first use.
 
         The keys that the layer draws with come before the operand, of type `inputs`.
@@ -64,13 +56,11 @@ class Tables:
             tuple(map(self.type_number, tensors(type_)))
             for type_ in (TupleType(arguments), result)
         )
-        operation = Operation(
-            layer, arguments, result, read, made, from_left, is_straight, stops
-        )
-        if operation not in self.operations:
-            self.operations[operation] = len(self.listed)
+        operation = Operation(layer, arguments, result, read, made, **more)
+        number = self.operations.setdefault(operation, len(self.listed))
+        if number == len(self.listed):
             self.listed.append(operation)
-        return self.operations[operation]
+        return number
 
     def computing(self, node: Any) -> int:
         """Return the number of the operation that computes outputs of a layer's use."""

@@ -222,11 +222,10 @@ def _staged_operations(
     # same function on plain pairs. Operations in loops, before them and behind them are
     # kept apart too.
     before, behind = _around(parts)
+    loops = are_recurrent(apart)
     kinds = [
-        (stage, use, place in split.reductions, loops, place in before, place in behind)
-        for place, (stage, use, loops) in enumerate(
-            zip(stages, uses, are_recurrent(apart), strict=True)
-        )
+        (stages[k], use, k in split.reductions, loops[k], k in before, k in behind)
+        for k, use in enumerate(uses)
     ]
     distinct = sorted({*kinds})
     numbers = [distinct.index(kind) for kind in kinds]  # at most `MOST`
