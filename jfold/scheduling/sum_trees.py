@@ -55,18 +55,15 @@ def most_uses(selection: Selection, t: int) -> Array:
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
     """Return how many sums, and rounds of sums, `sum_tree` makes: arrays [examples].
 
-    Args:
-      counts: [values] the number of uses of each value.
-      most: [values] the most uses of each value that may be left after sums.
-      begin: [examples] the index of each example's first value.
+    `counts` [values] are of uses, of which `most` [values] may be left after sums;
+    `begin` [examples] is the index of each example's first value.
     """
     # All uses of a value are in its own example, and so are its sums: so the rows of a
     # batch are the sum of those of its examples, and its rounds the maximum.
     examples = len(begin)
     owner = np.repeat(np.arange(examples), np.diff(begin, append=len(counts)))
-    rows = np.zeros(examples, np.int64)
-    rounds = np.zeros(examples, np.int64)
-    while (wide := np.flatnonzero(counts > most)).size:
+    rows, rounds = np.zeros((2, examples), np.int64)
+    while len(wide := np.flatnonzero(counts > most)):
         counts, most, owner = -(-counts[wide] // SUM_ARITY), most[wide], owner[wide]
         rows += np.bincount(owner, counts, examples).astype(np.int64)
         rounds[owner] += 1
@@ -190,9 +187,9 @@ def sum_tree(
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Group each value's uses by up to `SUM_ARITY`; return groups, values, counts.
+    """Group each value's uses by up to `SUM_ARITY`.
 
-    They are the edge rows of each group [groups, SUM_ARITY], filled up with `zero`, the
+    Return the edge rows of each group [groups, SUM_ARITY], filled up with `zero`, the
     row of its value [groups], and the number of groups of that value [groups].
     """
     # Stable, so that uses are added up in a fixed order.
@@ -215,10 +212,7 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 def write_consumers(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> None:
-    """Write the consumers of each value of type `t` into the index array `indices`.
-
-    They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
-    need go to the sections `sums[t]` and `steps[t]`.
+    """Write the consumers of each value of type `t`, and sums of values with many uses.
 
     Args:
       uses: all uses of values of the type, by rows of the whole value buffer.
@@ -240,10 +234,7 @@ def write_consumers(
 def _summed(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> RowUses:
-    """Write sums for values of type `t` that have too many uses; return uses left.
-
-    A sum counts as one use of its value, in place of the uses that it adds up.
-    """
+    """Write sums for values of type `t` that have too many uses; return uses left."""
     places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
     for o in adding(spec.program, t):  # by row, as `most_uses` by number
