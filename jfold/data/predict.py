@@ -128,15 +128,15 @@ def predictions(
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
-def _real_rows(batch: Batch, results: object, program: Program) -> object:
+def _real_rows(batch: Batch, results: Any, program: Program) -> object:
     """Return a batch's results without spare rows, ordered by place in the source."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
-    return program.map_outputs(
-        results,
-        lambda value: pick_rows(value, rows),
-        lambda metric: _real_metric(batch, metric),
-    )
+    if not program.metric_results:
+        return pick_rows(results, rows)
+    value, metrics = results
+    metrics = {name: _real_metric(batch, x) for name, x in metrics.items()}
+    return pick_rows(value, rows), metrics
 
 
 def _real_metric(batch: Batch, metric: MetricValues) -> MetricValues:

@@ -122,7 +122,7 @@ class Budget:
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
         """Return the smallest spec that holds `need`; if there is none, add one.
 
-        `headroom` is called only to add a spec, and returns the spare room that it gets.
+        `headroom` is called only to add a spec; it returns the spare room of that.
 
         Raises:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.

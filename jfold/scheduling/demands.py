@@ -32,7 +32,7 @@ from jfold.scheduling.growth import ADDED, Headroom
 from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
 from jfold.scheduling.read_modes import has_slots, slots
-from jfold.scheduling.selections import Demands, Selection, loop_use_counts
+from jfold.scheduling.selections import Demands, Selection, use_counts
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.staircase import Profile, by_level, larger, run_length_encode
@@ -135,7 +135,7 @@ def demands(selection: Selection) -> Demands:
     program, numbers = selection.program, selection.numbers
     types, nodes, examples = len(program.types), len(program.operations), len(selection)
     sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
-    read = loop_use_counts(selection)
+    read = use_counts(selection, bool(program.applied) and program.has_loops)
     fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
     # At least one, even if no value is read: the device cannot sum over no rows.
     active, adds_up = _active(program)

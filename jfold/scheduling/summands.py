@@ -73,7 +73,7 @@ def _have_rows(selection: Selection) -> Array:
     if sums_need_rows(selection.program):
         return ~result
     for o in segment_sums(selection.program):
-        counts = use_counts(selection)[selection.outputs_of(o)]
+        counts = use_counts(selection, False)[selection.outputs_of(o)]
         result[selection.owners(types + o)[counts > 1]] = True
     return result
 
