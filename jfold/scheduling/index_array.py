@@ -69,10 +69,7 @@ class Section:
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
-        """Return the numbers of this section, [*shape], from an index array.
-
-        From a NumPy array they are a view, which can be written into.
-        """
+        """Return the numbers of this section, [*shape]; from NumPy's array a view."""
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
@@ -105,10 +102,10 @@ class Sections:
         component is a segment sum and such sums have rows; else [0].
       sums_of: likewise, the row of the component that each summand is added to.
       inputs: per operation and input [region], the row of the value buffer that each
-        node reads; [summands], the rows to add up, if the input is read as sums without
-        rows; [0] if it is read in place, or the operation is of a segment sum.
+        node reads; [summands], the rows to add up, if it reads sums without rows; [0]
+        if it reads in place, or the operation is of a segment sum.
       input_sums: per operation and input [summands], the node that each summand is
-        added to, if the input is read as sums without rows; else [0].
+        added to, if it reads sums without rows; else [0].
       owners: per result [rows], the example of each row; [0] if each example has one.
       results: per result and tensor [rows], as `inputs`.
       result_sums: per result and tensor, as `input_sums`.

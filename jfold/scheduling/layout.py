@@ -64,8 +64,7 @@ def has_gradient(operation: Operation) -> bool:
 def active_types(program: Operations) -> frozenset[int]:
     """Return the numbers of the types through which gradients flow.
 
-    These are differentiable types of which an operation makes values from parameters,
-    or from values of such types.
+    An operation makes values of them from parameters, or from values of such types.
     """
     # To a fixed point, since in a recurrence later operations feed earlier ones.
     active: set[int] = set()
@@ -232,11 +231,8 @@ def in_buffers(program: Operations) -> frozenset[int]:
     They are those in loops, and those that loops read; all, if nothing runs in loops.
     """
     used = phases(program).entering | phases(program).looped
-    return frozenset(
-        o
-        for o, outputs in enumerate(outputs_of(program))
-        if used & outputs or not program.has_loops
-    )
+    outputs = enumerate(outputs_of(program))
+    return frozenset(o for o, x in outputs if used & x or not program.has_loops)
 
 
 def _edges(
@@ -247,11 +243,9 @@ def _edges(
     sum_width: Numbers,
     sections: Sections,
 ) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
+    """Return `edges`, `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`.
 
-    Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
-    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
-    of its attributes too, but `values` is `value_base`.
+    Arguments have the names of its attributes too, but `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
@@ -296,9 +290,8 @@ def _tables(
     """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
-    for component, runs in zip(
-        components(spec.program), running_components(spec), strict=True
-    ):
+    pairs = zip(components(spec.program), running_components(spec), strict=True)
+    for component, runs in pairs:
         for place, o in enumerate(runs.operations):
             column[o] = 2 * place  # first row and end
         strategy = strategy_at(spec, component.operations[0])

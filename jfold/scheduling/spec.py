@@ -247,15 +247,12 @@ class SpecKey:
 
     def __repr__(self) -> str:
         # JAX prints this four times in its error about schedules that do not stack, so
-        # the text is one line however large the program is. The checksum tells apart
-        # keys whose other numbers are the same.
+        # the text is short. The checksum tells apart keys of else the same numbers.
         capacity, residuals, strategy, reproducible = self.others
         program = self.program()
         operations = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
-        options = f'{strategy}, {residuals}'
-        if reproducible:
-            options += ', reproducible'
+        options = f'{strategy}, {residuals}' + ', reproducible' * reproducible
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
             f'{sum(capacity.rows)}, operations: {operations}, {options}), expected of '

@@ -42,8 +42,7 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 def most_uses(selection: Selection, t: int) -> Array:
     """Return, per value, the most cotangents that its gather adds up [values] int8.
 
-    For the output of a sum operation it is 1: the operands have no edge rows of their
-    own, and read the single edge row of the output.
+    It is 1 for the output of a sum operation, whose single edge row the operands read.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -139,9 +138,8 @@ def sum_tree(
            └─────────┴────┬────┴─────────┘       │
                           55                     56   stage 1
 
-    55 and 56 are left. One gather adds up 4 edge rows, so a tree has few rounds, and it
-    is the same in every run, which sums by scattering are not. A value with 4 uses or
-    fewer costs no sum, unless only one may be left.
+    55 and 56 are left. The tree is the same in every run, which sums by scattering are
+    not. A value with 4 uses or fewer costs no sum, unless only one may be left.
 
     Args:
       most: [rows] the most uses that may be left of the value in each row.
@@ -261,16 +259,15 @@ def _summed(
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
     """Write the edge rows of each value's uses into a table [fan, rows].
 
-    One column of the table takes a use of each value, whichever is written last; the
-    next column takes from the uses that are left, and so on. Free places get `zero`:
+    A column of the table takes a use of each value, whichever is written last; the next
+    takes from the uses that are left. Free places get `zero`:
 
         value   uses         column 0   1   2   3
           0     4 9 12             12   9   4   -
           1     5                   5   -   -   -
           2     6 13               13   6   -   -
 
-    Each `table[f]` is one column above. `unique` tells whether no two uses have the
-    same edge row.
+    Each `table[f]` is one column above. If `unique`, no two uses have one edge row.
     """
     table[...] = zero
     rows, edges = uses
