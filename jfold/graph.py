@@ -18,7 +18,7 @@ In shapes, `rows` and `nodes` count those of all examples in one table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -122,27 +122,23 @@ class Graph:
     @property
     def nodes_of_examples(self) -> Array:
         """The number of nodes of each example [examples]."""
-        nodes = np.zeros(self.examples, np.int64)
-        for table in self.operations:
-            nodes += table.counts
-        return nodes
+        zero = np.zeros(self.examples, np.int64)
+        return sum((table.counts for table in self.operations), zero)
 
     @property
     def depth(self) -> int:
         """The highest level of any node; 0 without nodes."""
-        highest = [np.maximum.reduce(x, initial=0) for x in self.levels]
-        return int(max(highest, default=0))
+        return int(max((x.max(initial=0) for x in self.levels), default=0))
+
+    @property
+    def kinds(self) -> tuple[tuple[Table, ...], ...]:
+        """The tables of each kind: of constants, operations, results and labels."""
+        return self.constants, self.operations, self.results, self.labels
 
     def pick(self, examples: Array) -> Graph:
         """Return the graph of the examples with these indices [n], in this order."""
-        return Graph(
-            len(examples),
-            tuple(table.pick(examples) for table in self.constants),
-            tuple(table.pick(examples) for table in self.operations),
-            tuple(table.pick(examples) for table in self.results),
-            labels=tuple(table.pick(examples) for table in self.labels),
-            fits=self.fits,
-        )
+        a, b, c, d = (tuple(x.pick(examples) for x in tables) for tables in self.kinds)
+        return Graph(len(examples), a, b, c, d, self.fits)
 
     def __str__(self) -> str:
         counts = ', '.join(str(len(x)) for x in self.operations)
@@ -152,10 +148,7 @@ class Graph:
 def labels_of(
     program: Operations, parts: Sequence[Sequence[Table]]
 ) -> dict[str, Array]:
-    """Return the labels [rows] of all rows of several graphs, by name of the metric.
-
-    `parts` has the `labels` of each graph.
-    """
+    """Return all labels [rows] of several `Graph.labels`, by name of the metric."""
     return {
         str(program.results[r].kind.name): np.concatenate(
             [labels[k].columns[0] for labels in parts]
@@ -169,17 +162,12 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     if len(graphs) == 1:
         return graphs[0]
 
-    def joined(tables: Iterable[tuple[Table, ...]]) -> tuple[Table, ...]:
-        return tuple(map(_join, zip(*tables, strict=True)))
-
-    return Graph(
-        sum(graph.examples for graph in graphs),
-        joined(graph.constants for graph in graphs),
-        joined(graph.operations for graph in graphs),
-        joined(graph.results for graph in graphs),
-        labels=joined(graph.labels for graph in graphs),
-        fits=all(graph.fits for graph in graphs),
+    a, b, c, d = (
+        tuple(map(_join, zip(*tables, strict=True)))
+        for tables in zip(*(graph.kinds for graph in graphs), strict=True)
     )
+    examples = sum(graph.examples for graph in graphs)
+    return Graph(examples, a, b, c, d, all(graph.fits for graph in graphs))
 
 
 def _join(tables: Sequence[Table]) -> Table:
@@ -200,7 +188,7 @@ def first_of(counts: Array) -> Array:
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     """Concatenate ranges of ints: begin [5, 0], counts [2, 1] give [5, 6, 0].
 
-    `first` is `first_of(counts)`, if it is known.
+    `first` is `first_of(counts)` if known.
     """
     if len(counts) == 1:
         return np.arange(begin[0], begin[0] + counts[0])

@@ -127,7 +127,7 @@ def predictions(
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
-def _real_rows(batch: Batch, results: object, program: Program) -> object:
+def _real_rows(batch: Batch, results: Any, program: Program) -> object:
     """Return a batch's results without spare rows, ordered by place in the source."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]

@@ -220,7 +220,8 @@ def build(
     if shards is None:
         ((indices, constants),) = (fill(part, local) for part in parts)
     else:
-        filled = [fill(part, local, shards.own_devices) for part in parts]
+        devices = len(shards.sharding.addressable_devices)
+        filled = [fill(part, local, devices) for part in parts]
         stacked = jax.tree.map(lambda *x: np.stack(x), *filled)
         indices, constants = jax.tree.map(shards.gathered, stacked)
     labels = labels_of(spec.program, [part.labels for part in parts])

@@ -143,12 +143,11 @@ def phases(operations: Operations) -> Phases:
                 from_loops |= outputs
         else:
             before.append(c)
-    tables = enumerate((*producers.inputs, *producers.results))
-    for table, columns in tables:
-        is_operand = table < len(operations.operations)
+    readers = applied.difference(sums)
+    for table, columns in enumerate((*producers.inputs, *producers.results)):
+        if table < len(operations.operations) and table not in readers:
+            continue
         for column, makers in enumerate(columns):
-            if is_operand and (table not in applied or table in sums):
-                continue
             if makers & (looped | from_loops) or not applied:
                 leaving[table, column] = makers
     entering = (entering | union(leaving.values())) & ~looped & ~after
@@ -180,8 +179,8 @@ def segment_sums(operations: Operations) -> frozenset[int]:
 
     A segment sum is recorded as a tree of sums of sums, and added up from its leaves.
     """
-    sums = (x.operations for x in components(operations) if x.recurrent)
-    return operations.applied.intersection(itertools.chain(*sums))
+    recurrent = are_recurrent(operations)
+    return frozenset(o for o in operations.applied if recurrent[o])
 
 
 # ---- reads and producers -------------------------------------------------------------
@@ -202,7 +201,7 @@ def first_results(operations: Operations) -> list[int]:
 
 @memoized
 def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
-    """Return, for each operation, its outputs as a bit set."""
+    """Return the outputs of each operation as a bit set."""
     pairs = itertools.pairwise(first_results(operations))
     return tuple((1 << end) - (1 << first) for first, end in pairs)
 
@@ -238,18 +237,16 @@ def sources(operations: Operations) -> Producers:
 
 @memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
-    """Return, per operation and input, whether all producers are in other components.
+    """Return, per operation and input, whether it is loop-invariant.
 
-    Such an operand is loop-invariant. It is false for operations that are not
-    recurrent.
+    Then all its producers are in other components, and the operation is recurrent.
     """
     parts, outputs = components(operations), outputs_of(operations)
     results = [union(outputs[o] for o in part.operations) for part in parts]
+    pairs = zip(component_of(operations), sources(operations).inputs, strict=True)
     return tuple(
         tuple(parts[c].recurrent and not makers & results[c] for makers in inputs)
-        for c, inputs in zip(
-            component_of(operations), sources(operations).inputs, strict=True
-        )
+        for c, inputs in pairs
     )
 
 

@@ -54,11 +54,9 @@ class Layer:
     parts: tuple[str, ...] = ()  # if fused: names of layers whose parameters it takes
 
     def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
-        """Return the parameters of this layer, or `None` if `params` has none for it.
+        """Return this layer's parameters of all by name; `None` if it has none.
 
-        Args:
-          params: the parameters of all layers by name; a fused layer gets the dict of
-            those that its `parts` name.
+        A fused layer gets the dict of those that its `parts` name.
         """
         if self.parts:
             return {name: params[name] for name in self.parts}
@@ -112,10 +110,7 @@ class Operation(Memoized):
         return self.combines == ADD
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
-        """Return the layer's result for one node, given its parameters and arguments.
-
-        If `from_left`, the layer runs as a left fold over the arguments.
-        """
+        """Return the layer's result for one node; a left fold of it if `from_left`."""
         if not self.from_left:
             return self.layer.call(params, *arguments)
         leaves, structure = jax.tree.flatten(arguments[0])
@@ -218,10 +213,8 @@ class Operations(Memoized, Displayed):
     ) -> Any:
         """Assemble `tables` to a value, `(value, {name: metric})` if there are metrics.
 
-        Args:
-          tables: one table per result.
-          value_of: a function from the tables of the value's levels to the value.
-          metric_of: a function from index and table of a metric's result to its value.
+        There is a table per result. `value_of` gets those of the value's levels,
+        `metric_of` the index and the table of a metric.
         """
         value = value_of([tables[r] for r in self.value_results])
         metrics = {
@@ -229,19 +222,6 @@ class Operations(Memoized, Displayed):
             for r in self.metric_results
         }
         return (value, metrics) if metrics else value
-
-    def map_outputs(
-        self,
-        output: Any,
-        change_value: Callable[[Any], Any],
-        change_metric: Callable[[Any], Any],
-    ) -> Any:
-        """Return `output`, from `assemble`, with its value and metrics changed."""
-        if not self.metric_results:
-            return change_value(output)
-        value, metrics = output
-        changed = {name: change_metric(x) for name, x in metrics.items()}
-        return change_value(value), changed
 
     def __copy__(self) -> Operations:
         return self
@@ -303,12 +283,7 @@ def looks_up(program: Operations, operation: Operation) -> bool:
 
 
 def check_operations(operations: Operations) -> None:
-    """Raise ValueError unless the parts of `operations` agree with each other.
-
-    Each index of a type must be in range; exactly one result must be the value of the
-    expression, and others the items of the sequences in it, level by level; `sources`
-    must have one set per operand.
-    """
+    """Raise ValueError unless the parts of `operations` agree with each other."""
     if (returned := len(operations.results) - len(operations.observed)) != 1:
         raise ValueError(f'expected one result without a name, got {returned}')
     known = range(len(operations.types))

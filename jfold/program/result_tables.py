@@ -31,7 +31,7 @@ LENGTH = TensorType((), 'int32')  # the type of lengths of sequences
 def nesting(type_: Type) -> Iterator[Type]:
     """Yield a type, the item types of sequences in it, and so on, breadth first.
 
-    The index in this order is the level of rows; level 0 is the whole type.
+    They are the levels of rows, from 0.
     """
     types = [type_]
     for level in types:  # which grows in the loop
@@ -120,9 +120,7 @@ def rows_of(
 ) -> tuple[tuple[Kind, Type], ...]:
     """Return (kind, row type) of each result: of the value, of `metrics`, of items.
 
-    Args:
-      output: the type of one example's value.
-      metrics: by name of a metric, its row type, and whether its rows have labels.
+    `metrics` has by name the row type, and whether rows have labels.
     """
     value, *items = nesting(output)
     return (
@@ -133,10 +131,7 @@ def rows_of(
 
 
 def check_classes(results: Iterable[Result]) -> None:
-    """Raise TypeError if a result holds an object of a class, such as a dataclass.
-
-    Another process may lack that class; tuples and dicts pass.
-    """
+    """Raise TypeError if a result holds a dataclass, which other processes may lack."""
     waiting: list[Type] = [result.type for result in results]
     while waiting:
         type_ = waiting.pop()

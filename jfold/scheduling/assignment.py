@@ -48,9 +48,8 @@ class ShardAssignment:
     def of_rows(self) -> tuple[Array, Array]:
         """The example index of each result row, and a mask of real (not spare) rows.
 
-        Both are [shards * rows]. Spare rows of a shard repeat its last example; without
-        any, the last example of the shards before; without any, example 0. For examples
-        `[0, 1]` and `[2]` in 2 rows each, the indices are `[0, 1, 2, 2]`.
+        Both are [shards * rows]. Spare rows repeat the last example of the shard, or of
+        those before: for `[0, 1]` and `[2]` in 2 rows each, `[0, 1, 2, 2]`.
         """
         order, last = [], 0
         for examples in self.examples:
@@ -67,17 +66,12 @@ def default_assignment(
 ) -> ShardAssignment:
     """Assign examples to shards in order; without shards, all to one device.
 
-    Args:
-      examples: the number of examples.
-      size: rows of the results, of all shards; by default as few as hold the examples.
-
-    Raises:
-      TypeError, ValueError: as of `rows_of_shard`.
+    The results have `size` rows, by default as few as hold the examples. Raises as
+    `rows_of_shard`.
     """
     if shards is None:
-        return ShardAssignment(
-            None, result_rows(size, examples), (np.arange(examples),)
-        )
+        rows = result_rows(size, examples)
+        return ShardAssignment(None, rows, (np.arange(examples),))
     rows = rows_of_shard('size', shards, examples, size)
     return assign_in_order(shards, rows, examples)
 
@@ -96,15 +90,11 @@ def assign_in_order(
 
 
 def assign_evenly(shards: Shards, rows: int, work: Sequence[int]) -> ShardAssignment:
-    """Assign examples so that all shards have about the same work.
+    """Assign examples, at most `rows` to a shard, so that all have about the same work.
 
     The example with most work comes first, and each goes to the shard with the least
     work so far that has room (Graham, Bounds on multiprocessing timing anomalies,
     1969). In a shard examples keep their order. All processes compute the same result.
-
-    Args:
-      rows: the most examples of a shard.
-      work: the work of each example, as the number of its nodes.
     """
     parts: list[list[int]] = [[] for _ in range(shards.count)]
     loads = [(0, shard) for shard in range(shards.count)]  # a heap of shards with room
@@ -129,11 +119,7 @@ def rows_of_shard(
 ) -> int:
     """Return the rows per shard: `rows / count`, or the fewest that hold all examples.
 
-    Args:
-      name: the name of `rows` in the user's call, for errors.
-      examples: the number of examples.
-      rows: rows of all shards; by default as few as hold the examples.
-      count: the number of shards that have these rows; all by default.
+    `count` shards, all by default, have the rows, called `name` in errors.
 
     Raises:
       TypeError: `rows` is no int.

@@ -48,10 +48,10 @@ LATE = 32  # most recent batches, by whose needs capacities grow
 
 @dataclass(eq=False)
 class Chain:
-    """The specs (programs to compile) for one size of batches, from small to large.
+    """The specs (programs to compile) for one size of batches.
 
     Attributes:
-      specs: each holds all batches that the spec before it holds.
+      specs: from small to large: each holds all that the spec before it holds.
       late: the least capacities of the `LATE` batches that were scheduled last.
       outgrown: the number of times that a batch did not fit the largest spec.
       kinds: how many of these times it had an operation that no batch had before.
@@ -103,12 +103,12 @@ class Budget:
     is_hard: bool = True
     has_warned: bool = False
 
-    @cached_property
+    @property
     def has_profiles(self) -> bool:
         """Return whether capacities record the rows of each level, in `profiles`."""
         return self._strategy.fixed
 
-    @property
+    @cached_property
     def _strategy(self) -> Strategy:
         return strategy_for(self.program, self.strategy, self.reproducible)
 
@@ -122,18 +122,21 @@ class Budget:
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
         """Return the smallest spec that holds `need`; if there is none, add one.
 
-        Args:
-          need: the least capacity that holds the batch.
-          headroom: called only to add a spec; returns the spare room that it gets.
+        `headroom` is called only to add a spec; it returns the spare room of that.
 
         Raises:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
         """
-        need = without_unused(self.program, need)
-        chain = self.chains.get(_batches(need)) or Chain()
-        spec = chain.holding(need) or self._grow(chain, need, headroom)
+        need, chain, spec = self._find(need)
+        spec = spec or self._grow(chain, need, headroom)
         chain.late.append(need)
         return spec
+
+    def _find(self, need: Capacity) -> tuple[Capacity, Chain, Spec | None]:
+        """Return `need` less what is unused, its chain, and the spec that holds it."""
+        need = without_unused(self.program, need)
+        chain = self.chains.get(_batches(need)) or Chain()
+        return need, chain, chain.holding(need)
 
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
@@ -172,9 +175,7 @@ class Budget:
         Raises:
           ProgramBudgetError: as of `reserve`.
         """
-        need = without_unused(self.program, need)
-        chain = self.chains.get(_batches(need)) or Chain()
-        spec = chain.holding(need)
+        need, chain, spec = self._find(need)
         if spec is None:
             # Grown as a first capacity, since earlier batches tell nothing about these.
             new = grow(None, need, no_headroom(need) if is_known else {})
@@ -193,15 +194,12 @@ class Budget:
           ProgramBudgetError: as of `reserve`.
         """
         self._check(capacity)
-        capacity = with_slots(self.program, capacity)
-        capacity = without_unused(self.program, capacity)
-        chain = self.chains.get(_batches(capacity)) or Chain()
-        spec = chain.holding(capacity)
+        capacity, chain, spec = self._find(with_slots(self.program, capacity))
         if spec is None:
-            old = chain.largest
+            growth = _growth(chain.largest, capacity)
             # Without spare room: the user knows what comes.
             spec = self._append(capacity, capacity, chain)
-            self._log(capacity, f'{_growth(old, capacity)}; reserved')
+            self._log(capacity, f'{growth}; reserved')
         self.reserved[spec] = True
         return spec
 
@@ -239,12 +237,9 @@ class Budget:
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
         """Append to `chain`, and return, a spec for `new` and all that `chain` holds.
 
-        Args:
-          need: the least capacity of the batch that needs the spec; it selects the
-            chain, and errors show it.
-
         Raises:
-          ProgramBudgetError: the spec is new, and would exceed the limit.
+          ProgramBudgetError: the spec is new, and would exceed the limit; it names what
+            grew in `need`, the least capacity of the batch.
         """
         old, limit = chain.largest, self.limit
         spec = self._spec(new if old is None else old | new)
@@ -267,10 +262,7 @@ class Budget:
         return f'program {number}{most}'
 
     def _log(self, need: Capacity, text: str, level: int = logging.INFO) -> None:
-        """Log a text about the newest program, for batches of the size of `need`.
-
-        Once there are more than `FEW` programs without a limit, add advice.
-        """
+        """Log a text about the newest program; once, if there are many, with advice."""
         latest = self.named(len(self.specs))
         text = f'{latest}, for batches of {need.results} examples: {text}'
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
@@ -291,11 +283,7 @@ class FixedBudget:
 
     @property
     def has_profiles(self) -> bool:
-        """Return whether capacities record the rows of each level, in `profiles`.
-
-        Scheduling asks this first. Raise TypeError without specs, since only a model
-        has capacities.
-        """
+        """As of `Budget`. Raise TypeError without specs: scheduling asks this first."""
         if not self.specs:
             raise TypeError(
                 'expected a corpus of a model, got one that was pickled, which models '
@@ -305,9 +293,7 @@ class FixedBudget:
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds a batch; no spec is ever added.
-
-        It may have more rows of results than the batch. `headroom` is not called.
+        """Return the smallest spec that holds a batch, maybe with more rows of results.
 
         Raises:
           ValueError: no spec holds the batch, or the batch is split over shards.
@@ -345,7 +331,7 @@ def _batches(need: Capacity) -> Batches:
 
 
 def _advice(chains: Mapping[Batches, Chain]) -> str:
-    """Return sentences of advice, to append to a log line about many programs."""
+    """Return advice to append to a log line about many programs."""
     sizes = sorted({examples for examples, _ in chains})
     if len(sizes) > FEW // 2:
         shown = ', '.join(map(str, sizes))

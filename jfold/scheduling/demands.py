@@ -25,14 +25,14 @@ from typing import TypeAlias
 import numpy as np
 
 from jfold.base.memo import memoized
-from jfold.graph import Array, shared_counts
+from jfold.graph import Array, concatenate_arrays, shared_counts
 from jfold.program.components import are_recurrent, components
 from jfold.program.operations import Operations
 from jfold.scheduling.growth import ADDED, Headroom
 from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
 from jfold.scheduling.read_modes import has_slots, slots
-from jfold.scheduling.selections import Demands, Selection, loop_use_counts
+from jfold.scheduling.selections import Demands, Selection, use_counts
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.staircase import Profile, by_level, larger, run_length_encode
@@ -40,9 +40,6 @@ from jfold.scheduling.sum_trees import adding, most_uses, sum_room
 from jfold.scheduling.summands import slot_needs
 
 Profiles: TypeAlias = tuple[Profile, ...]
-# Takes the level and the example index of each node of an operation, both [nodes], and
-# returns a number of rows for each level [levels].
-Count: TypeAlias = Callable[[Array, Array], Array]
 DEVIATIONS = 3  # standard deviations of a level's number of rows, as headroom
 FEW = 16  # examples; the spread of fewer examples tells nothing about later ones
 
@@ -82,10 +79,9 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Estimate how much the needs of batches of `count` examples differ by chance.
+    """Return, by field of `ADDED`, six standard deviations of `count` examples.
 
-    The result has, for each field of `ADDED`, six standard deviations of a sum over
-    `count` examples. It is empty if `demanded` has fewer than `FEW` examples.
+    It is empty if `demanded` has fewer than `FEW` examples.
     """
     if len(demanded.added) < FEW:
         return {}
@@ -117,7 +113,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return where each field of `ADDED` begins in `Demands.added`; last, the end."""
+    """Return where each field of `ADDED` begins in `Demands.added`, and the end."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
@@ -139,11 +135,12 @@ def demands(selection: Selection) -> Demands:
     program, numbers = selection.program, selection.numbers
     types, nodes, examples = len(program.types), len(program.operations), len(selection)
     sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
-    read = loop_use_counts(selection)
+    read = use_counts(selection, bool(program.applied) and program.has_loops)
     fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
     # At least one, even if no value is read: the device cannot sum over no rows.
-    fans = np.maximum(fans, 1) * _is_active(program)
-    if _adds_up(program) or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
+    active, adds_up = _active(program)
+    fans = np.maximum(fans, 1) * active
+    if adds_up or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
         for t in active_types(program):
             counts = read[numbers.ends[t] : numbers.ends[t + 1]]
             begin, most = numbers.first[t] - numbers.ends[t], most_uses(selection, t)
@@ -164,21 +161,15 @@ def demands(selection: Selection) -> Demands:
 
 
 @memoized
-def _is_active(program: Operations) -> Array:
-    """Return, per type, 1 if gradients flow through it, else 0 [types, 1] int."""
+def _active(program: Operations) -> tuple[Array, bool]:
+    """Return which types have gradients [types, 1] int, and whether loops add some."""
     active = active_types(program)
-    return np.array([[t in active] for t in range(len(program.types))], int)
-
-
-@memoized
-def _adds_up(program: Operations) -> bool:
-    """Return whether sum operations in loops add up values that have gradients."""
-    return any(adding(program, t) for t in active_types(program))
+    numbers = np.array([[t in active] for t in range(len(program.types))], int)
+    return numbers, any(adding(program, t) for t in active)
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Join arrays, each [n, examples], into one array [examples, all n] int32."""
-    # Copied, so that the numbers of an example are contiguous: batches pick rows.
+    """Join arrays, each [n, examples], to [examples, all n] int32, row after row."""
     return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
 
@@ -215,12 +206,8 @@ def _largest(values: Array, begin: Array) -> Array:
 
 def join_demands(parts: Sequence[Demands]) -> Demands:
     """Join the demands of several collections of examples, one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    return Demands(
-        np.concatenate([part.added for part in parts]),
-        np.concatenate([part.highest for part in parts]),
-    )
+    added = concatenate_arrays([part.added for part in parts])
+    return Demands(added, concatenate_arrays([part.highest for part in parts]))
 
 
 # ---- profiles ------------------------------------------------------------------------
@@ -282,7 +269,13 @@ def _level_counts(levels: Array, owner: Array, examples: int) -> tuple[Array, Ar
     return keys // max(examples, 1), count
 
 
-def _profiles(selection: Selection, counted: Count) -> Profiles:
+def _profiles(
+    selection: Selection, counted: Callable[[Array, Array], Array]
+) -> Profiles:
+    """Return profiles, given a function from nodes to a number per level [levels].
+
+    It takes the level and the example index of each node of an operation, both [nodes].
+    """
     types = len(selection.program.types)
 
     def rows(o: int) -> Array:

@@ -46,7 +46,6 @@ from jfold.scheduling.read_modes import (
 from jfold.scheduling.selections import (
     Column,
     Columns,
-    Merged,
     Selection,
     parts_of,
 )
@@ -62,10 +61,8 @@ def fill(
 ) -> tuple[Array, tuple[Array, ...]]:
     """Return a schedule's indices [size] int32 and constants, per type [capacity, ...].
 
-    Args:
-      selection: the examples of the batch, or of one shard.
-      spec: one without shards, whose capacity holds the selection.
-      devices: the number of devices that share this process's cores.
+    The capacity of `spec`, without shards, holds the selection. This process's cores
+    are shared by `devices`.
     """
     if has_slots(spec.program):
         graph = with_pair_tables(selection.every, read_modes(spec))
@@ -191,8 +188,7 @@ def _write_counts(batch: _Batch, devices: int) -> None:
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     """Return components, operations and places of those operations that take one step.
 
-    Each array is [n]. A place `i` says where in the index array the rows are noted: the
-    first row at `indices[i]`, their end at `indices[i + 1]`.
+    All are [n]. The first row is noted in the index array at the place, the end behind.
     """
     places = layout(spec)
     triples = [
@@ -326,8 +322,8 @@ _reads = memoized(_Reads)
 def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     """Yield (column, target) for each input and result tensor that reads by index.
 
-    A slot that is read in place yields nothing. Where values are added up, one column
-    has the summands, and another the row that each summand is added to.
+    Where values are added up, one column has the summands, and another the row that
+    each is added to.
     """
     program, places = spec.program, layout(spec)
     sections, leaving = places.sections, places.edges_leaving
@@ -397,7 +393,11 @@ def _write_rows(batch: _Batch) -> None:
         last = column[-1] if b > a else 0
         section.fill(indices, column, spare if spare >= 0 else last)
     if spec.program.has_loops:  # else JAX itself differentiates the program
-        edges = _edges(reads, merged)
+        # Row i of a column has the edge row `edge + step * i`.
+        begins = np.array(merged.ends[:-1], np.int32)
+        edges = (reads.edges - reads.steps * begins).repeat(merged.lengths)
+        places = np.arange(len(edges), dtype=np.int32)
+        edges += reads.steps.repeat(merged.lengths) * places
         for t in active_types(spec.program):
             begin, end = reads.columns.ends[t : t + 2]
             of_type = slice(merged.ends[begin], merged.ends[end])
@@ -408,13 +408,3 @@ def _write_rows(batch: _Batch) -> None:
                 uses = uses.chosen(leaves & is_in_buffer)
             steps = _row_steps(batch, t) if spec.capacity.sums[t] else None
             write_consumers(spec, indices, t, uses, steps)
-
-
-def _edges(reads: _Reads, merged: Merged) -> Array:
-    """Return, per use of a value, the row of the use's cotangent [uses] int32."""
-    # Row i of a column has the edge row `edge + step * i`.
-    begin = np.array(merged.ends[:-1], np.int32)
-    places = np.arange(merged.ends[-1], dtype=np.int32)
-    edges: Array = (reads.edges - reads.steps * begin).repeat(merged.lengths)
-    edges += reads.steps.repeat(merged.lengths) * places
-    return edges

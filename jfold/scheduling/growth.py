@@ -49,25 +49,22 @@ def grow(
 ) -> Capacity:
     """Return a capacity that holds `need`, and `old` unless `None`, with spare room.
 
-    Spare room costs memory and its clearing but no arithmetic. All dimensions step up
-    together, by half of what is needed, or by all of it if the stream of batches has
-    outgrown its capacity more than once: so data that grow need a number of programs
-    that is logarithmic in their size.
+    All dimensions step up together, so data that grow need a number of programs that is
+    logarithmic in their size.
 
     Args:
       old: the largest capacity in use, which does not hold `need`, if there is one.
       need: the maximum of the last batches, in each dimension.
-      more: for dimensions that add up over examples, how much more another batch may
-        need by chance: a first capacity has no more spare room than that, and a quarter
-        at most; the next has no less, up to twice what is needed.
+      more: how much more another batch may need by chance: a first capacity has no more
+        spare room than that; the next has no less, up to twice what is needed.
       stage: how often the stream has outgrown `old`; not used if `old` is `None`.
     """
     stage = Stage.FIRST if old is None else stage
 
     def rows(name: str) -> tuple[int, ...]:
         wanted = getattr(need, name)
-        had = getattr(old, name) if old is not None else (0,) * len(wanted)
-        unknown = wanted if old is None else (0,) * len(wanted)
+        zeros = (0,) * len(wanted)
+        had, unknown = (getattr(old, name), zeros) if old else (zeros, wanted)
         numbers = zip(had, wanted, more.get(name, unknown), strict=True)
         # Where all runs outside of loops, every row of room is computed, used or not.
         return tuple(
@@ -107,16 +104,14 @@ def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
         most = max((wanted for had, wanted in pairs if not had), default=0)
         return tuple(wanted if had or wanted else most for had, wanted in pairs)
 
-    levels = (steps(x, len(x[0][1])) if x else None for x in need.profiles)
-    profiles = tuple(
-        ()
-        if x is None
-        else run_length_encode(np.where(x.any(0), x, x.max(1, keepdims=True)))
-        for x in levels
-    )
+    def widened(profile: Profile) -> Profile:
+        rows = steps(profile, len(profile[0][1]) if profile else 0)
+        most = rows.max(1, initial=0, keepdims=True)
+        return run_length_encode(np.where(rows.any(0), rows, most))
+
     names = 'constants', 'rows', 'metrics', 'summands'
     numbers: dict[str, Any] = {name: filled(name) for name in names}
-    return replace(need, **numbers, profiles=profiles)
+    return replace(need, **numbers, profiles=tuple(map(widened, need.profiles)))
 
 
 def no_headroom(need: Capacity) -> Headroom:
@@ -133,13 +128,9 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     """Widen each level of a profile by `margin` or more, and append spare levels.
 
     A level of a batch that is wider than its step takes a second step, and a batch may
-    have more levels than the profile. Spare levels serve both; there are more of them
-    where examples differ much. With `Stage.GROWING` each level comes twice, which is
-    room for twice as many levels, or for some of twice the width.
-
-    Args:
-      profile: the rows of each level.
-      margin: the rows that each level may have more by chance; `None` if unknown.
+    have more levels than the profile. Spare levels serve both. With `Stage.GROWING`
+    each level comes twice, which is room for twice as many, or for some of twice the
+    width. `margin` is `None` if it is unknown what levels may have more by chance.
     """
     if not profile:
         return ()

@@ -18,8 +18,7 @@ sections `index_array.py` lays out. All places follow from a `Spec` alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -39,7 +38,6 @@ from jfold.scheduling.index_array import (
     SUM_ARITY,
     Allocator,
     Sections,
-    allocate_sections,
     section_of,
 )
 from jfold.scheduling.spec import Spec
@@ -64,8 +62,7 @@ def has_gradient(operation: Operation) -> bool:
 def active_types(program: Operations) -> frozenset[int]:
     """Return the numbers of the types through which gradients flow.
 
-    These are differentiable types of which an operation makes values from parameters,
-    or from values of such types.
+    An operation makes values of them from parameters, or from values of such types.
     """
     # To a fixed point, since in a recurrence later operations feed earlier ones.
     active: set[int] = set()
@@ -98,7 +95,6 @@ Groups: TypeAlias = tuple[Numbers, ...]  # groups of numbers of inputs
 Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
 
 
-@dataclass(frozen=True, eq=False)
 class Layout:
     """The places of rows in buffers and of sections in the index array.
 
@@ -133,48 +129,31 @@ class Layout:
       sections: the sections of the index array.
     """
 
-    region: Numbers
-    results: Numbers
-    chunk: Numbers
-    widths: tuple[Numbers, ...]
-    component: Numbers
-    column: Numbers
-    tables: tuple[tuple[int, int], ...]
-    trips: tuple[Numbers, ...]
-    value_base: tuple[Numbers, ...]
-    value_rows: Numbers
-    together: tuple[Groups, ...]
-    edges: tuple[Steps, ...]
-    edges_leaving: dict[Place, int]
-    edge_sums: Numbers
-    edge_rows: Numbers
-    sum_width: Numbers
-    sections: Sections
+    def __init__(self, spec: Spec) -> None:
+        program, capacity = spec.program, spec.capacity
+        self.component = component_of(program)
+        self.region, self.chunk, self.widths, self.together = _of_operations(spec)
+        counted, examples = iter(capacity.metrics), capacity.examples
+        kinds = (result.kind for result in program.results)
+        self.results = [next(counted) if x.is_counted else examples for x in kinds]
+        self.column, self.tables, self.trips = _tables(spec)
+        self.value_base, self.value_rows = _values(spec, self.region)
+        pairs = zip(self.value_rows, capacity.constants, strict=True)
+        computed = [rows - constants for rows, constants in pairs]
+        # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
+        is_fixed = strategy_of(spec).fixed
+        sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
+        self.sum_width = [
+            even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
+            for rows, size in zip(capacity.sums, sizes, strict=True)
+        ]
+        rows = self.region, self.results, computed, self.sum_width
+        self.sections = Sections(spec, self.tables, *rows)
+        edges = _edges(spec, self)
+        self.edges, self.edges_leaving, self.edge_sums, self.edge_rows = edges
 
 
-@memoized
-def layout(spec: Spec) -> Layout:
-    """Compute the places of rows in buffers, and of sections, from a spec."""
-    program, capacity = spec.program, spec.capacity
-    region, chunk, widths, together = _of_operations(spec)
-    counted, examples = iter(capacity.metrics), capacity.examples
-    kinds = (result.kind for result in program.results)
-    results = tuple(next(counted) if x.is_counted else examples for x in kinds)
-    column, tables, trips = _tables(spec)
-    base, ends = _values(spec, region)
-    computed = [x - y for x, y in zip(ends, capacity.constants, strict=True)]
-    # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
-    is_fixed = strategy_of(spec).fixed
-    sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
-    sums = tuple(
-        even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
-        for rows, size in zip(capacity.sums, sizes, strict=True)
-    )
-    sections = allocate_sections(spec, tables, region, results, computed, sums)
-    edges = _edges(spec, region, base, together, sums, sections)
-    of_rows = region, results, chunk, widths, component_of(program), column
-    of_values = tables, trips, base, ends, together
-    return Layout(*of_rows, *of_values, *edges, sums, sections)
+layout = memoized(Layout)
 
 
 def _of_operations(
@@ -232,27 +211,14 @@ def in_buffers(program: Operations) -> frozenset[int]:
     They are those in loops, and those that loops read; all, if nothing runs in loops.
     """
     used = phases(program).entering | phases(program).looped
-    return frozenset(
-        o
-        for o, outputs in enumerate(outputs_of(program))
-        if used & outputs or not program.has_loops
-    )
+    outputs = enumerate(outputs_of(program))
+    return frozenset(o for o, x in outputs if used & x or not program.has_loops)
 
 
 def _edges(
-    spec: Spec,
-    region: Numbers,
-    values: Sequence[Numbers],
-    together: Sequence[Groups],
-    sum_width: Numbers,
-    sections: Sections,
-) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
-
-    Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
-    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
-    of its attributes too, but `values` is `value_base`.
-    """
+    spec: Spec, places: Layout
+) -> tuple[list[Steps], dict[Place, int], list[int], list[int]]:
+    """Return `edges`, `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`."""
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
 
@@ -267,26 +233,26 @@ def _edges(
         if operation.is_sum:
             # Every operand of a sum has the cotangent of the sum. So operands read the
             # edge row of the sum's own use, which `resolve_edges` puts in for `~row`.
-            (t,), (first,) = operation.outputs, values[o]
+            (t,), (first,) = operation.outputs, places.value_base[o]
             step = ~(first - spec.capacity.constants[t]), -1
             return (step,) * len(operation.inputs)
         steps = [(-1, 1) for _ in operation.inputs]
-        for group in together[o]:
+        for group in places.together[o]:
             base = take(operation.inputs[group[0]], rows * len(group))
             if base >= 0:
                 for number, a in enumerate(group):
                     steps[a] = base + number, len(group)
         return tuple(steps)
 
-    of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
+    of_rows = list(itertools.starmap(of_inputs, enumerate(places.region)))
     leaving = {}
     for place in phases(program).leaving:
-        (rows,) = section_of(program, sections, place).shape
+        (rows,) = section_of(program, places.sections, place).shape
         leaving[place] = take(type_at(program, place), rows)
-    counts = enumerate(spec.capacity.sums)
-    sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
+    pairs = enumerate(zip(spec.capacity.sums, places.sum_width, strict=True))
+    sums = [take(t, rows + width if rows else 0) for t, (rows, width) in pairs]
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
-    ends = tuple(allocator.take(1) + 1 for allocator in allocators)
+    ends = [allocator.take(1) + 1 for allocator in allocators]
     return of_rows, leaving, sums, ends
 
 
@@ -296,9 +262,8 @@ def _tables(
     """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
-    for component, runs in zip(
-        components(spec.program), running_components(spec), strict=True
-    ):
+    pairs = zip(components(spec.program), running_components(spec), strict=True)
+    for component, runs in pairs:
         for place, o in enumerate(runs.operations):
             column[o] = 2 * place  # first row and end
         strategy = strategy_at(spec, component.operations[0])

@@ -138,7 +138,12 @@ class Schedule(Displayed):
         Spare rows repeat the last example, without its gradient; see `mean`. Raises
         ValueError if the schedule is stacked.
         """
-        return shard_mapped(_mask, self)
+
+        def of_one(one: Schedule) -> jax.Array:
+            rows = jnp.arange(one.examples, dtype=jnp.int32)
+            return rows < one.sections.examples.of(one.indices)
+
+        return shard_mapped(of_one, self)
 
     @api_boundary
     def mean(self, losses: object) -> Any:
@@ -279,16 +284,13 @@ class Schedule(Displayed):
 
     def __repr__(self) -> str:
         shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
-        return f'Schedule({self.examples} examples{shards}, {self._summary()})'
-
-    def _summary(self) -> str:
-        """Return a phrase for `repr`: nodes and depth, 'traced', or 'stacked ...'."""
-        if self.stacked:
-            return f'stacked {list(self.stacked)}'
-        try:
-            return f'{int(self.counts.sum())} nodes, depth {self.depth}'
-        except (TypeError, ValueError, jax.errors.JAXTypeError):
-            return 'traced'
+        told = f'stacked {list(self.stacked)}'
+        if not self.stacked:
+            try:
+                told = f'{int(self.counts.sum())} nodes, depth {self.depth}'
+            except (TypeError, ValueError, jax.errors.JAXTypeError):
+                told = 'traced'
+        return f'Schedule({self.examples} examples{shards}, {told})'
 
 
 def check_not_stacked(schedule: Schedule) -> None:
@@ -304,7 +306,7 @@ def check_not_stacked(schedule: Schedule) -> None:
 def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
     """Return the mean [...] of losses [examples, ...] in the rows of a mask [examples].
 
-    Raises ValueError if the numbers of rows differ; the mean over no rows is 0.
+    Raises ValueError if the numbers of rows differ.
     """
     if losses.shape[:1] != mask.shape:
         raise ValueError(
@@ -314,11 +316,6 @@ def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
         )
     real = mask.reshape(mask.shape + (1,) * (losses.ndim - 1))
     return mean_of_rows(jnp.where(real, losses, 0), mask.sum())
-
-
-def _mask(schedule: Schedule) -> jax.Array:
-    rows = jnp.arange(schedule.examples, dtype=jnp.int32)
-    return rows < schedule.sections.examples.of(schedule.indices)
 
 
 def on_device(schedule: Schedule) -> Schedule:
@@ -350,16 +347,10 @@ def _parts(x: Array | jax.Array) -> list[Array]:
 def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     """Apply a function to the schedule of each shard, on the devices of that shard.
 
-    Args:
-      fn: called as `fn(schedule of one shard, *others)`; returns a pytree of arrays,
-        each [rows, ...].
-      others: arguments that all shards get whole.
+    It gets `others` whole, and returns a pytree of arrays, each [rows, ...]; all
+    together [shards * rows, ...], shard after shard, are returned.
 
-    Returns:
-      The results of `fn`, each [shards * rows, ...], shard after shard.
-
-    Raises:
-      ValueError: the schedule is stacked.
+    Raises ValueError if the schedule is stacked.
     """
     check_not_stacked(schedule)
     shards, spec = schedule.spec.shards, schedule.spec

@@ -52,11 +52,11 @@ from jfold.tracing.check_graph import checked
 
 
 class Column(NamedTuple):
-    """A reference to a column of value or row numbers in a graph's table.
+    """A reference to a column of a graph's table.
 
     Attributes:
-      space: the meaning of the entries. Below the number of types they number values of
-        the type `space`; above, rows of the table `space`.
+      space: what the entries number: values of the type `space` or, above the number of
+        types, rows of the table `space`.
     """
 
     space: int
@@ -380,24 +380,16 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 
 @memoized
-def use_counts(selection: Selection) -> Array:
-    """Return the reads per value [values]; 0 for constants of types with gradients."""
-    return _counts(selection, selection.values)
+def use_counts(selection: Selection, in_loops: bool) -> Array:
+    """Return the reads per value [values]; 0 for constants of types with gradients.
 
-
-@memoized
-def loop_use_counts(selection: Selection) -> Array:
-    """Return `use_counts`, counting only reads in loops and reads of loops' values."""
+    With `in_loops` only reads in loops, and reads of loops' values, are counted.
+    """
     program = selection.program
-    if not (program.applied and program.has_loops):
-        return use_counts(selection)
-    return _counts(selection, selection.merge(loop_columns(program)))
-
-
-def _counts(selection: Selection, reads: Merged) -> Array:
-    numbers, shared = selection.numbers, shared_counts(selection.program)
+    reads = selection.merge(loop_columns(program)) if in_loops else selection.values
+    numbers, shared = selection.numbers, shared_counts(program)
     counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
-    for t in active_types(selection.program):
+    for t in active_types(program):
         # Constants have no cotangents, so their uses need no edges. They are the first
         # values of each example.
         if shared[t] or selection.totals[t]:

@@ -63,11 +63,6 @@ class Shards:
         """The indices of the processes that have devices of the mesh, ascending."""
         return tuple(sorted({x.process_index for x in self.mesh.devices.flat}))
 
-    @functools.cached_property
-    def own_devices(self) -> int:
-        """The number of this process's devices in the mesh."""
-        return len(self.sharding.addressable_devices)
-
     @property
     def is_local(self) -> bool:
         """Return whether this process has a device of every shard."""
@@ -77,9 +72,9 @@ class Shards:
         """Return the global array [shards, ...] from this process's rows [own, ...].
 
         If no other process has devices of the mesh, `parts` is returned as it is.
-        `jax.device_put` will not do: where processes share a shard, it compares their
-        values by a collective, which may hang when a thread issues it.
         """
+        # `jax.device_put` will not do: where processes share a shard, it compares their
+        # values by a collective, which may hang when a thread issues it.
         if self.sharding.is_fully_addressable:
             return parts
         dtype = jax.dtypes.canonicalize_dtype(parts.dtype)
@@ -98,10 +93,7 @@ class Shards:
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
     def replicated(self, x: object) -> Any:
-        """Return `x` [*shape], resharded to be replicated over explicit `axes`.
-
-        Unchanged if no axis is explicit.
-        """
+        """Return `x` [*shape], replicated over those of `axes` that are explicit."""
         if not self.is_explicit:
             return x
 
@@ -128,13 +120,8 @@ class Shards:
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def parted(self, x: object) -> Any:
-        """Return `x` [shards, ...], resharded to be split over explicit `axes`.
-
-        Unchanged if no axis is explicit.
-        """
-        if not self.is_explicit:
-            return x
-        return jax.sharding.reshard(x, self.sharding)  # type: ignore[no-untyped-call]
+        """Return `x` [shards, ...], split over those of `axes` that are explicit."""
+        return jax.sharding.reshard(x, self.sharding) if self.is_explicit else x  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return f'{self.count} shards over {", ".join(self.axes)} of {self.mesh}'
@@ -149,14 +136,11 @@ def _start(where: Any) -> int:
 def make_shards(sharding: Sharding) -> Shards:
     """Return the shards into which a sharding splits examples.
 
-    Args:
-      sharding: the sharding of an array [examples]; a `PartitionSpec` refers to the
-        mesh of `jax.set_mesh`.
+    A `PartitionSpec` refers to the mesh of `jax.set_mesh`.
 
     Raises:
       TypeError: `sharding` is neither a `NamedSharding` nor a `PartitionSpec`.
-      ValueError: there is no mesh, or the first axis is split over no axis of the mesh,
-        or further axes are split.
+      ValueError: there is no mesh, or another axis than the first is split.
     """
     if isinstance(sharding, NamedSharding):
         mesh, spec = sharding.mesh, sharding.spec

@@ -117,11 +117,7 @@ class Capacity:
                 'expected capacities of the same shards, got '
                 f'{self.shards or "none"} and {other.shards or "none"}'
             )
-        numbers = {
-            x.name: _larger(getattr(self, x.name), getattr(other, x.name))
-            for x in fields(self)
-            if x.name not in ('profiles', 'shards')
-        }
+        numbers = {x: _larger(getattr(self, x), getattr(other, x)) for x in _NUMBERS}
         # Without profiles the rows of levels are unknown, so the result has none.
         profiles = self.profiles and other.profiles
         if profiles:
@@ -138,26 +134,24 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """The upper bounds on the `numbers` of capacities that fit into this one.
-
-        Infinite for `summands` if sums have rows, since slots then add up nothing.
-        """
+        """The upper bounds on the `numbers` of capacities that fit into this one."""
         if not self.sum_rows:
             return self.numbers
+        # Sums have rows, so slots add up nothing.
         first = len(self.numbers) - 1 - len(self.summands)
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Yield pairs as ('rows[2]', 70), for all but `profiles` and `shards`."""
-        for name in (x.name for x in fields(self)):
+        for name in _NUMBERS:
             value = getattr(self, name)
-            if name in ('profiles', 'shards'):
-                continue
             if isinstance(value, tuple):
-                for index, number in enumerate(value):
-                    yield f'{name}[{index}]', number
+                yield from ((f'{name}[{k}]', number) for k, number in enumerate(value))
             else:
                 yield name, value
+
+
+_NUMBERS = [x.name for x in fields(Capacity) if x.name not in ('profiles', 'shards')]
 
 
 def _larger(x: Any, y: Any) -> Any:
@@ -218,10 +212,13 @@ class Spec(Memoized, Stays):
         """The devices that share the examples; `None` for one device."""
         return self.capacity.shards
 
-    @property
+    @cached_property
     def key(self) -> SpecKey:
         """The static part of a schedule's pytree, which stands for this spec."""
-        return key_of(self)
+        program, *others = self._all
+        key = SpecKey(weakref.ref(program), tuple(others))
+        _specs(program).setdefault(key, self)
+        return key
 
 
 @memoized
@@ -250,15 +247,12 @@ class SpecKey:
 
     def __repr__(self) -> str:
         # JAX prints this four times in its error about schedules that do not stack, so
-        # the text is one line however large the program is. The checksum tells apart
-        # keys whose other numbers are the same.
+        # the text is short. The checksum tells apart keys of else the same numbers.
         capacity, residuals, strategy, reproducible = self.others
         program = self.program()
         operations = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
-        options = f'{strategy}, {residuals}'
-        if reproducible:
-            options += ', reproducible'
+        options = f'{strategy}, {residuals}' + ', reproducible' * reproducible
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
             f'{sum(capacity.rows)}, operations: {operations}, {options}), expected of '
@@ -282,15 +276,6 @@ class SpecKey:
 
 
 @memoized
-def key_of(spec: Spec) -> SpecKey:
-    """Return the key of a spec, and store the spec for `SpecKey.spec`."""
-    program, *others = spec._all
-    key = SpecKey(weakref.ref(program), tuple(others))
-    _specs(spec.program).setdefault(key, spec)
-    return key
-
-
-@memoized
 def _specs(program: Operations) -> dict[SpecKey, Spec]:
-    """Return the one dict in which `key_of` stores a program's specs by key."""
+    """Return the one dict in which `Spec.key` stores a program's specs by key."""
     return {}

@@ -68,18 +68,15 @@ def steps(profile: Profile, operations: int) -> Array:
 def larger(one: Profile, two: Profile) -> Profile:
     """Return the profile that has, at each step, the larger rows of two profiles."""
     count = max((len(rows) for _, rows in one + two), default=0)
-    both = sorted((steps(x, count) for x in (one, two)), key=len)
-    short, long = both
-    long = long.copy()
+    short, long = sorted((steps(x, count) for x in (one, two)), key=len)
     np.maximum(long[: len(short)], short, out=long[: len(short)])
     return run_length_encode(long)
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """Return each level's last step in a profile; `None` if the steps are too few.
+    """Return each level's last step in a profile [levels]; `None` if it has too few.
 
-    The result is [levels], with steps counted from 0. `levels` [levels, operations] has
-    the rows of each level.
+    `levels` [levels, operations] has the rows of each level.
     """
     left, before, result = levels, 0, [np.zeros(0, np.int64)]
     for trips, rows in profile:
@@ -107,10 +104,8 @@ def last_steps(levels: Array, profile: Profile) -> Array | None:
 
 def fits(levels: Profile, profile: Profile) -> bool:
     """Return whether the levels of one profile fit into the steps of another."""
-    if not levels:
-        return True
-    operations = len(levels[0][1])
-    return last_steps(steps(levels, operations), profile) is not None
+    rows = len(levels[0][1]) if levels else 0
+    return last_steps(steps(levels, rows), profile) is not None
 
 
 # ---- cutting -------------------------------------------------------------------------
@@ -172,8 +167,7 @@ def _prices(
     further axis, [operations]. If the last is before the first, the price is infinite.
 
     Args:
-      counts: [blocks] the number of levels in each block.
-      blocks: [blocks, operations] the most rows of a level in each block.
+      counts, blocks: the levels in each block, and the most rows of one.
       step, row: as of `cut`.
       limit: [operations] the widest tile of each operation.
     """

@@ -42,8 +42,7 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 def most_uses(selection: Selection, t: int) -> Array:
     """Return, per value, the most cotangents that its gather adds up [values] int8.
 
-    For the output of a sum operation it is 1: the operands have no edge rows of their
-    own, and read the single edge row of the output.
+    It is 1 for the output of a sum operation, whose single edge row the operands read.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -55,18 +54,15 @@ def most_uses(selection: Selection, t: int) -> Array:
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
     """Return how many sums, and rounds of sums, `sum_tree` makes: arrays [examples].
 
-    Args:
-      counts: [values] the number of uses of each value.
-      most: [values] the most uses of each value that may be left after sums.
-      begin: [examples] the index of each example's first value.
+    `counts` [values] are of uses, of which `most` [values] may be left after sums;
+    `begin` [examples] is the index of each example's first value.
     """
     # All uses of a value are in its own example, and so are its sums: so the rows of a
     # batch are the sum of those of its examples, and its rounds the maximum.
     examples = len(begin)
     owner = np.repeat(np.arange(examples), np.diff(begin, append=len(counts)))
-    rows = np.zeros(examples, np.int64)
-    rounds = np.zeros(examples, np.int64)
-    while (wide := np.flatnonzero(counts > most)).size:
+    rows, rounds = np.zeros((2, examples), np.int64)
+    while len(wide := np.flatnonzero(counts > most)):
         counts, most, owner = -(-counts[wide] // SUM_ARITY), most[wide], owner[wide]
         rows += np.bincount(owner, counts, examples).astype(np.int64)
         rounds[owner] += 1
@@ -142,9 +138,8 @@ def sum_tree(
            └─────────┴────┬────┴─────────┘       │
                           55                     56   stage 1
 
-    55 and 56 are left. One gather adds up 4 edge rows, so a tree has few rounds, and it
-    is the same in every run, which sums by scattering are not. A value with 4 uses or
-    fewer costs no sum, unless only one may be left.
+    55 and 56 are left. The tree is the same in every run, which sums by scattering are
+    not. A value with 4 uses or fewer costs no sum, unless only one may be left.
 
     Args:
       most: [rows] the most uses that may be left of the value in each row.
@@ -190,9 +185,9 @@ def sum_tree(
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
-    """Group each value's uses by up to `SUM_ARITY`; return groups, values, counts.
+    """Group each value's uses by up to `SUM_ARITY`.
 
-    They are the edge rows of each group [groups, SUM_ARITY], filled up with `zero`, the
+    Return the edge rows of each group [groups, SUM_ARITY], filled up with `zero`, the
     row of its value [groups], and the number of groups of that value [groups].
     """
     # Stable, so that uses are added up in a fixed order.
@@ -215,10 +210,7 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 def write_consumers(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> None:
-    """Write the consumers of each value of type `t` into the index array `indices`.
-
-    They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
-    need go to the sections `sums[t]` and `steps[t]`.
+    """Write the consumers of each value of type `t`, and sums of values with many uses.
 
     Args:
       uses: all uses of values of the type, by rows of the whole value buffer.
@@ -240,10 +232,7 @@ def write_consumers(
 def _summed(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> RowUses:
-    """Write sums for values of type `t` that have too many uses; return uses left.
-
-    A sum counts as one use of its value, in place of the uses that it adds up.
-    """
+    """Write sums for values of type `t` that have too many uses; return uses left."""
     places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
     for o in adding(spec.program, t):  # by row, as `most_uses` by number
@@ -270,16 +259,15 @@ def _summed(
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
     """Write the edge rows of each value's uses into a table [fan, rows].
 
-    One column of the table takes a use of each value, whichever is written last; the
-    next column takes from the uses that are left, and so on. Free places get `zero`:
+    A column of the table takes a use of each value, whichever is written last; the next
+    takes from the uses that are left. Free places get `zero`:
 
         value   uses         column 0   1   2   3
           0     4 9 12             12   9   4   -
           1     5                   5   -   -   -
           2     6 13               13   6   -   -
 
-    Each `table[f]` is one column above. `unique` tells whether no two uses have the
-    same edge row.
+    Each `table[f]` is one column above. If `unique`, no two uses have one edge row.
     """
     table[...] = zero
     rows, edges = uses

@@ -32,11 +32,8 @@ from jfold.scheduling.selections import Selection, use_counts
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
     """Return each slot's number of summands, and whether the slot needs row indices.
 
-    Returns:
-      [slots, examples] int64, the number of values that are added up in each slot, if
-      sums have no rows; and [slots + 1, examples] bool, whether each slot needs
-      indices, then whether sums need rows, since the example reads a sum more than
-      once.
+    They are [slots, examples] int64, which counts if sums have no rows, and
+    [slots + 1, examples] bool, whose last row says whether sums need rows.
     """
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
@@ -76,7 +73,7 @@ def _have_rows(selection: Selection) -> Array:
     if sums_need_rows(selection.program):
         return ~result
     for o in segment_sums(selection.program):
-        counts = use_counts(selection)[selection.outputs_of(o)]
+        counts = use_counts(selection, False)[selection.outputs_of(o)]
         result[selection.owners(types + o)[counts > 1]] = True
     return result
 
@@ -217,11 +214,13 @@ def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph
     and roots. `modes` are those of the slots.
     """
     places = zip(slots(selection.program), modes, slot_pairs(selection), strict=True)
-    tables = [
-        _of_slot(selection, slot, pairs)
-        for slot, mode, pairs in places
-        if mode is ReadMode.SUMMED
-    ]
+    tables = []
+    for slot, mode, pairs in places:
+        if mode is ReadMode.SUMMED:
+            table, begin = _table(selection, slot), selection.numbers.first[slot.type]
+            owner = selection.owners(table)[pairs.rows]
+            begins = begin, pairs.rows, selection.before[table]
+            tables.append(_table_of(selection, owner, pairs.values, *begins))
     if ReadMode.SUMMED not in modes:
         sums = segment_sums(selection.program)
         parts = (part.operations for part in components(selection.program))
@@ -229,15 +228,6 @@ def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph
     if not tables:
         return selection.graph
     return replace(selection.graph, results=(*selection.graph.results, *tables))
-
-
-def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
-    """Make a table of a slot's `pairs`, with values and rows numbered per example."""
-    table = _table(selection, slot)
-    owner = selection.owners(table)[pairs.rows]
-    rows = pairs.rows - selection.before[table][owner]
-    values = pairs.values - selection.numbers.first[slot.type][owner]
-    return _table_of(selection, owner, values, rows)
 
 
 def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
@@ -252,11 +242,23 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
     # A sum reads values of its own example only.
     begin = selection.numbers.first[t]
     owner = np.searchsorted(begin, sums, 'right') - 1
-    return _table_of(selection, owner, values - begin[owner], sums - begin[owner])
+    return _table_of(selection, owner, values, begin, sums, begin)
 
 
-def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Make a table of `columns` [rows]; `owner`, ascending, is each row's example."""
+def _table_of(
+    selection: Selection,
+    owner: Array,
+    values: Array,
+    first_values: Array,
+    rows: Array,
+    first_rows: Array,
+) -> Table:
+    """Make a table of `values` and `rows` [n], numbered in each example from 0.
+
+    `owner` [n], ascending, is the example of each; the example's first numbers are in
+    `first_values` and `first_rows` [examples].
+    """
+    columns = values - first_values[owner], rows - first_rows[owner]
     first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
 

@@ -38,18 +38,16 @@ def lay_out_targets(
 ) -> Ragged:
     """Arrange targets, one per sequence item; for errors, see `Schedule.ragged`.
 
-    Args:
-      spec: the spec of each shard's schedule.
-      parts: the index array [size] of each shard.
+    `spec` and the index arrays `parts`, each [size], are those of single shards.
     """
-    item = None
-    if type_ is not None:
-        converted = convert_to_type(type_)
-        item = converted if isinstance(converted, TensorType) else None
-        expect('type', type_, item is not None, 'that of a tensor')
-    if item and item.dtype != (narrow := _kept(item.dtype)):
+    item: Any = None if type_ is None else convert_to_type(type_)
+    if item is not None:
+        is_tensor = isinstance(item, TensorType)
+        expect('type', type_, is_tensor, 'that of a tensor')
+        narrow = _kept(item.dtype)
         hint = "set jax.config.update('jax_enable_x64', True) to keep others"
-        expect('type', type_, False, f'that of a dtype such as {narrow.name}', hint)
+        is_kept, wanted = item.dtype == narrow, f'that of a dtype such as {narrow.name}'
+        expect('type', type_, is_kept, wanted, hint)
     targets = _lists_by_row(spec, parts, [*map(_as_list, lists)])
     return _ragged(targets, _rows_of_levels(spec, parts, targets), item)
 
@@ -69,8 +67,7 @@ def _ragged(
 ) -> Ragged:
     """Make a `Ragged` from lists of items, padded to `rows[k]` rows on nesting level k.
 
-    Raises TypeError if items are no numbers, have different shapes, or do not fit the
-    type.
+    Raises TypeError if items are no numbers of the type.
     """
     lengths: Any = np.array([*map(len, lists)], np.int32)
     items = [*itertools.chain.from_iterable(lists)]
@@ -87,10 +84,7 @@ def _ragged(
 
 
 def _inferred(items: list[Any]) -> TensorType:
-    """Infer the type of items, in a dtype that JAX keeps; float32[] without items.
-
-    Raise TypeError if they are no numbers, masked, or differ in shape.
-    """
+    """Infer the type of items; raise TypeError unless they are numbers of one shape."""
     with contextlib.suppress(TypeError, ValueError):
         array = np.asarray(None if has_masked(items, depth=1) else as_numpy(items))
         return TensorType(array.shape[1:], _kept(array.dtype))
@@ -131,12 +125,8 @@ def _rows_of_levels(
 ) -> list[int]:
     """Return the result's numbers of item rows, one per nesting level of `lists`.
 
-    The first number is of the first sequence in the result whose lengths are those of
-    `lists`; the next ones are of its items, as long as these are sequences and `lists`
-    are nested.
-
-    Raises:
-      TypeError, ValueError: as of `_find_result`.
+    The first is of the first sequence in the result whose lengths are those of `lists`;
+    the next are of its items, as long as both are nested. Raises as `_find_result`.
     """
     results = spec.program.value_results
     types = [spec.program.results[r].type for r in results]
@@ -163,9 +153,7 @@ def _find_result(
 ) -> int:
     """Return the first of `results` whose sequences have `lengths` items [examples].
 
-    Raises:
-      TypeError: `results` is empty.
-      ValueError: no result has such numbers of items.
+    Raises TypeError if `results` is empty, ValueError if none has such lengths.
     """
     if not results:
         raise TypeError(

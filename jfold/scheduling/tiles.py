@@ -87,25 +87,22 @@ def empty_fraction(cores: int) -> int:
     """Return n, such that up to 1/n of a wide tile may be empty.
 
     On several cores a wide tile that is half full is faster than narrow tiles, which
-    do not fill the cores. On one core a row costs the same in both, so a wide tile must
-    be nearly full. So the order of sums, and last digits, depend on the cores.
+    do not fill the cores; on one core a row costs the same in both. So the order of
+    sums, and last digits, depend on the cores.
     """
     return 2 if cores > 1 else 6
 
 
 def reverse_widths(widths: Widths) -> Widths:
-    """Return the tile widths of the reverse pass: the widest and the narrowest.
-
-    A width takes twice as long to compile as in the forward pass.
-    """
+    """Return the tile widths of the reverse pass: the widest and the narrowest."""
+    # A width takes twice as long to compile as in the forward pass.
     return widths[:1] + widths[1:][-1:]
 
 
 def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
     """Return, per tile width, how many rows at most are left to narrower tiles.
 
-    By these numbers the host counts the tiles, and a loop decides whether it runs one
-    more. `empty` is the result of `empty_fraction`; an array [] on the device.
+    `empty` is the result of `empty_fraction`; an array [] on the device.
     """
     left: list[Part | int] = [width - width // empty for width in widths]
     left[-1] = 0
@@ -113,10 +110,7 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 
 
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Divide each number of rows [n] into tiles; return counts [n, widths] int32.
-
-    With widths 128, 32 and 4, `172 -> [1, 1, 3]`.
-    """
+    """Divide each number of rows [n] into tiles; return counts [n, widths] int32."""
     counts = np.empty((len(rows), len(widths)), np.int32)
     pairs = zip(widths, max_left_over(widths, empty), strict=True)
     for column, (width, left) in enumerate(pairs):
@@ -145,11 +139,7 @@ class Strategy:
     fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Reduce a capacity to what the strategy uses: here without levels and sums.
-
-        A spec gets this capacity. Fields that are not used are zero or empty, and
-        profiles are staircases.
-        """
+        """Return a capacity less what is not used: here without levels and sums."""
         zero = tuple(0 for _ in program.types)
         return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
 
@@ -162,10 +152,7 @@ class Strategy:
         return max(rows, 1)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return the trip counts of the loops over a component's steps: here one step.
-
-        The sum is the number of rows in the table of tiles.
-        """
+        """Return the trip counts of the loops over a component's steps: here one."""
         return (1,)
 
     def last_steps(
@@ -205,10 +192,9 @@ class Counted(Strategy):
         """Return one to three tile widths, by the size of the operation's parameters.
 
         Large weights want wide tiles, since a tile reads them once; much beyond 256
-        rows a tile no longer stays in cache. Small weights want wide tiles, since a
-        narrow one takes little more than its start. Narrow tiles serve levels near the
-        roots. Each width takes time to compile, so there are two where a third gains
-        little, and one for a cheap operation that is not recurrent.
+        rows a tile no longer stays in cache. So do small ones, since a narrow tile
+        takes little more than its start. Narrow tiles serve levels near the roots. Each
+        width takes time to compile, so there are few where others gain little.
         """
         if self.reproducible:
             return (SAME,)
@@ -280,13 +266,8 @@ class Fixed(Strategy):
         operations = [program.operations[o] for o in component.operations]
         levels = steps(profile, len(operations))
         if self.reproducible:
-            taken = -(-levels // SAME_STEP)
-            return (
-                (
-                    int(np.maximum(taken.max(1), 1).sum()),
-                    (SAME_STEP,) * len(operations),
-                ),
-            )
+            taken = np.maximum((-(-levels // SAME_STEP)).max(1), 1)
+            return ((int(taken.sum()), (SAME_STEP,) * len(operations)),)
         if is_cut(profile):
             return profile
         sizes = [row_bytes(program, operation) for operation in operations]
@@ -312,10 +293,8 @@ class Fixed(Strategy):
             # Any batch that fits the capacity: each level wastes less than one tile of
             # each operation, and all other tiles are full.
             levels = max(capacity.levels, 1)
-            widths = [
-                min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows
-            ]
-            widths = [SAME_STEP for _ in rows] if same else widths
+            mean = (power_of_two(2 * n // levels) for n in rows)
+            widths = [SAME_STEP if same else min(max(n, NARROW), 1024) for n in mean]
             full = sum(n // width for n, width in zip(rows, widths, strict=True))
             stairs = ((full + levels, tuple(widths)),)
         if not same:
@@ -386,10 +365,7 @@ class Fixed(Strategy):
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Split rows evenly into parts of up to `memory` bytes; return parts, rows of one.
-
-    A row has `size` bytes, and a part has at least one row.
-    """
+    """Return how many even parts of up to `memory` bytes rows make, and rows of one."""
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
 
@@ -407,9 +383,7 @@ _LOOPS: dict[tuple[str, bool], Strategy] = {
 def strategy_for(program: Operations, name: str | None, reproducible: bool) -> Strategy:
     """Return the strategy of a program: a plain `Strategy` if it has no loops.
 
-    Args:
-      name: one of `STRATEGIES`; `None` for the one that suits the backend.
-      reproducible: whether sums have a fixed order.
+    `name` is one of `STRATEGIES`, or `None` for the one that suits the backend.
     """
     if not program.has_loops:
         return _NO_LOOPS

@@ -37,7 +37,7 @@ from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import COARSE, FINE, Stage, grow
 from jfold.scheduling.index_array import SUM_ARITY, Section
 from jfold.scheduling.selections import select
-from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec, key_of
+from jfold.scheduling.spec import COUNTED, FIXED, Capacity, Spec
 from jfold.scheduling.tiles import cores, empty_fraction, tiles
 from jfold.tracing.record import trace
 
@@ -168,7 +168,7 @@ def test_one_shape_of_a_schedule_is_told_from_another() -> None:
     capacity = Capacity(1, 32, (128,), (128, 256), (1,), (0,), 0, ())
     other = replace(capacity, rows=(256, 128))
     program = jf.compile(jf.Scalar() >> jnp.sin >> jnp.cos).program
-    one, two = (repr(key_of(Spec(program, x))) for x in (capacity, other))
+    one, two = (repr(Spec(program, x).key) for x in (capacity, other))
     assert one != two
     assert one.partition('(')[2] == two.partition('(')[2]
 
