@@ -43,22 +43,6 @@ def counted_while(x: Any, bound: Any) -> Any:
     return lax.while_loop(lambda s: s[0] < bound, body, start)[1]
 
 
-def running(w: Any, s: Any, x: Any) -> Any:
-    """A scan with a result for every step."""
-    return lax.scan(lambda c, row: (c + row @ x, c * row), s, w)[1].sum(0)
-
-
-def weights_carried(w: Any, x: Any) -> Any:
-    """A scan whose state is parameters and numbers."""
-    body = lambda c, _: ((c[0] * 0.5, jnp.tanh(c[0] @ c[1])), None)  # noqa: E731
-    return lax.scan(body, (w, x), length=2)[0][1]
-
-
-def nested_scan(w: Any, x: Any) -> Any:
-    """A scan in a scan."""
-    return scan(lambda c, row: scan(lambda d, _: jnp.sin(d + row), c), x, w[:2])
-
-
 def linear_solve(w: Any, x: Any) -> Any:
     """A solution found by iterations, with its own rule."""
     matrix = 3 * jnp.eye(x.size, dtype=x.dtype) + 0.1 * (w + w.T)
@@ -92,13 +76,19 @@ family(
             lambda c, w: jnp.tanh(w @ c), x, cube, reverse=True
         ),
         'scan over numbers': lambda a, x: scan(lambda c, i: jnp.sin(c + i), a, x),
-        'scan with results': running,
+        'scan with results': lambda w, s, x: lax.scan(
+            lambda c, row: (c + row @ x, c * row), s, w
+        )[1].sum(0),
         'scan without parameters': lambda x: scan(lambda c, _: jnp.sin(2 * c), x),
         'scan of parameters alone': lambda a, x: (
             scan(lambda c, _: jnp.sin(2 * c), a) * x
         ),
-        'scan of a state of weights': weights_carried,
-        'scan in a scan': nested_scan,
+        'scan of a state of weights': lambda w, x: lax.scan(
+            lambda c, _: ((c[0] * 0.5, jnp.tanh(c[0] @ c[1])), None), (w, x), length=2
+        )[0][1],
+        'scan in a scan': lambda w, x: scan(
+            lambda c, row: scan(lambda d, _: jnp.sin(d + row), c), x, w[:2]
+        ),
         'scan of no steps': lambda a, x: scan(lambda c, i: c * i, x, a[:0]),
         'scan under checkpoint': lambda w, b, x: scan(
             jax.checkpoint(lambda c, _: step(w, b, c)), x
@@ -155,18 +145,6 @@ family(
 # ---- conditionals --------------------------------------------------------------------
 
 
-def branch_in_scan(a: Any, x: Any) -> Any:
-    """A conditional in a loop."""
-    body = lambda c, a: lax.cond(positive(c), jnp.sin, lambda y: y * a + 0.3, c)  # noqa: E731
-    return scan(body, x, a)
-
-
-def two_operands(a: Any, x: Any) -> Any:
-    """Branches with operands and several results."""
-    ab = lambda a, b: (a + b, a * b)  # noqa: E731
-    return sum(lax.cond(positive(x), ab, lambda a, b: (b, a), x, a))
-
-
 family(
     {
         'cond': lambda w, a, x: lax.cond(positive(x), lambda: w @ x, lambda: a * x),
@@ -176,7 +154,11 @@ family(
         'cond of a constant branch': lambda a, x: lax.cond(
             positive(x), lambda: jnp.ones_like(x), lambda: a * x
         ),
-        'cond of operands': two_operands,
+        'cond of operands': lambda a, x: sum(
+            lax.cond(
+                positive(x), lambda x, y: (x + y, x * y), lambda x, y: (y, x), x, a
+            )
+        ),
         'cond in a cond': lambda w, a, x: lax.cond(
             positive(x),
             lambda y: lax.cond(y[0] > 0.1, lambda z: w @ z, jnp.cos, y),
@@ -186,7 +168,9 @@ family(
         'cond of a flag': lambda a, flags, x: (
             lax.cond(flags[0], jnp.sin, jnp.cos, x) * a
         ),
-        'cond in a scan': branch_in_scan,
+        'cond in a scan': lambda a, x: scan(
+            lambda c, i: lax.cond(positive(c), jnp.sin, lambda y: y * i + 0.3, c), x, a
+        ),
         'scan in a cond': lambda w, b, x: lax.cond(
             positive(x), lambda y: scan(lambda c, _: step(w, b, c), y), lambda y: y, x
         ),
