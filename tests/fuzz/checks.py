@@ -26,9 +26,8 @@ from ways_in import TOGETHER, WAYS
 import jfold as jf
 from fuzz.cases import Case, Step
 from fuzz.lazies import check_lazy
-from fuzz.near import Mismatch, same_array
+from fuzz.near import OF_VALUES, Mismatch, is_sensitive, same_array, same_runs
 from fuzz.rows import compare_rows
-from fuzz.sensitive import OF_VALUES, is_sensitive, same_runs
 from fuzz.transformed import check_nesting
 from fuzz.twin import Evaluated, Gradients, Twin, floats_of, total_of, with_floats
 from fuzz.weights import (

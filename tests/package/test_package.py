@@ -243,22 +243,17 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def importing_functions(tree: ast.AST) -> Iterator[str]:
-    """The functions that import from the package when they are called."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            inside = (x for x in ast.walk(node) if isinstance(x, ast.ImportFrom))
-            if any(f'{x.module}.'.startswith('jfold.') for x in inside):
-                yield node.name
-
-
 def test_few_import_when_they_are_called() -> None:
     """All other imports are at the top, where the tests of their order see them."""
-    found = {structure.module(x): {*importing_functions(parsed(x))} for x in FILES}
-    assert {name: names for name, names in found.items() if names} == {
-        # What every import of jfold registers, and so has to be quick.
-        'models.exported': {'_spec_text'},
+    found = {
+        (structure.module(file), function.name)
+        for file in FILES
+        for function in structure.functions(parsed(file))
+        for x in ast.walk(function)
+        if isinstance(x, ast.ImportFrom) and f'{x.module}.'.startswith('jfold.')
     }
+    # What every import of jfold registers, and so has to be quick.
+    assert found == {('models.exported', '_spec_text')}
 
 
 def test_no_class_is_given_methods_from_outside() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ import jfold as jf
 
 sys.path.append(str(Path(__file__).parents[2] / 'examples'))
 
-import attention
 import calculator
 import module_network
 import names
@@ -88,27 +86,6 @@ def test_models_give_together_what_they_give_one_by_one(name: str) -> None:
     assert set(params) == layers
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize('bounded', [False, True])
-def test_attention_is_a_mean_by_scores(bounded: bool) -> None:
-    """As by hand; bounded ones differ by no more than `tanh` does."""
-    model = jf.compile(attention.make_block(4, bounded))
-    params = model.init(jax.random.key(0))
-    drawn = attention.draw('add', 2, 20, 30, seed=0)
-    got = model.apply(params, model.schedule(drawn.items))
-    for value, steps in zip(got, drawn.items, strict=True):
-        first, last, score, answer = (
-            params[name] for name in ('Dense', 'Dense_1', 'score', 'answer')
-        )
-        h = nn.leaky_relu(steps @ first['kernel'] + first['bias'])
-        scores = h @ score['kernel'] + score['bias']
-        weights = jax.nn.softmax(np.tanh(scores) if bounded else scores, axis=0)
-        mean = (weights * h).sum(0)
-        s = nn.leaky_relu(mean @ last['kernel'] + last['bias'])
-        expected = (s @ answer['kernel'] + answer['bias'])[0]
-        np.testing.assert_allclose(value, expected, rtol=1e-4)
-
-
 # ---- what they share -----------------------------------------------------------------
 
 
@@ -160,17 +137,6 @@ def test_values_are_those_of_python() -> None:
     assert calculator.evaluate(('+', ('*', 3, 4), 5)) == 17
     signs = [calculator.SIGNS[calculator.sign(x)] for x in (-7, 0, 2)]
     assert signs == ['negative', 'zero', 'positive']
-
-
-def test_parts_of_the_calculator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disjoint, and one of them deeper."""
-    monkeypatch.setattr(calculator, 'HELD_OUT', 30)
-    parts = calculator.make_parts(60, seed=0)
-    assert [len(part.items) for part in parts.values()] == [60, 30, 30]
-    assert len({each for part in parts.values() for each in part.items}) == 120
-    depths = {x: set(map(calculator.depth_of, p.items)) for x, p in parts.items()}
-    assert max(depths['train'] | depths['alike']) <= 5
-    assert depths['deeper'] <= {6, 7, 8}
 
 
 # ---- plain Python --------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import one_expression
 import pytest
 from page_code import code_of, run_as_printed
@@ -21,7 +20,6 @@ from program_runs import EXAMPLES, ROOT, output
 from jfold import blocks
 
 ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
-NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
 GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks', 'lazy', 'concepts'
 # Pages that need no other, with a name that their last lines define.
 ALONE = {'inside': 'traced', 'from-pytorch': 'corpus', 'from-padded-jax': 'network'}
@@ -239,20 +237,3 @@ def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
     options += '--dropout 0 --recurrent-dropout 0 --trees'.split()
     printed = output(EXAMPLES / 'sentiment.py', *options, TREEBANK, folder=tmp_path)
     assert 'dev roots: fine' in printed
-
-
-def test_names_reads_an_archive(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """That of 18 languages, where it is at hand; no model is trained here."""
-    if not NAMES.exists():
-        pytest.skip(f'the names of 18 languages are not at {NAMES}')
-    monkeypatch.syspath_prepend(EXAMPLES)
-    program = importlib.import_module('names')
-    weights = lambda x, _, classes, __: np.zeros((x.shape[1], classes))  # noqa: E731
-    monkeypatch.setattr(program, 'fit_logistic', weights)
-    monkeypatch.setattr(program, 'train', lambda task, options: 0.5)
-    program.main(['--names', str(NAMES)])
-    printed = capsys.readouterr().out
-    assert re.search(r'^all +14410 +3602$', printed, re.MULTILINE)
-    assert 'letters and words' in printed

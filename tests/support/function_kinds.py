@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kinds of functions with parameters: what people put into a `Function`.
 
-Each takes parameters and a vector x [n], n even, and gives a vector [n] or, where
-`several`, a tuple that begins with one. Parameters are taken by name, from `SHAPES`.
+Each takes parameters, by their names in `SHAPES`, and a vector x [n], n even, and gives
+a vector [n] or, where `several`, a tuple that begins with one.
 """
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,39 +88,30 @@ def draw(name: str, rng: Rng, n: int, dtype: Any) -> Any:
     return jnp.asarray(0.6 * rng.standard_normal(SHAPES[name](n)), dtype)
 
 
-@dataclass(frozen=True)
-class Names:
-    """Parameters that note which of them are asked for."""
-
-    spec: Any
-    seen: dict[str, None]
-
-    def __getitem__(self, name: str) -> Any:
-        self.seen[name] = None
-        return draw(name, np.random.default_rng(0), *self.spec.shape, self.spec.dtype)
-
-
-def init_used(whole: Call, rng: Rng, spec: Any) -> dict[str, Any]:
-    """The parameters that a function asks for."""
-    names = Names(spec, {})
-    jax.eval_shape(lambda x: whole(names, x), spec)
-    return {name: draw(name, rng, *spec.shape, spec.dtype) for name in names.seen}
-
-
 KINDS: dict[str, Kind] = {}
 
 
-def family(fns: dict[str, Call], **options: Any) -> None:
-    """Adds kinds to the table."""
+def family(
+    fns: dict[str, Callable[..., Any]],
+    prepare: Callable[..., Any] | None = None,
+    **options: Any,
+) -> None:
+    """Adds kinds to the table, of functions of parameters, by their names, and of x;
+    `prepare` makes a dict of these, of parameters by their names."""
     for name, fn in fns.items():
         assert name not in KINDS, name
-        prepare = options.get('prepare', lambda p: p)
+        *taken, _ = inspect.signature(fn).parameters
+        drawn = taken if prepare is None else [*inspect.signature(prepare).parameters]
 
-        def whole(p: Any, x: Any, fn: Call = fn, prepare: Any = prepare) -> Any:
-            return fn(prepare(p), x)
+        def call(p: Any, x: Any, fn: Any = fn, taken: Any = taken) -> Any:
+            return fn(*(p[each] for each in taken), x)
 
-        init = functools.partial(init_used, whole)
-        KINDS[name] = Kind(f'K[{name!r}]', fn, init, **options)
+        def init(rng: Rng, spec: Any, drawn: Any = drawn) -> Any:
+            return {each: draw(each, rng, *spec.shape, spec.dtype) for each in drawn}
+
+        if prepare is not None:
+            options['prepare'] = lambda p: prepare(**p)
+        KINDS[name] = Kind(f'K[{name!r}]', call, init, **options)
 
 
 # ---- products ------------------------------------------------------------------------
@@ -140,48 +131,44 @@ def dot(left: Any, right: Any, axes: Any, **options: Any) -> Any:
 
 family(
     {
-        'w @ x': lambda p, x: p['w'] @ x,
-        'x @ w': lambda p, x: x @ p['w'],
-        'w.T @ x': lambda p, x: p['w'].T @ x,
-        'x @ w.T': lambda p, x: x @ p['w'].T,
-        'w @ x + b': lambda p, x: jnp.tanh(p['w'] @ x + p['b']),
-        'einsum of three': lambda p, x: jnp.einsum('ij,j,i->j', p['w'], x, p['a']),
-        'tensordot': lambda p, x: jnp.tensordot(p['w'], x, ((0,), (0,))),
-        'outer': lambda p, x: jnp.outer(x, p['a']) @ p['b'],
-        'bilinear': lambda p, x: jnp.einsum('i,ijk,k->j', x, p['cube'], x),
-        'two products': lambda p, x: p['w'] @ jnp.tanh(p['u'] @ x),
-        'product of products': lambda p, x: (p['w'] @ x) * (p['u'] @ x),
-        'quadratic form': lambda p, x: x * (x @ p['w'] @ x),
-        'product of parameters': lambda p, x: (p['w'] @ p['u']) @ x,
-        'gram matrix': lambda p, x: (p['w'].T @ p['w']) @ x,
-        'matrix of x': lambda p, x: (
-            (square(x) @ square(x).T @ square(x)).ravel() * p['a']
-        ),
-        'batched product': lambda p, x: jnp.einsum('bij,bj->b', p['cube'], p['w'] * x),
-        'matmul of rows': lambda p, x: (jnp.stack([x, p['a'] * x]) @ p['w']).sum(0),
-        'long input': lambda p, x: jnp.concatenate([x, x * x]) @ p['wide'],
-        'wide product': lambda p, x: (p['wide'] @ x).reshape(2, -1).sum(0),
-        'product with a constant': lambda p, x: (
-            p['s'] * (constant(x, x.size, x.size) @ x)
-        ),
-        'masked matrix': lambda p, x: jnp.tril(p['w']) @ x,
-        'scaled matrix': lambda p, x: (p['w'] / jnp.linalg.norm(p['w'])) @ (2 * x),
-        'same matrix twice': lambda p, x: p['w'] @ jnp.sin(p['w'] @ x),
-        'matrix and its transpose': lambda p, x: p['w'].T @ jnp.sin(p['w'] @ x),
-        'highest precision': lambda p, x: jnp.matmul(p['w'], x, precision='highest'),
-        'wider sum': lambda p, x: dot(
-            p['w'],
+        'w @ x': lambda w, x: w @ x,
+        'x @ w': lambda w, x: x @ w,
+        'w.T @ x': lambda w, x: w.T @ x,
+        'x @ w.T': lambda w, x: x @ w.T,
+        'w @ x + b': lambda w, b, x: jnp.tanh(w @ x + b),
+        'einsum of three': lambda w, a, x: jnp.einsum('ij,j,i->j', w, x, a),
+        'tensordot': lambda w, x: jnp.tensordot(w, x, ((0,), (0,))),
+        'outer': lambda a, b, x: jnp.outer(x, a) @ b,
+        'bilinear': lambda cube, x: jnp.einsum('i,ijk,k->j', x, cube, x),
+        'two products': lambda w, u, x: w @ jnp.tanh(u @ x),
+        'product of products': lambda w, u, x: (w @ x) * (u @ x),
+        'quadratic form': lambda w, x: x * (x @ w @ x),
+        'product of parameters': lambda w, u, x: (w @ u) @ x,
+        'gram matrix': lambda w, x: (w.T @ w) @ x,
+        'matrix of x': lambda a, x: (square(x) @ square(x).T @ square(x)).ravel() * a,
+        'batched product': lambda w, cube, x: jnp.einsum('bij,bj->b', cube, w * x),
+        'matmul of rows': lambda w, a, x: (jnp.stack([x, a * x]) @ w).sum(0),
+        'long input': lambda wide, x: jnp.concatenate([x, x * x]) @ wide,
+        'wide product': lambda wide, x: (wide @ x).reshape(2, -1).sum(0),
+        'product with a constant': lambda s, x: s * (constant(x, x.size, x.size) @ x),
+        'masked matrix': lambda w, x: jnp.tril(w) @ x,
+        'scaled matrix': lambda w, x: (w / jnp.linalg.norm(w)) @ (2 * x),
+        'same matrix twice': lambda w, x: w @ jnp.sin(w @ x),
+        'matrix and its transpose': lambda w, x: w.T @ jnp.sin(w @ x),
+        'highest precision': lambda w, x: jnp.matmul(w, x, precision='highest'),
+        'wider sum': lambda w, x: dot(
+            w,
             x,
             ((1,), (0,)),
             preferred_element_type=jnp.promote_types(x.dtype, 'float32'),
         ).astype(x.dtype),
-        'two axes summed': lambda p, x: dot(
-            p['cube'], jnp.outer(x, p['a']), ((0, 1), (0, 1))
+        'two axes summed': lambda cube, a, x: dot(
+            cube, jnp.outer(x, a), ((0, 1), (0, 1))
         ),
-        'attention': lambda p, x: (
-            jax.nn.softmax(p['w'] @ jnp.outer(x, p['a']), 0) @ (p['u'] @ x)
+        'attention': lambda w, u, a, x: (
+            jax.nn.softmax(w @ jnp.outer(x, a), 0) @ (u @ x)
         ),
-        'product of nothing': lambda p, x: x + x[:0] @ p['empty'],
+        'product of nothing': lambda empty, x: x + x[:0] @ empty,
     }
 )
 
@@ -195,27 +182,25 @@ def square(x: Any) -> Any:
 
 family(
     {
-        'gelu': lambda p, x: jax.nn.gelu(p['a'] * x),
-        'power': lambda p, x: (1 + x * x) ** p['a'],
-        'integer power': lambda p, x: (p['a'] * x) ** 3,
-        'quotient': lambda p, x: x / (2 + jnp.sin(p['a'] + x)),
-        'arctan2': lambda p, x: jnp.arctan2(x, 2 + jnp.abs(p['a'])),
-        'lgamma': lambda p, x: lax.lgamma(3 + jnp.tanh(x)) * p['s'],
-        'numbers alone': lambda p, x: jnp.sin(3 * x) - 0.5,
-        'identity': lambda p, x: x,
-        'scalar product': lambda p, x: p['s'] * x,
+        'gelu': lambda a, x: jax.nn.gelu(a * x),
+        'power': lambda a, x: (1 + x * x) ** a,
+        'integer power': lambda a, x: (a * x) ** 3,
+        'quotient': lambda a, x: x / (2 + jnp.sin(a + x)),
+        'arctan2': lambda a, x: jnp.arctan2(x, 2 + jnp.abs(a)),
+        'lgamma': lambda s, x: lax.lgamma(3 + jnp.tanh(x)) * s,
+        'numbers alone': lambda x: jnp.sin(3 * x) - 0.5,
+        'identity': lambda x: x,
+        'scalar product': lambda s, x: s * x,
     }
 )
 family(
     {
-        'relu': lambda p, x: jax.nn.relu(x + p['a']),
-        'clip': lambda p, x: jnp.clip(x, -0.3, p['s'] + 0.5),
-        'remainder': lambda p, x: jnp.remainder(3 * x, 1.0) * p['a'],
-        'rounded': lambda p, x: jnp.round(4 * x) * p['a'] + x,
-        'bits': lambda p, x: x * (1 + sign_bit(x)) * p['a'],
-        'nan_to_num': lambda p, x: (
-            jnp.nan_to_num(jnp.where(x > 0, x, jnp.nan)) * p['a']
-        ),
+        'relu': lambda a, x: jax.nn.relu(x + a),
+        'clip': lambda s, x: jnp.clip(x, -0.3, s + 0.5),
+        'remainder': lambda a, x: jnp.remainder(3 * x, 1.0) * a,
+        'rounded': lambda a, x: jnp.round(4 * x) * a + x,
+        'bits': lambda a, x: x * (1 + sign_bit(x)) * a,
+        'nan_to_num': lambda a, x: jnp.nan_to_num(jnp.where(x > 0, x, jnp.nan)) * a,
     },
     dtypes=WIDE,
 )
@@ -230,35 +215,30 @@ def sign_bit(x: Any) -> Any:
 # ---- reductions ----------------------------------------------------------------------
 
 
-def layer_norm(p: Any, x: Any) -> Any:
-    """Scaled and shifted."""
-    return (x - x.mean()) * lax.rsqrt(x.var() + 1e-2) * p['a'] + p['b']
-
-
 family(
     {
-        'sum': lambda p, x: x * p['a'].sum() + x.sum(),
-        'layer norm': layer_norm,
-        'product of all': lambda p, x: p['a'] * jnp.prod(1 + 0.3 * x),
-        'softmax': lambda p, x: p['a'] * jax.nn.softmax(x),
-        'cumsum': lambda p, x: jnp.cumsum(x * p['a']),
-        'cumlogsumexp': lambda p, x: lax.cumlogsumexp(x) * p['a'],
-        'reduction of a matrix': lambda p, x: (p['w'] * x).sum(1),
+        'sum': lambda a, x: x * a.sum() + x.sum(),
+        'layer norm': lambda a, b, x: (
+            (x - x.mean()) * lax.rsqrt(x.var() + 1e-2) * a + b
+        ),
+        'product of all': lambda a, x: a * jnp.prod(1 + 0.3 * x),
+        'softmax': lambda a, x: a * jax.nn.softmax(x),
+        'cumsum': lambda a, x: jnp.cumsum(x * a),
+        'cumlogsumexp': lambda a, x: lax.cumlogsumexp(x) * a,
+        'reduction of a matrix': lambda w, x: (w * x).sum(1),
     }
 )
 family(
     {
-        'max': lambda p, x: x * p['a'] - x.max(),
-        'cummax': lambda p, x: lax.cummax(x) * p['a'],
-        'all and any': lambda p, x: jnp.where(
-            (x > 0).all() | (x < -0.2).any(), x, p['a']
+        'max': lambda a, x: x * a - x.max(),
+        'cummax': lambda a, x: lax.cummax(x) * a,
+        'all and any': lambda a, x: jnp.where((x > 0).all() | (x < -0.2).any(), x, a),
+        'max pool': lambda a, x: lax.reduce_window(
+            x * a, -jnp.inf, lax.max, (2,), (1,), 'SAME'
         ),
-        'max pool': lambda p, x: lax.reduce_window(
-            x * p['a'], -jnp.inf, lax.max, (2,), (1,), 'SAME'
-        ),
-        'argmax': lambda p, x: x * p['a'][jnp.argmax(x)],
-        'custom reduction': lambda p, x: (
-            p['a']
+        'argmax': lambda a, x: x * a[jnp.argmax(x)],
+        'custom reduction': lambda a, x: (
+            a
             * x
             * lax.reduce(lax.stop_gradient(x), jnp.zeros((), x.dtype), lax.max, (0,))
         ),
@@ -276,41 +256,39 @@ def place(x: Any) -> Any:
 
 family(
     {
-        'permuted': lambda p, x: x[p['order']] * p['a'],
-        'reversed': lambda p, x: x[::-1] * p['a'],
-        'added at': lambda p, x: x.at[p['order']].add(p['a'] * x),
-        'multiplied at': lambda p, x: x.at[1:].mul(p['a'][1:], unique_indices=True),
-        'set at': lambda p, x: p['a'].at[:2].set(x[:2]),
-        'segment sum': lambda p, x: jax.ops.segment_sum(
-            x * p['a'], jnp.arange(x.size) // 2, x.size
+        'permuted': lambda a, order, x: x[order] * a,
+        'reversed': lambda a, x: x[::-1] * a,
+        'added at': lambda a, order, x: x.at[order].add(a * x),
+        'multiplied at': lambda a, x: x.at[1:].mul(a[1:], unique_indices=True),
+        'set at': lambda a, x: a.at[:2].set(x[:2]),
+        'segment sum': lambda a, x: jax.ops.segment_sum(
+            x * a, jnp.arange(x.size) // 2, x.size
         ),
-        'padded': lambda p, x: jnp.pad(x, (1, 2), constant_values=0.5)[2:-1] * p['a'],
-        'diagonal': lambda p, x: jnp.diag(jnp.outer(x, p['a'])) + jnp.diag(p['w']),
-        'twice the same row': lambda p, x: p['w'][jnp.zeros(2, int)].sum(0) * x,
-        'transposed': lambda p, x: jnp.moveaxis(p['cube'] * x, 2, 0).sum((1, 2)),
+        'padded': lambda a, x: jnp.pad(x, (1, 2), constant_values=0.5)[2:-1] * a,
+        'diagonal': lambda w, a, x: jnp.diag(jnp.outer(x, a)) + jnp.diag(w),
+        'twice the same row': lambda w, x: w[jnp.zeros(2, int)].sum(0) * x,
+        'transposed': lambda cube, x: jnp.moveaxis(cube * x, 2, 0).sum((1, 2)),
     }
 )
 family(
     {
-        'row of a table': lambda p, x: p['w'][place(x)] + x,
-        'take_along_axis': lambda p, x: (
-            jnp.take_along_axis(p['w'], place(x)[None, None], 1)[0, 0] * x
+        'row of a table': lambda w, x: w[place(x)] + x,
+        'take_along_axis': lambda w, x: (
+            jnp.take_along_axis(w, place(x)[None, None], 1)[0, 0] * x
         ),
-        'gather beyond the end': lambda p, x: (
-            x * jnp.take(p['a'], place(x) + 2, mode='fill', fill_value=0.5)
+        'gather beyond the end': lambda a, x: (
+            x * jnp.take(a, place(x) + 2, mode='fill', fill_value=0.5)
         ),
-        'dynamic slice': lambda p, x: jnp.tile(
-            lax.dynamic_slice(x * p['a'], (place(x),), (x.size // 2,)), 2
+        'dynamic slice': lambda a, x: jnp.tile(
+            lax.dynamic_slice(x * a, (place(x),), (x.size // 2,)), 2
         ),
-        'dynamic update': lambda p, x: lax.dynamic_update_slice(
-            x, p['a'][:2], (place(x),)
+        'dynamic update': lambda a, x: lax.dynamic_update_slice(x, a[:2], (place(x),)),
+        'set at a place': lambda s, x: x.at[place(x)].set(s),
+        'added at a place': lambda a, x: x.at[place(x) - 1].add(a @ x),
+        'dropped beyond the end': lambda a, x: a.at[place(x) + 2].add(
+            x[0], mode='drop'
         ),
-        'set at a place': lambda p, x: x.at[place(x)].set(p['s']),
-        'added at a place': lambda p, x: x.at[place(x) - 1].add(p['a'] @ x),
-        'dropped beyond the end': lambda p, x: (
-            p['a'].at[place(x) + 2].add(x[0], mode='drop')
-        ),
-        'largest at': lambda p, x: p['a'].at[p['order']].max(x),
+        'largest at': lambda a, order, x: a.at[order].max(x),
     },
     dtypes=WIDE,
 )
@@ -318,28 +296,28 @@ family(
 # ---- linear algebra ------------------------------------------------------------------
 
 
-def regular(p: Any, x: Any) -> Any:
+def regular(w: Any, x: Any) -> Any:
     """A symmetric, positive matrix of parameters and a vector, its values apart."""
     own = jnp.diag(jnp.arange(2.0, 2 + x.size, dtype=x.dtype))
-    return own + 0.1 * (p['w'] @ p['w'].T) + 0.1 * jnp.outer(x, x)
+    return own + 0.1 * (w @ w.T) + 0.1 * jnp.outer(x, x)
 
 
-def triangular(p: Any, x: Any) -> Any:
+def triangular(w: Any, x: Any) -> Any:
     """A lower triangular matrix of parameters alone."""
-    return jnp.tril(p['w']) + 3 * jnp.eye(x.size, dtype=x.dtype)
+    return jnp.tril(w) + 3 * jnp.eye(x.size, dtype=x.dtype)
 
 
 family(
     {
-        'inverse': lambda p, x: jnp.linalg.inv(regular(p, x)) @ p['a'],
-        'inverse of a parameter': lambda p, x: jnp.linalg.inv(triangular(p, x)) @ x,
-        'solve': lambda p, x: jnp.linalg.solve(regular(p, x), x),
-        'cholesky': lambda p, x: jnp.linalg.cholesky(regular(p, x)) @ x,
-        'triangular solve': lambda p, x: jax.scipy.linalg.solve_triangular(
-            triangular(p, x), x, lower=True
+        'inverse': lambda w, a, x: jnp.linalg.inv(regular(w, x)) @ a,
+        'inverse of a parameter': lambda w, x: jnp.linalg.inv(triangular(w, x)) @ x,
+        'solve': lambda w, x: jnp.linalg.solve(regular(w, x), x),
+        'cholesky': lambda w, x: jnp.linalg.cholesky(regular(w, x)) @ x,
+        'triangular solve': lambda w, x: jax.scipy.linalg.solve_triangular(
+            triangular(w, x), x, lower=True
         ),
-        'qr': lambda p, x: jnp.linalg.qr(regular(p, x))[1] @ x * 0.1,
-        'eigenvalues': lambda p, x: jnp.linalg.eigvalsh(regular(p, x)) * x,
+        'qr': lambda w, x: jnp.linalg.qr(regular(w, x))[1] @ x * 0.1,
+        'eigenvalues': lambda w, x: jnp.linalg.eigvalsh(regular(w, x)) * x,
     },
     dtypes=WIDE,
 )
@@ -348,12 +326,12 @@ family(
 
 family(
     {
-        'fft': lambda p, x: jnp.fft.fft(x * p['a']).real,
-        'rfft filter': lambda p, x: jnp.fft.irfft(
-            jnp.fft.rfft(x) * jnp.fft.rfft(p['a']), x.size
+        'fft': lambda a, x: jnp.fft.fft(x * a).real,
+        'rfft filter': lambda a, x: jnp.fft.irfft(
+            jnp.fft.rfft(x) * jnp.fft.rfft(a), x.size
         ),
-        'complex product': lambda p, x: (
-            (lax.complex(p['w'], p['u']) @ lax.complex(x, -x)).imag
+        'complex product': lambda w, u, x: (
+            (lax.complex(w, u) @ lax.complex(x, -x)).imag
         ),
     },
     dtypes=WIDE,
@@ -363,10 +341,10 @@ family(
 
 family(
     {
-        'sort': lambda p, x: jnp.sort(x) * p['a'],
-        'argsort': lambda p, x: p['a'][jnp.argsort(x)] * x,
-        'sort by key': lambda p, x: lax.sort((x, p['a'] * x), num_keys=1)[1],
-        'top_k': lambda p, x: jnp.tile(lax.top_k(x * p['a'], x.size // 2)[0], 2),
+        'sort': lambda a, x: jnp.sort(x) * a,
+        'argsort': lambda a, x: a[jnp.argsort(x)] * x,
+        'sort by key': lambda a, x: lax.sort((x, a * x), num_keys=1)[1],
+        'top_k': lambda a, x: jnp.tile(lax.top_k(x * a, x.size // 2)[0], 2),
     },
     dtypes=WIDE,
 )
@@ -383,15 +361,15 @@ def conv(x: Any, kernel: Any, **options: Any) -> Any:
 
 family(
     {
-        'convolve': lambda p, x: jnp.convolve(x, p['t'], 'same'),
-        'conv': lambda p, x: conv(x, p['t']),
-        'conv of a parameter': lambda p, x: conv(p['a'], x[:3]),
-        'conv of channels': lambda p, x: lax.conv_general_dilated(
-            jnp.outer(p['a'], x)[None], p['cube'][:, :, :3], (1,), 'SAME'
+        'convolve': lambda t, x: jnp.convolve(x, t, 'same'),
+        'conv': lambda t, x: conv(x, t),
+        'conv of a parameter': lambda a, x: conv(a, x[:3]),
+        'conv of channels': lambda cube, a, x: lax.conv_general_dilated(
+            jnp.outer(a, x)[None], cube[:, :, :3], (1,), 'SAME'
         )[0].mean(0),
-        'conv of groups': lambda p, x: lax.conv_general_dilated(
+        'conv of groups': lambda t, x: lax.conv_general_dilated(
             jnp.stack([x, -x])[None],
-            jnp.stack([p['t'], p['t'] ** 2])[:, None],
+            jnp.stack([t, t**2])[:, None],
             (1,),
             'SAME',
             feature_group_count=2,

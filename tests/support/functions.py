@@ -19,7 +19,6 @@ import rule_kinds
 from function_kinds import KINDS, Call, Kind, Rng
 from jax import lax
 
-Drawn = Kind
 K = KINDS
 WIDTH = 4
 
@@ -191,7 +190,7 @@ class Need:
 
 def draw_function(
     rng: Rng, width: int = WIDTH, dtype: str = 'float32', depth: int = 2, **need: bool
-) -> Drawn:
+) -> Kind:
     """Draws a function of a vector.
 
     Args:

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
@@ -26,23 +25,6 @@ from hlo import AS_USERS_HAVE_IT
 import jfold as jf
 
 WIDTH = 33  # no multiple of what a processor adds at once
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kind of expression.
-
-    Attributes:
-      block: makes it.
-      sample: draws an example of a size.
-    """
-
-    block: Callable[[], Any]
-    sample: Callable[[Rng, int], Any]
-
-
-def _tree(rng: Rng, size: int) -> Any:
-    return binary_tree(rng, size, words=500)
 
 
 def _embedded(size: int) -> Any:
@@ -121,27 +103,27 @@ def _gram() -> Any:
     )
 
 
-CASES = {
-    'tree-LSTM': Case(_tree_lstm, _tree),
-    'child sums': Case(_child_sums, _labelled),
-    'messages': Case(_messages, _graph),
-    'shared': Case(_shared, _graph),
-    'gram': Case(_gram, _graph),
-    'ragged': Case(_ragged, _graph),
+# What makes a block, and what draws an example of a size.
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Rng, int], Any]]] = {
+    'tree-LSTM': (_tree_lstm, functools.partial(binary_tree, words=500)),
+    'child sums': (_child_sums, _labelled),
+    'messages': (_messages, _graph),
+    'shared': (_shared, _graph),
+    'gram': (_gram, _graph),
+    'ragged': (_ragged, _graph),
 }
 
 
 def examples_of(name: str, rng: Rng, count: int, most: int = 40) -> list[Any]:
     """Examples of all sizes."""
-    return [
-        CASES[name].sample(rng, int(rng.integers(1, most + 1))) for _ in range(count)
-    ]
+    _, sample = CASES[name]
+    return [sample(rng, int(rng.integers(1, most + 1))) for _ in range(count)]
 
 
 def model_of(name: str, **options: Any) -> jf.Model:
     """A model of a case."""
     options = {'reproducible': True, 'max_programs': 100} | options
-    return jf.compile(CASES[name].block(), **options)
+    return jf.compile(CASES[name][0](), **options)
 
 
 users_have_it = functools.partial(

@@ -79,38 +79,36 @@ def by_closure(x: Any) -> Any:
 
 family(
     {
-        'custom_jvp': lambda p, x: doubled_jvp(x * p['a']),
-        'custom_jvp of a product': lambda p, x: product_jvp(p['w'], x),
-        'custom_jvp by parts': lambda p, x: by_parts_jvp(p['a'], x),
-        'custom_jvp of a parameter': lambda p, x: doubled_jvp(p['a']) * x,
-        'custom_jvp of a while_loop': lambda p, x: (
-            repeated_root(2 + jnp.tanh(x)) * p['a']
+        'custom_jvp': lambda a, x: doubled_jvp(x * a),
+        'custom_jvp of a product': product_jvp,
+        'custom_jvp by parts': by_parts_jvp,
+        'custom_jvp of a parameter': lambda a, x: doubled_jvp(a) * x,
+        'custom_jvp of a while_loop': lambda a, x: repeated_root(2 + jnp.tanh(x)) * a,
+        'custom_jvp in a scan': lambda a, x: scan(
+            lambda c, a: doubled_jvp(c * a), x, a
         ),
-        'custom_jvp in a scan': lambda p, x: scan(
-            lambda c, a: doubled_jvp(c * a), x, p['a']
-        ),
-        'custom_vjp': lambda p, x: wrong(x * p['a']),
-        'custom_vjp of a product': lambda p, x: product_vjp(p['w'], x),
-        'custom_vjp of a parameter': lambda p, x: wrong(p['a']) * x,
-        'custom_vjp of two results': lambda p, x: sum(two_results_vjp(p['a'] * x)),
-        'custom_vjp of an unused result': lambda p, x: two_results_vjp(p['a'] * x)[0],
-        'custom_vjp of a static number': lambda p, x: static_power(p['a'] * x, 2),
-        'custom_vjp in a scan': lambda p, x: scan(lambda c, a: wrong(c * a), x, p['a']),
-        'custom_vjp in a jit': lambda p, x: jax.jit(wrong)(p['a'] * x),
-        'custom_vjp in a checkpoint': lambda p, x: jax.checkpoint(wrong)(p['a'] * x),
-        'custom_vjp in a vmap': lambda p, x: jax.vmap(wrong)(p['w'] * x).sum(0),
-        'custom_gradient': lambda p, x: by_closure(x) * p['a'],
-        'reversed gradient': lambda p, x: p['w'] @ reversed_gradient(x),
-        'straight through': lambda p, x: p['a'] * straight(x),
-        'relu6': lambda p, x: jax.nn.relu6(x + 0.5) * p['a'],
+        'custom_vjp': lambda a, x: wrong(x * a),
+        'custom_vjp of a product': product_vjp,
+        'custom_vjp of a parameter': lambda a, x: wrong(a) * x,
+        'custom_vjp of two results': lambda a, x: sum(two_results_vjp(a * x)),
+        'custom_vjp of an unused result': lambda a, x: two_results_vjp(a * x)[0],
+        'custom_vjp of a static number': lambda a, x: static_power(a * x, 2),
+        'custom_vjp in a scan': lambda a, x: scan(lambda c, a: wrong(c * a), x, a),
+        'custom_vjp in a jit': lambda a, x: jax.jit(wrong)(a * x),
+        'custom_vjp in a checkpoint': lambda a, x: jax.checkpoint(wrong)(a * x),
+        'custom_vjp in a vmap': lambda w, x: jax.vmap(wrong)(w * x).sum(0),
+        'custom_gradient': lambda a, x: by_closure(x) * a,
+        'reversed gradient': lambda w, x: w @ reversed_gradient(x),
+        'straight through': lambda a, x: a * straight(x),
+        'relu6': lambda a, x: jax.nn.relu6(x + 0.5) * a,
     }
 )
 family(
     {
-        'clipped gradient': lambda p, x: clipped(p['w'] @ x),
-        'custom_vjp of an integer': lambda p, x: indexed(p['a'] * x, place(x)),
-        'custom_vjp in a cond': lambda p, x: (
-            lax.cond(positive(x), wrong, jnp.sin, x) * p['a']
+        'clipped gradient': lambda w, x: clipped(w @ x),
+        'custom_vjp of an integer': lambda a, x: indexed(a * x, place(x)),
+        'custom_vjp in a cond': lambda a, x: (
+            lax.cond(positive(x), wrong, jnp.sin, x) * a
         ),
     },
     dtypes=WIDE,
@@ -125,52 +123,52 @@ family(
 
 family(
     {
-        'affine rule': lambda p, x: affine(x) * p['a'],
-        'affine rule behind': lambda p, x: affine(p['w'] @ x),
-        'affine rule of a function': lambda p, x: affine_sine(p['w'] @ x),
-        'affine rule of a product': lambda p, x: affine_product(p['w'], x),
-        'affine rule in a scan': lambda p, x: (
-            scan(lambda c, _: affine(jnp.sin(c)), x) * p['a']
+        'affine rule': lambda a, x: affine(x) * a,
+        'affine rule behind': lambda w, x: affine(w @ x),
+        'affine rule of a function': lambda w, x: affine_sine(w @ x),
+        'affine rule of a product': affine_product,
+        'affine rule in a scan': lambda a, x: (
+            scan(lambda c, _: affine(jnp.sin(c)), x) * a
         ),
-        'affine rule in a jit': lambda p, x: jax.jit(affine)(p['w'] @ x),
-        'affine rule in a checkpoint': lambda p, x: jax.checkpoint(affine)(p['w'] @ x),
-        'affine rule in a vmap': lambda p, x: jax.vmap(affine)(p['w'] * x).sum(1),
-        'affine rule before a product': lambda p, x: p['w'] @ affine(x),
-        'affine rule twice': lambda p, x: affine(jnp.sin(affine(p['a'] * x))),
+        'affine rule in a jit': lambda w, x: jax.jit(affine)(w @ x),
+        'affine rule in a checkpoint': lambda w, x: jax.checkpoint(affine)(w @ x),
+        'affine rule in a vmap': lambda w, x: jax.vmap(affine)(w * x).sum(1),
+        'affine rule before a product': lambda w, x: w @ affine(x),
+        'affine rule twice': lambda a, x: affine(jnp.sin(affine(a * x))),
     },
     linear=False,
 )
 family(
     {
-        'normalising rule': lambda p, x: normalised(x) * p['a'],
-        'normalising rule behind': lambda p, x: normalised(p['w'] @ x),
-        'normalising rule before a product': lambda p, x: p['w'] @ normalised(x),
-        'normalising rule in a checkpoint': lambda p, x: jax.checkpoint(normalised)(
-            p['w'] @ x
+        'normalising rule': lambda a, x: normalised(x) * a,
+        'normalising rule behind': lambda w, x: normalised(w @ x),
+        'normalising rule before a product': lambda w, x: w @ normalised(x),
+        'normalising rule in a checkpoint': lambda w, x: jax.checkpoint(normalised)(
+            w @ x
         ),
-        'normalising, then affine': lambda p, x: affine(normalised(p['w'] @ x)),
+        'normalising, then affine': lambda w, x: affine(normalised(w @ x)),
     },
     linear=False,
     zero=False,
 )
 family(
-    {'affine rule of a parameter': lambda p, x: p['a'] * x},
-    prepare=lambda p: {'a': affine(p['a'])},
+    {'affine rule of a parameter': lambda a, x: a * x},
+    prepare=lambda a: {'a': affine(a)},
     linear=False,
 )
 family(
-    {'normalising rule of a parameter': lambda p, x: p['a'] * x},
-    prepare=lambda p: {'a': normalised(p['a'])},
+    {'normalising rule of a parameter': lambda a, x: a * x},
+    prepare=lambda a: {'a': normalised(a)},
     linear=False,
     zero=False,
 )
 family(
-    {'affine rule of a matrix': lambda p, x: p['w'] @ x + p['b'] * x},
-    prepare=lambda p: {'w': affine(p['w']), 'b': p['b']},
+    {'affine rule of a matrix': lambda w, b, x: w @ x + b * x},
+    prepare=lambda w, b: {'w': affine(w), 'b': b},
     linear=False,
 )
 family(
-    {'affine rule of a product of parameters': lambda p, x: p['w'] @ x},
-    prepare=lambda p: {'w': affine(p['w'] @ p['u'])},
+    {'affine rule of a product of parameters': lambda w, x: w @ x},
+    prepare=lambda w, u: {'w': affine(w @ u)},
     linear=False,
 )

@@ -96,21 +96,6 @@ def test_trees_of_any_size_in_one_batch() -> None:
         agree(model, params, batch, forward=len(batch) != 3)
 
 
-@pytest.mark.slow
-def test_two_declarations_in_turn() -> None:
-    """Mutual recursion, with states of two types and children of any number."""
-    even, odd = jf.ForwardDeclaration(name='even'), jf.ForwardDeclaration(name='odd')
-    leaf = jf.Scalar('int32') >> embedding(3)
-    halves = jf.AllOf(jf.Function(nn.Dense(3)), jf.Function(nn.Dense(2)))
-    joined = odd() >> jf.Concat() >> nn.Dense(3)
-    even.resolve_to(jf.OneOf(type, {int: leaf, list: jf.Map(joined) >> jf.Sum()}))
-    mean = jf.Map(even()) >> jf.Mean()
-    odd.resolve_to(jf.OneOf(type, {int: leaf, list: mean}) >> jnp.tanh >> halves)
-    model = jf.compile(even())
-    trees = [[1, [2, [3, 4]]], 5, [], [[], [6, [7]], [[[8]]]]]
-    agree(model, model.init(jax.random.key(0)), trees, forward=True)
-
-
 # ---- the edges of a batch ------------------------------------------------------------
 
 
@@ -157,30 +142,6 @@ def test_no_operation_at_all() -> None:
 
 
 # ---- operations ----------------------------------------------------------------------
-
-
-class Parts(nn.Module):
-    """Several results of several types, nested."""
-
-    @nn.compact
-    def __call__(self, x: Any, pair: Any) -> Any:
-        number, matrix = pair
-        y = nn.Dense(3)(x) * number
-        rest = jnp.tanh(matrix @ matrix), (y.sum(), (number > 0).astype('int32'))
-        return y, rest
-
-
-def test_several_inputs_and_results() -> None:
-    """Nested tuples both ways; of the results some are not used."""
-    pair = jf.Record((jf.Scalar(), jf.Tensor((2, 2)) >> jnp.sin))
-    parts = jf.Record((jf.Vector(3), pair)) >> jf.Function(Parts())
-    again = jf.Record((jf.Identity(), jf.Identity() >> jf.GetItem(0)))
-    model = jf.compile(parts >> jf.AllOf(jf.GetItem(0), again >> jf.GetItem(1)))
-    rng = np.random.default_rng(0)
-    examples = [
-        (rng.normal(size=3), (rng.normal(), rng.normal(size=(2, 2)))) for _ in range(3)
-    ]
-    agree(model, model.init(jax.random.key(0)), examples, forward=True)
 
 
 def test_one_operation_at_many_sites() -> None:
@@ -242,16 +203,6 @@ def test_a_metric_at_every_node() -> None:
     _, metrics = model.apply(params, model.schedule(trees))
     counts = np.bincount(metrics['state'].example, minlength=5)[:4]
     assert counts.tolist() == [1, 17, 7, 39]
-
-
-def test_metrics_of_tuples_and_ints() -> None:
-    """With the results void, everything is in the metrics."""
-    fields = {'a': jf.Scalar('int32'), 'b': jf.Vector(2) >> nn.Dense(1)}
-    block = jf.Map(jf.Record(fields) >> jf.Metric('both')) >> jf.Void()
-    model = jf.compile(block)
-    item = {'a': 3, 'b': [1.0, 2.0]}
-    examples = [[item], [], [item, item]]
-    agree(model, model.init(jax.random.key(0)), examples)
 
 
 # ---- independence --------------------------------------------------------------------

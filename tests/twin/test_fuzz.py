@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import tree_block
+from checking import observed
 from fuzz import campaign, cases, rows, wrong
 from fuzz.checks import both, check_case, compiled, interpreted
 from fuzz.near import Mismatch
@@ -62,23 +64,6 @@ def test_the_interpreter_holds_a_program_to_its_promises() -> None:
 # ---- the twin ------------------------------------------------------------------------
 
 
-def tree(dtype: str = 'float32') -> Any:
-    """A recursion with a metric."""
-    node = jf.ForwardDeclaration(name='node')
-    layer = jf.Function(
-        lambda p, *x: jnp.tanh(p @ sum(x)),
-        lambda key, *x: jax.random.normal(key, (2, 2)),
-        name='layer',
-    )
-    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
-    pair = jf.Record((node(), node())) >> layer >> seen
-    node.resolve_to(jf.OneOf(type, {list: jf.Vector(2, dtype) >> layer, tuple: pair}))
-    return node()
-
-
-TREE = (([1, 2], [3, 4]), [0.5, -1])
-
-
 @pytest.mark.parametrize('unrolls', [False, True])
 def test_rows_are_those_of_walks(
     unrolls: bool, monkeypatch: pytest.MonkeyPatch
@@ -105,9 +90,9 @@ def test_the_twin_rounds_what_a_program_has_as_a_constant() -> None:
 def test_interpreted_and_compiled_programs_agree() -> None:
     """Values, metrics and gradients of a batch."""
     with jax.enable_x64(True):
-        model = jf.compile(tree('float64'))
+        model = jf.compile(tree_block(2) >> observed('root'))
         params = model.init(jax.random.key(0))
-        schedule = model.schedule([TREE, [1, 2], TREE[0]])
+        schedule = model.schedule([((1, 2), 3), 4, (5, 6)])
         (rows,) = schedule.spec.capacity.metrics
         weights = [np.ones((3, 2)), np.ones((rows, 2))]
         results = [

@@ -39,7 +39,6 @@ inverse = jf.InputTransform(reciprocal) >> number
 signs = jf.OneOf(lambda x: x, {'a': jf.Zeros([]), 'b': jf.Zeros([])})
 kinds = jf.OneOf(kind, {1: jf.GetItem('x') >> number})
 folded = jf.Fold(jf.Record((jf.Identity(), number)) >> add, jf.Zeros([]))
-nested = jf.Map({'x': summed}) >> jf.Map(jf.GetItem(0)) >> jf.Sum()
 zeros = jf.Map(jf.Optional(whole) >> jf.Function(jnp.float32)) >> jf.Sum()
 keyed = jf.Map(jf.Share(number, key=lambda x: [x])) >> jf.Sum()
 shared = jf.ForwardDeclaration(name='tree')
