@@ -134,8 +134,7 @@ def test_a_rule_that_takes_a_row_and_reads_none(residuals: str, of_row: bool) ->
 def test_a_rule_on_a_parameter_runs_once(kind: str, options: Any) -> None:
     """As under `vmap`, however many rows, chunks and tiles there are; options take
     turns."""
-    block = jf.Vector(H) >> jf.Function(ON_A_PARAMETER[kind], init=ones)
-    model = compiled(block, *options)
+    model = compiled(jf.Vector(H) >> jf.Function(ON_A_PARAMETER[kind], ones), *options)
     params = model.init(jax.random.key(0))
     batch = np.random.default_rng(0).normal(size=(2000, H))
     (got,) = gradient(model, params, list(batch))
@@ -180,8 +179,7 @@ def test_what_depends_on_parameters_alone_is_outside_all_loops(
     residuals: str, strategy: Any, cell: Any
 ) -> None:
     """Forward and reverse, it is in the program once."""
-    block = chain(cell)
-    model = compiled(block, residuals, strategy)
+    model = compiled(chain(cell), residuals, strategy)
     params = model.init(jax.random.key(0))
     schedule = model.schedule([np.ones((n, H)) for n in (5, 9, 2)])
 
@@ -190,16 +188,14 @@ def test_what_depends_on_parameters_alone_is_outside_all_loops(
 
     for fn in (loss, jax.grad(loss)):
         text = compiled_text(fn, params)
-        computations = text.split('\n\n')
-        found = [each for each in computations if 'atan2' in each]
+        found = [each for each in text.split('\n\n') if 'atan2' in each]
         assert sum(each.count(' atan2(') for each in found) == 1
         assert not any('while' in each.split('{')[0] for each in found)
 
 
 def test_a_function_that_reads_parameters_alone() -> None:
     block = jf.AllOf(jf.Scalar(), jf.Void() >> jf.Function(jnp.sin, init=ones))
-    block = block >> jf.Function(lambda x, w: x * w)
-    model = jf.compile(block)
+    model = jf.compile(block >> jf.Function(lambda x, w: x * w))
     agree(model, model.init(jax.random.key(0)), [2, 3])
 
 
@@ -229,6 +225,7 @@ def root_of_state(w: Any, state: Any, x: Any) -> tuple[Any, Any]:
     return w * x + state[0], jnp.sqrt(jnp.abs(x * w))
 
 
+roots = jf.Vector(H) >> weighted >> jf.Function(root)
 zeros = [[0, 0, 0], [0, 1, 2]]
 states = jf.Zeros((jf.TensorType((H,)), jf.TensorType((H,))))
 # By name: a block, a batch, and the gradient of the sum of its first result.
@@ -241,15 +238,11 @@ UNUSED: dict[str, tuple[jf.Block, Any, Any]] = {
         [[5, 7, 9], [0, 0, 0]],
     ),
     'results that nothing reads': (
-        jf.Vector(H) >> weighted >> jf.Function(root) >> jf.AllOf(jf.GetItem(0)),
+        roots >> jf.AllOf(jf.GetItem(0)),
         zeros,
         [[0, 2, 4]],
     ),
-    'results that the loss does not use': (
-        jf.Vector(H) >> weighted >> jf.Function(root),
-        zeros,
-        [[0, 2, 4]],
-    ),
+    'results that the loss does not use': (roots, zeros, [[0, 2, 4]]),
     'parts of states': (
         jf.Map(jf.Vector(H)) >> jf.Fold(jf.Function(root_of_state, init=ones), states),
         [[[0, 0, 0], [0, 0.5, 1]], [[0, 0.5, 1]]],
@@ -354,7 +347,6 @@ def ruled(kind: str, scale: Any) -> Any:
 )
 def test_a_rule_may_close_over_numbers_alone(kind: str, compiles: Any) -> None:
     """Which no `jit` around traces: JAX compiles no loop with such a rule."""
-
     step = stepped(functools.partial(ruled, kind), compiles)
     assert step(2.0, False) == 42
     message = (
@@ -385,9 +377,8 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
     message = (
         'function(float32[3]) -> float32[3]: expected a function that is '
         'differentiated with respect to its parameters and inputs alone, got one that '
-        'closes over a '
-        'value that is differentiated outside: make that value a parameter, '
-        '`Function(fn, init)`'
+        'closes over a value that is differentiated outside: make that value a '
+        'parameter, `Function(fn, init)`'
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         jax.grad(loss)(2.0, jf.Vector(H))

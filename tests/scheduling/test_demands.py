@@ -160,7 +160,7 @@ def check_picks(
 indices = st.lists(st.integers(0, 3), max_size=6).map(tuple)
 
 
-@settings(max_examples=drawn(20, 60))
+@settings(max_examples=drawn(10, 60))
 @given(any_expressions(), st.integers(0, 99), st.lists(indices, max_size=3))
 def test_demands_of_expressions(
     expression: Expression, seed: int, picks: list[tuple[int, ...]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -165,7 +166,7 @@ def test_of_short_sequences_no_sum_is_read_often() -> None:
     assert second.capacity.sum_rows
     third = model.schedule(lists(1, 1))
     assert third.spec is second.spec
-    agree(model, params, lists(1, 1), forward=True)
+    agree(model, params, lists(1, 1))
 
 
 def test_what_was_in_place_may_be_indexed_from_then_on() -> None:
@@ -205,9 +206,9 @@ def test_a_first_batch_without_examples(block: Any, examples: Any) -> None:
     """Nothing is there to be read, and what comes later is read as if it came first."""
     model, params = compiled(block)
     schedule = model.schedule([], size=4)
-    empty = model.apply(params, schedule)
+    empty = interpreter.called(model.apply, params, schedule)
     assert not jax.tree.leaves(jax.tree.map(np.isnan, empty))[0].any()
-    agree(model, params, examples, forward=True, size=4)
+    agree(model, params, examples, size=4)
     wanted = told(model, compiled(block)[0].schedule(examples, size=4).spec)
     assert told(model, model.schedule(examples, size=4).spec) == wanted
 
@@ -219,7 +220,7 @@ def test_spare_rows_of_results_have_no_gradient(block: Any, examples: Any) -> No
     def grads(model: jf.Model) -> Any:
         schedule = model.schedule(examples, size=8)
         loss = lambda params: model.apply(params, schedule).sum()  # noqa: E731
-        return jax.grad(loss)(model.init(KEY))
+        return interpreter.called(jax.grad(loss), model.init(KEY))
 
     close(grads(jf.compile(block)), grads(in_loops(block)), 1e-5)
 
@@ -230,7 +231,7 @@ def test_sums_that_have_rows_leave_room_for_any_number() -> None:
     room = model.trace(lists(1, 1, 1, 60), progress=False).capacities(4)
     assert room.sum_rows
     room = model.reserve(replace(room, summands=(0,) * len(room.summands)))
-    agree(model, params, lists(1, 1, 1, 1), forward=True)
+    agree(model, params, lists(1, 1, 1, 1))
     assert model.schedule(lists(1, 1, 1, 1)).capacity == room
     assert model.programs == 1
 
@@ -252,8 +253,9 @@ def test_capacities_made_by_hand(without: int | None, change: dict[str, Any]) ->
     room = model.trace(examples, progress=False).capacities(4)
     rows = [0 if o == without else n + 20 * o for o, n in enumerate(room.rows)]
     model.reserve(replace(room, rows=tuple(rows), **change))
-    assert model.apply(params, model.schedule([], size=4)).shape == (4, 3)
-    agree(model, params, examples, forward=True)
+    empty = interpreter.called(model.apply, params, model.schedule([], size=4))
+    assert empty.shape == (4, 3)
+    agree(model, params, examples)
     agree(model, params, lists(20, 20, 20, 20))
 
 
@@ -263,7 +265,7 @@ def test_capacities_of_the_same_program_with_or_without_loops() -> None:
     for one, another in (loops, model), (model, loops):
         room = one.trace(examples, progress=False).capacities(4)
         another.reserve(room)
-        agree(another, params, examples, forward=True)
+        agree(another, params, examples)
         agree(another, params, lists(20, 20, 20, 20))
 
 

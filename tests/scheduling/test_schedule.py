@@ -85,7 +85,7 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
 # ---- properties ----------------------------------------------------------------------
 
 
-@settings(max_examples=drawn(20, 80))
+@settings(max_examples=drawn(10, 80))
 @given(any_expression, st.integers(0, 99), st.integers(0, 2))
 def test_schedules_of_expressions(
     expression: Expression, seed: int, spare: int

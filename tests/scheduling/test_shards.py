@@ -254,11 +254,12 @@ def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> No
         assert order[mask].tolist() == every.tolist()
 
 
-def test_a_thousand_batches_compile_few_programs() -> None:
+@pytest.mark.parametrize('count', [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_batches_compile_few_programs(count: int) -> None:
     """The room is the largest that any shard needs, and kept; none is made late."""
     model, where, rng = jf.compile(tree_block()), over_devices(8), np.random.default_rng
     corpus, draw, programs = model.trace(forest(1000, 9), progress=False), rng(1), []
-    for _ in range(1000):
+    for _ in range(count):
         chosen = draw.integers(0, 1000, draw.integers(1, 65)).tolist()
         corpus.schedule(chosen, size=64, sharding=where)
         programs.append(model.programs)
