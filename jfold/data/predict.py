@@ -138,7 +138,11 @@ def _real_rows(batch: Batch, results: Any, program: Program) -> object:
         order = np.argsort(example, kind='stable')
         return _metric(pick_rows(metric.values, real[order]), example[order])
 
-    return program.map_outputs(results, lambda x: pick_rows(x, rows), real_metric)
+    if not program.metric_results:
+        return pick_rows(results, rows)
+    value, metrics = results
+    metrics = {name: real_metric(x) for name, x in metrics.items()}
+    return pick_rows(value, rows), metrics
 
 
 def _metric(values: object, example: Array) -> MetricValues:
