@@ -263,7 +263,8 @@ def with_unique_names(
     check_shared_variables(function.fn for function in layers.values())
     groups: dict[Hashable, list[Layer]] = {}
     for layer in layers:
-        groups.setdefault(layer.owner or layer, []).append(layer)
+        owner = layer if layer.owner is None else layer.owner
+        groups.setdefault(owner, []).append(layer)
 
     def place(group: list[Layer]) -> tuple[bool, bool, int]:
         rank = min(ranks.get(layer_key(layers[x]), len(ranks)) for x in group)
