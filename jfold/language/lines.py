@@ -118,16 +118,6 @@ class Lines:
         # The nested lines may have appended rows: indices from before do not hold.
         self.region = Region()
 
-    @contextlib.contextmanager
-    def case(self) -> Iterator[None]:
-        """Indent lines written in a `with` block; then free their variable names."""
-        before, known = ({*self.variables}, dict(self.used)), dict(self.known)
-        with self.nested():
-            self.known = known
-            yield
-        self.of_cases |= self.variables
-        self.variables, self.used = before
-
     def variables_like(self, value: s.Symbol, wanted: str) -> s.Symbol:
         """Return a copy of a value with a new variable for each leaf and length."""
 

@@ -48,37 +48,32 @@ def _(block: b.Broadcast, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol
 
 @output_type.register
 def _(block: b.Zip, node: TypedUse, state: Inference) -> Type:
-    output = state.types.fresh()
+    output, expected = state.types.fresh(), 'a tuple of sequences'
 
-    def link(head: Type) -> None:
+    def link(head: TupleType) -> bool:
+        parts = [state.types.head(part) for part in head]
+        if any(isinstance(part, TypeVariable) for part in parts):
+            return False
+        is_endless = all(isinstance(part, BroadcastType) for part in parts)
+        sequence_type = BroadcastType if is_endless else SequenceType
+        items = []
+        for part in parts:
+            item = item_type(node, part, state, broadcast=True)
+            if item is None:
+                fail(node, expected, f'{state.types.resolve(part)} among its parts')
+            # A type variable stands for one value: parts of equal types have one each.
+            items.append(state.types.alias(item))
+        state.equal(node, sequence_type(head.around(items)), output, 'to give')
+        return True
+
+    def check(head: Type) -> None:
         if not isinstance(head, TupleType) or not head.items:
             hint = 'take its parts by a Record' if isinstance(head, ObjectType) else ''
-            fail(node, 'a tuple of sequences', str(state.types.resolve(head)), hint)
-        state.when(node, lambda: _link_zipped(node, head, output, state))
+            fail(node, expected, str(state.types.resolve(head)), hint)
+        state.when(node, lambda: link(head))
 
-    state.when_head(node, link)
+    state.when_head(node, check)
     return output
-
-
-def _link_zipped(
-    node: TypedUse, head: TupleType, output: Type, state: Inference
-) -> bool:
-    """Unify `output` with the type of zipped `head`; return False for unknown parts."""
-    parts = [state.types.head(part) for part in head]
-    if any(isinstance(part, TypeVariable) for part in parts):
-        return False
-    is_endless = all(isinstance(part, BroadcastType) for part in parts)
-    sequence_type = BroadcastType if is_endless else SequenceType
-    items = []
-    for part in parts:
-        item = item_type(node, part, state, broadcast=True)
-        if item is None:
-            got = f'{state.types.resolve(part)} among its parts'
-            fail(node, 'a tuple of sequences', got)
-        # A type variable stands for one value: parts of equal types have one each.
-        items.append(state.types.alias(item))
-    state.equal(node, sequence_type(head.around(items)), output, 'to give')
-    return True
 
 
 @walk.register
@@ -152,35 +147,28 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Nth, node: TypedUse, state: Inference) -> Type:
-    expected = 'a pair of a sequence and an index'
-    return _item_of_parts(node, state, expected, INDEX)
+    return _item_of_parts(node, state, 'a pair of a sequence and an index', 'index')
 
 
-# For errors: what a sequence and the object beside it have to be, and a hint on that.
-INDEX = (
-    'a sequence beside the index',
-    'an index that is an object',
-    'it is second in the pair, and left as it is in the data',
-)
-NUMBERS = (
-    'a sequence beside the numbers',
-    'numbers of items in a list that is an object',
-    'they are second, and left as they are in the data',
-)
+# For errors: what the object beside a sequence has to be, and a hint on that.
+OBJECTS = {
+    'index': 'an index that is an object',
+    'numbers': 'numbers of items in a list that is an object',
+}
+HINTS = {
+    'index': 'it is second in the pair, and left as it is in the data',
+    'numbers': 'they are second, and left as they are in the data',
+}
 
 
 def _item_of_parts(
-    node: TypedUse,
-    state: Inference,
-    expected: str,
-    phrases: tuple[str, str, str],
-    count: int = 2,
+    node: TypedUse, state: Inference, expected: str, name: str, count: int = 2
 ) -> Type:
     """Check that the input is `count` parts: an object second, sequences elsewhere.
 
     Return a variable for the item type of the first sequence.
     """
-    item, (sequence_, object_, hint) = state.types.fresh(), phrases
+    item = state.types.fresh()
 
     def link(head: Type) -> None:
         if not isinstance(head, TupleType) or len(head) != count:
@@ -192,11 +180,13 @@ def _item_of_parts(
     def check(number: int, head: Type) -> None:
         if number == 1:
             if not isinstance(head, ObjectType):
-                fail(node, object_, str(state.types.resolve(head)), hint)
+                got = str(state.types.resolve(head))
+                fail(node, OBJECTS[name], got, HINTS[name])
             return
         found = item_type(node, head, state)
         if found is None:
-            fail(node, sequence_, str(state.types.resolve(head)))
+            got = str(state.types.resolve(head))
+            fail(node, f'a sequence beside the {name}', got)
         if number == 0:
             state.equal(node, found, item, 'to give')
 
@@ -226,7 +216,7 @@ def _(block: b.Nth, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Pick, node: TypedUse, state: Inference) -> Type:
     expected = 'a pair of a sequence and a list of positions'
-    return SequenceType(_item_of_parts(node, state, expected, NUMBERS))
+    return SequenceType(_item_of_parts(node, state, expected, 'numbers'))
 
 
 @walk.register
@@ -252,7 +242,7 @@ def _(block: b.Regroup, node: TypedUse, state: Inference) -> Type:
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
     )
-    item = _item_of_parts(node, state, expected, NUMBERS, count=3)
+    item = _item_of_parts(node, state, expected, 'numbers', count=3)
     return SequenceType(SequenceType(item))
 
 

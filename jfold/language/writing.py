@@ -177,9 +177,10 @@ class Branches:
     def add_value(self, written: Callable[[], s.Symbol]) -> None:
         """Write a case: the lines that `written()` writes, whose value it returns."""
         w = self.w
-        before = w.tail
-        with w.case():
-            w.tail = self.tail
+        # Behind a case, the names of its variables are free.
+        before, known = ({*w.variables}, dict(w.used)), dict(w.known)
+        with w.nested():
+            w.tail, w.known = self.tail, known
             lines = len(w.lines)
             result = written()
             if not self.tail:
@@ -192,7 +193,8 @@ class Branches:
                 w.g.returned(w, result)
             if len(w.lines) == lines:
                 w.line('pass')
-        w.tail = before
+        w.of_cases |= w.variables
+        w.variables, w.used = before
 
     def result(self) -> s.Symbol:
         """Return the value that the cases assign, or `RETURNED` if cases return."""
