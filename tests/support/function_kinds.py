@@ -146,6 +146,7 @@ family(
         'product of parameters': lambda w, u, x: (w @ u) @ x,
         'gram matrix': lambda w, x: (w.T @ w) @ x,
         'matrix of x': lambda a, x: (square(x) @ square(x).T @ square(x)).ravel() * a,
+        'matrix of x and w': lambda w, x: (w[:2] @ jnp.outer(x, x))[0],
         'batched product': lambda w, cube, x: jnp.einsum('bij,bj->b', cube, w * x),
         'matmul of rows': lambda w, a, x: (jnp.stack([x, a * x]) @ w).sum(0),
         'long input': lambda wide, x: jnp.concatenate([x, x * x]) @ wide,
