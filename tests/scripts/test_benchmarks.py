@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / 'benchmarks'
 sys.path += [str(BENCHMARKS), str(ROOT / 'examples')]
 
-import against  # noqa: E402
 import iclr2017  # noqa: E402
 import measuring  # noqa: E402
 import paper_model  # noqa: E402
@@ -154,19 +152,3 @@ def test_figures_of_the_paper() -> None:
     for batch, speed_up in (printed | {32: 68.79, 1: 4.47}).items():
         found = iclr2017.paper_columns(batch)['paper GPU speed-up']
         assert found == pytest.approx(speed_up, rel=0.02)
-
-
-# ---- two checkouts -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('name', ['jfold', 'jfold.host', 'trees', 'jfolder', 'jax'])
-def test_checkouts_hide_each_other(name: str) -> None:
-    """While one is active, its modules are found; nothing else is touched."""
-    before, module = dict(sys.modules), ModuleType(name)
-    try:
-        against.Checkout({name: module}).activate()
-        assert sys.modules[name] is module
-        assert sys.modules['numpy'] is np
-    finally:
-        sys.modules.clear()
-        sys.modules.update(before)

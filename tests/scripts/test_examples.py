@@ -27,7 +27,6 @@ import server
 import spinn
 import tree_decoder
 import words
-from training import accuracy, fit_logistic
 
 SHOWN = calculator, module_network, names, spinn, tree_decoder, words
 
@@ -84,19 +83,6 @@ def test_models_give_together_what_they_give_one_by_one(name: str) -> None:
         rows, expected = rows[0], [result for result, _ in expected]
     np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
     assert set(params) == layers
-
-
-# ---- what they share -----------------------------------------------------------------
-
-
-def test_logistic_regression_separates() -> None:
-    """What it says is right, where a line tells classes apart."""
-    inputs = np.array([[1, -2], [1, -1], [1, 1], [1, 3]], 'float32')
-    targets = np.array([1, 1, 0, 0])
-    weights = fit_logistic(inputs, targets, 2)
-    assert weights.shape == (2, 2)
-    assert accuracy(inputs @ weights, targets) == 1
-    assert accuracy(inputs @ weights, 1 - targets) == 0
 
 
 # ---- names ---------------------------------------------------------------------------

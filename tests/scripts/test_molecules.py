@@ -65,11 +65,8 @@ def test_parts_are_drawn_by_a_seed() -> None:
     """Each molecule is in one."""
     graphs, y = [molecules.read('C' * n) for n in range(1, 31)], np.arange(1, 31)
     parts = molecules.split(graphs, y, 0)
-    assert {k: len(part.items) for k, part in parts.items()} == {
-        'valid': 3,
-        'test': 3,
-        'train': 24,
-    }
+    counts = {k: len(part.items) for k, part in parts.items()}
+    assert counts == {'valid': 3, 'test': 3, 'train': 24}
     assert sorted(np.concatenate([p.targets for p in parts.values()])) == [*y]
     for part in parts.values():
         assert [len(each['atoms']) for each in part.items] == [*part.targets]

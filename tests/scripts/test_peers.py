@@ -192,25 +192,6 @@ def test_rows_of_all_peers() -> None:
     assert found['dynet']['ms'] is None
 
 
-def test_environments_are_made_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: list[list[str]] = []
-
-    def install(command: list[str]) -> None:
-        (tmp_path / 'dynet').mkdir(exist_ok=True)
-        commands.append(command)
-
-    monkeypatch.setattr(peers, 'install', install)
-    for _ in range(2):
-        python = peers.prepared(['dynet'], tmp_path)['dynet']
-    assert python == tmp_path / 'dynet/bin/python'
-    assert [command[2] for command in commands] == ['venv', 'pip']
-    absent = peers.prepared(['torch-levels'], tmp_path, installs=False)['torch']
-    assert str(absent) == f'absent: no environment {tmp_path / "torch"}'
-    assert len(commands) == 2
-
-
 def test_steps_that_compile_are_not_counted() -> None:
     """Medians are of the others, and few trees are scaled to the batch."""
     steps = [

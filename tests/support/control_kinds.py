@@ -201,6 +201,9 @@ def energy(w: Any, a: Any, x: Any) -> Any:
 family(
     {
         'checkpoint': jax.checkpoint(step),
+        'checkpoint over parameters': lambda w, x: jax.checkpoint(
+            lambda y: w @ jnp.sin(y)
+        )(x),
         'checkpoint with a policy': lambda w, x: jax.checkpoint(
             lambda y: jnp.sin(w @ jnp.sin(y)), policy=save_dots
         )(x),

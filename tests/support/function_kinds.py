@@ -7,6 +7,7 @@ a vector [n] or, where `several`, a tuple that begins with one.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,7 +89,23 @@ def draw(name: str, rng: Rng, n: int, dtype: Any) -> Any:
     return jnp.asarray(0.6 * rng.standard_normal(SHAPES[name](n)), dtype)
 
 
+def draw_all(names: list[str], rng: Rng, spec: Any) -> dict[str, Any]:
+    """Parameters by name, for a vector of a type."""
+    return {name: draw(name, rng, *spec.shape, spec.dtype) for name in names}
+
+
 KINDS: dict[str, Kind] = {}
+
+
+def names_of(fn: Callable[..., Any]) -> list[str]:
+    """The names of its arguments."""
+    return [*inspect.signature(fn).parameters]
+
+
+def by_name(fn: Callable[..., Any]) -> Call:
+    """A function of parameters, by their names, and of x as one of a dict and x."""
+    *names, _ = names_of(fn)
+    return lambda p, x: fn(*(p[name] for name in names), x)
 
 
 def family(
@@ -98,20 +115,13 @@ def family(
 ) -> None:
     """Adds kinds to the table, of functions of parameters, by their names, and of x;
     `prepare` makes a dict of these, of parameters by their names."""
+    if prepare is not None:
+        options['prepare'] = lambda p: prepare(**p)
     for name, fn in fns.items():
         assert name not in KINDS, name
-        *taken, _ = inspect.signature(fn).parameters
-        drawn = taken if prepare is None else [*inspect.signature(prepare).parameters]
-
-        def call(p: Any, x: Any, fn: Any = fn, taken: Any = taken) -> Any:
-            return fn(*(p[each] for each in taken), x)
-
-        def init(rng: Rng, spec: Any, drawn: Any = drawn) -> Any:
-            return {each: draw(each, rng, *spec.shape, spec.dtype) for each in drawn}
-
-        if prepare is not None:
-            options['prepare'] = lambda p: prepare(**p)
-        KINDS[name] = Kind(f'K[{name!r}]', call, init, **options)
+        drawn = names_of(fn)[:-1] if prepare is None else names_of(prepare)
+        init = functools.partial(draw_all, drawn)
+        KINDS[name] = Kind(f'K[{name!r}]', by_name(fn), init, **options)
 
 
 # ---- products ------------------------------------------------------------------------
@@ -146,6 +156,7 @@ family(
         'product of parameters': lambda w, u, x: (w @ u) @ x,
         'gram matrix': lambda w, x: (w.T @ w) @ x,
         'matrix of x': lambda a, x: (square(x) @ square(x).T @ square(x)).ravel() * a,
+        'matrix of x and w': lambda w, x: (w[:2] @ jnp.outer(x, x))[0],
         'batched product': lambda w, cube, x: jnp.einsum('bij,bj->b', cube, w * x),
         'matmul of rows': lambda w, a, x: (jnp.stack([x, a * x]) @ w).sum(0),
         'long input': lambda wide, x: jnp.concatenate([x, x * x]) @ wide,

@@ -117,11 +117,6 @@ def _mapped(which: str, f: Function, p: Any, x: Any, s: Any) -> Any:
     return _numbers(x) @ found
 
 
-def _mapped_beside(f: Function, p: Any, x: Any, s: Any) -> Any:
-    """Along an axis of which the function knows nothing."""
-    return jax.vmap(lambda k: f(p, x, s) * k)(_numbers(x)).sum(0)
-
-
 def _mapped_leaf(f: Function, p: Any, x: Any, s: Any) -> Any:
     """Of one array of the parameters, the others being shared."""
     leaves, tree = jax.tree.flatten(p)
@@ -161,19 +156,14 @@ def _scan_of_steps(f: Function, p: Any, x: Any, s: Any) -> Any:
     return lax.scan(step, p, _alike(s))[1].sum(0)
 
 
-def _map(f: Function, p: Any, x: Any, s: Any) -> Any:
-    return lax.map(lambda p: f(p, x, s), jax.tree.map(_several, p)).sum(0)
-
-
-def _cond(f: Function, p: Any, x: Any, s: Any) -> Any:
-    return lax.cond(x > -9, f, lambda p, x, s: x * jnp.ones(2, x.dtype), p, x, s)
-
-
 _TAKING: dict[str, Callable[..., Any]] = {
     'jit': lambda f, p, x, s: jax.jit(f)(p, x, s),
     'vjp': _vjp,
     'jvp': _jvp,
-    'vmap beside': _mapped_beside,
+    # Along an axis of which the function knows nothing.
+    'vmap beside': lambda f, p, x, s: jax.vmap(lambda k: f(p, x, s) * k)(
+        _numbers(x)
+    ).sum(0),
     'vmap of params': partial(_mapped, 'params'),
     'vmap of x': partial(_mapped, 'x'),
     'vmap of schedules': partial(_mapped, 'schedule'),
@@ -189,8 +179,12 @@ _TAKING: dict[str, Callable[..., Any]] = {
     'vjp of many': _vjp_of_many,
     'scan': _scan,
     'scan of steps': _scan_of_steps,
-    'map': _map,
-    'cond': _cond,
+    'map': lambda f, p, x, s: lax.map(
+        lambda p: f(p, x, s), jax.tree.map(_several, p)
+    ).sum(0),
+    'cond': lambda f, p, x, s: lax.cond(
+        x > -9, f, lambda p, x, s: x * jnp.ones(2, x.dtype), p, x, s
+    ),
 }
 TRANSFORMATIONS: dict[str, Callable[[Function], Function]] = {
     name: partial(partial, function) for name, function in _TAKING.items()

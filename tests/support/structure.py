@@ -27,7 +27,6 @@ ROOMS = (
     *('tracing', 'language', 'lower', 'files', 'scheduling', 'device', 'runtime'),
     *('data', 'models', 'debug', 'display', 'flax'),
 )
-PRAGMAS = '# noqa', '# type:', '# SPDX', '# ----'
 
 
 @dataclass(frozen=True)
@@ -95,21 +94,11 @@ def code_lines(file: File) -> int:
     layout |= {tokenize.DEDENT, tokenize.ENDMARKER}
     lines = {
         line
-        for token in _tokens(file)
+        for token in tokenize.generate_tokens(io.StringIO(file.text).readline)
         if token.type not in layout
         for line in range(token.start[0], token.end[0] + 1)
     }
     return len(lines - texts)
-
-
-def comments(file: File) -> int:
-    """Lines of comments that explain something."""
-    found = (x.string for x in _tokens(file) if x.type == tokenize.COMMENT)
-    return sum(not text.startswith(PRAGMAS) for text in found)
-
-
-def _tokens(file: File) -> Iterator[tokenize.TokenInfo]:
-    return tokenize.generate_tokens(io.StringIO(file.text).readline)
 
 
 # ---- annotations ---------------------------------------------------------------------
@@ -220,7 +209,6 @@ def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
     """The rows of the first table."""
     bodies = sorted(body_lines(x) for file in found for x in functions(file.tree))
     code = sum(map(code_lines, found))
-    explained = 100 * sum(map(comments, found)) / code
     largest = max(found, key=lambda file: file.lines)
     lines = [line for file in found for line in first_lines(file.tree)]
     long = [line for line in lines if len(line.split()) > 15]
@@ -233,7 +221,6 @@ def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
         ('90 % of bodies have at most', bodies[int(0.9 * len(bodies))]),
         ('longest body', bodies[-1]),
         ('longest file', f'{largest.lines} ({largest.name})'),
-        ('comments per 100 lines of code', f'{explained:.1f}'),
         ('docstrings', len(lines)),
         ('first lines of more than 15 words', len(long)),
         ('first lines that open with a clause', len(clauses)),

@@ -17,11 +17,6 @@ import jfold as jf
 Way = Callable[[Any, Any, Sequence[Any], Any], list[Any]]
 
 
-def _passed(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
-    made = jit(f)
-    return [made(params, x) for x in batches]
-
-
 def _closed_over(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
     made: list[Any] = jit(lambda p: [f(p, x) for x in batches])(params)
     return made
@@ -41,19 +36,16 @@ def _exported(f: Any, params: Any, batches: Any, jit: Any) -> list[Any]:
     return [read.call(params, x) for x in batches]
 
 
-def _mapped(f: Any) -> Any:
-    return jax.vmap(f, (None, 0))
-
-
-def _scanned(f: Any) -> Any:
-    return lambda params, stacked: jax.lax.map(functools.partial(f, params), stacked)
-
-
 def _stacked(
-    batched: Any, is_passed: bool, f: Any, params: Any, batches: Any, jit: Any
+    is_mapped: bool, is_passed: bool, f: Any, params: Any, batches: Any, jit: Any
 ) -> list[Any]:
-    """All of them stacked, passed or closed over."""
-    many, stacked = batched(f), jf.Schedule.stack(batches)
+    """All of them stacked, mapped or scanned, passed or closed over."""
+
+    def many(params: Any, stacked: Any) -> Any:
+        one = functools.partial(f, params)
+        return jax.vmap(one)(stacked) if is_mapped else jax.lax.map(one, stacked)
+
+    stacked = jf.Schedule.stack(batches)
     if is_passed:
         results = jit(many)(params, stacked)
     else:
@@ -62,14 +54,16 @@ def _stacked(
 
 
 WAYS: dict[str, Way] = {
-    'passed': _passed,
+    'passed': lambda f, params, batches, jit: [
+        *map(functools.partial(jit(f), params), batches)
+    ],
     'closed over': _closed_over,
     'donated': _donated,
     'exported': _exported,
-    'mapped': functools.partial(_stacked, _mapped, True),
-    'mapped, closed over': functools.partial(_stacked, _mapped, False),
-    'scanned': functools.partial(_stacked, _scanned, True),
-    'scanned, closed over': functools.partial(_stacked, _scanned, False),
+    'mapped': functools.partial(_stacked, True, True),
+    'mapped, closed over': functools.partial(_stacked, True, False),
+    'scanned': functools.partial(_stacked, False, True),
+    'scanned, closed over': functools.partial(_stacked, False, False),
 }
 # Those that need no compiler, and those that take schedules of one capacity together.
 TRACED = [name for name in WAYS if name not in ('donated', 'exported')]
