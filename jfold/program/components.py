@@ -77,7 +77,7 @@ def component_of(operations: Operations) -> tuple[int, ...]:
 
 @memoized
 def are_recurrent(operations: Operations) -> tuple[bool, ...]:
-    """Return, for each operation, whether its component is recurrent."""
+    """Return whether the component of each operation is recurrent."""
     parts = components(operations)
     return tuple(parts[c].recurrent for c in component_of(operations))
 
@@ -166,11 +166,10 @@ def type_at(operations: Operations, place: Place) -> int:
 
 def loops_of(operations: Operations) -> str:
     """Return a phrase such as '3 of 7 operations in loops'; '' if all are."""
-    count = len(operations.operations)
     if not operations.has_loops:
         return 'no loops'
-    in_loops = count - len(operations.applied)
-    return '' if in_loops == count else f'{in_loops} of {count} operations in loops'
+    count, applied = len(operations.operations), len(operations.applied)
+    return f'{count - applied} of {count} operations in loops' if applied else ''
 
 
 @memoized

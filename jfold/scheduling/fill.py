@@ -46,6 +46,7 @@ from jfold.scheduling.read_modes import (
 from jfold.scheduling.selections import (
     Column,
     Columns,
+    Merged,
     Selection,
     parts_of,
 )
@@ -374,7 +375,7 @@ def _write_rows(batch: _Batch) -> None:
     selection = batch.selection
     # In loops all reads are indexed.
     in_slots = has_slots(spec.program)
-    merged = selection.merge(reads.columns) if in_slots else selection.values
+    merged = Merged(selection, reads.columns) if in_slots else selection.values
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
     # Numbers of values become rows of buffers. Behind them are numbers that are rows
