@@ -71,8 +71,8 @@ def components(operations: Operations) -> tuple[Component, ...]:
 def component_of(operations: Operations) -> tuple[int, ...]:
     """Return, for each operation, the index of its component in `components`."""
     numbers = enumerate(components(operations))
-    component = {o: c for c, part in numbers for o in part.operations}
-    return tuple(component[o] for o in range(len(operations.operations)))
+    pairs = sorted((o, c) for c, part in numbers for o in part.operations)
+    return tuple(c for _, c in pairs)
 
 
 @memoized

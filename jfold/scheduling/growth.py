@@ -96,7 +96,7 @@ def grow(
 def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
     """Return `need` with room for the operations of which neither capacity has rows.
 
-    They get as much as the largest of those that `need` has and `old` has not.
+    It is that of the largest of those that `need` has and `old` has not.
     """
 
     def filled(name: str) -> tuple[int, ...]:
