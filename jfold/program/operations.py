@@ -304,10 +304,10 @@ def check_operations(operations: Operations) -> None:
         raise ValueError(f'expected results of items {items}, got {got}')
     if operations.sources is None:
         return
-    for name, read in (
-        ('inputs', [x.inputs for x in operations.operations]),
-        ('results', [x.tensors for x in operations.results]),
+    for name, wanted in (
+        ('inputs', [len(x.inputs) for x in operations.operations]),
+        ('results', [len(x.tensors) for x in operations.results]),
     ):
         counts = list(map(len, getattr(operations.sources, name)))
-        if counts != (wanted := list(map(len, read))):
+        if counts != wanted:
             raise ValueError(f'expected `sources.{name}` of {wanted}, got {counts}')

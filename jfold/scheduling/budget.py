@@ -64,10 +64,7 @@ class Chain:
 
     def holding(self, need: Capacity) -> Spec | None:
         """Return the smallest spec that holds capacity `need`; `None` if none does."""
-        for spec in self.specs:
-            if spec.capacity.holds(need):
-                return spec
-        return None
+        return next((x for x in self.specs if x.capacity.holds(need)), None)
 
     @property
     def largest(self) -> Capacity | None:
@@ -275,8 +272,7 @@ class Budget:
 class FixedBudget:
     """A budget that never grows: the specs of a model saved with compiled programs.
 
-    Attributes:
-      specs: all specs, from small to large; none of a corpus without a model.
+    They go from small to large; a corpus without a model has none.
     """
 
     specs: tuple[Spec, ...]

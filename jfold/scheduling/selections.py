@@ -279,10 +279,9 @@ class Selection(Memoized):
     @property
     def labels(self) -> tuple[Table, ...]:
         """The tables of metrics' labels, with the rows of the chosen examples alone."""
-        tables, examples = self.graph.labels, self.examples
-        if examples is None:
-            return tables
-        return tuple(table.pick(examples) for table in tables)
+        if self.examples is None:
+            return self.graph.labels
+        return tuple(table.pick(self.examples) for table in self.graph.labels)
 
     @cached_property
     def _begin(self) -> Array:
