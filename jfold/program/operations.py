@@ -133,9 +133,7 @@ class Operation(Memoized):
 
 @dataclass(frozen=True)
 class Producers:
-    """The possible producers of each operand: a bit set of outputs of operations.
-
-    Outputs are numbered through all operations, in order.
+    """The possible producers of each operand: a bit set of all operations' outputs.
 
     Attributes:
       inputs: one set per operation and input.

@@ -162,12 +162,9 @@ class Budget:
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Reserve a spec that holds `need`; a new one has spare room unless `is_known`.
+        """Reserve a spec that holds `need` of several batches, called `whose` in logs.
 
-        Args:
-          need: a capacity that holds several batches, none of which is scheduled yet.
-          is_known: whether no later batch needs more than `need`.
-          whose: the name of the batches in log messages.
+        A new one has spare room unless `is_known`, that is, no later batch needs more.
 
         Raises:
           ProgramBudgetError: as of `reserve`.

@@ -220,9 +220,7 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Demands:
-    """The numbers of rows, levels and sums that each example needs.
-
-    The fields of `Capacity` explain the numbers.
+    """The numbers of rows, levels and sums that each example needs, as of `Capacity`.
 
     Attributes:
       added: [examples, numbers] int32, of which a batch needs the sum: constants per

@@ -98,10 +98,7 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return, per value, the row of its whole cotangent [rows]; `zero` if unused.
-
-    Each value has at most one use.
-    """
+    """Return the row of each value's cotangent, its only use; `zero` if unused."""
     totals = np.full(rows, zero, np.int32)
     totals[uses.rows] = uses.edges
     # A sum operation may be used by another, and so on: by pointer jumping, each round
