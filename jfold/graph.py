@@ -203,11 +203,10 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return the indices (type, table, output) of each source of values.
+    """Return the indices (type, table, output) of each source of values, or part.
 
-    The sources, or parts, are first the examples' own constants of each type, then the
-    outputs of all operations. The table is the index in `constants + operations` of a
-    graph; the output is that of the operation.
+    They are first the examples' own constants of each type, then the outputs of all
+    operations. The table is the index in `Graph.tables`.
     """
     types = len(program.types)
     constants = [(t, t, 0) for t in range(types)]
@@ -223,12 +222,8 @@ def number_values(
 ) -> tuple[list[Array], list[Array]]:
     """Number values from 0, per example and type; return first numbers and counts.
 
-    Args:
-      tables: the tables of constants, then those of operations.
-
-    Returns:
-      The first number in each part of `value_parts` (the constants of a type, or an
-      output), and the number of values of each type: lists of arrays [examples].
+    They are arrays [examples], for each part of `value_parts`, and for each type.
+    `tables` are those of constants, then those of operations.
     """
     zero = np.zeros(examples, np.int64)
     counts = [zero + count if count else zero for count in shared_counts(program)]

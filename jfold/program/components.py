@@ -8,10 +8,7 @@ read. A component of one operation that does not read its own results (an embedd
 softmax, a loss) has no levels: it runs once, over all its nodes. For a component of one
 operation the number of levels is the longest chain in the data, the least possible.
 
-Which outputs an operand may read is a property of the operations, not of the data. They
-are listed in `Operations.sources`; if that is `None`, they are all outputs of the
-operand's type.
-
+Which outputs an operand may read is a property of the operations, not of the data.
 Operations, and the outputs of all operations together, are numbered from 0. A
 `ProducerSet` is a set of such numbers, an int with one bit for each.
 """
@@ -21,7 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -71,13 +68,13 @@ def components(operations: Operations) -> tuple[Component, ...]:
 def component_of(operations: Operations) -> tuple[int, ...]:
     """Return, for each operation, the index of its component in `components`."""
     numbers = enumerate(components(operations))
-    component = {o: c for c, part in numbers for o in part.operations}
-    return tuple(component[o] for o in range(len(operations.operations)))
+    pairs = sorted((o, c) for c, part in numbers for o in part.operations)
+    return tuple(c for _, c in pairs)
 
 
 @memoized
 def are_recurrent(operations: Operations) -> tuple[bool, ...]:
-    """Return, for each operation, whether its component is recurrent."""
+    """Return whether the component of each operation is recurrent."""
     parts = components(operations)
     return tuple(parts[c].recurrent for c in component_of(operations))
 
@@ -86,9 +83,9 @@ def are_recurrent(operations: Operations) -> tuple[bool, ...]:
 
 
 Place: TypeAlias = tuple[int, int]  # a table, and a column in it
+SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment sum
 
 
-@dataclass(frozen=True)
 class Phases:
     """The components of a program in three groups: before, in and behind (after) loops.
 
@@ -107,52 +104,41 @@ class Phases:
         of a segment sum are column -1 of its first operation.
     """
 
-    before: tuple[int, ...]
-    loops: tuple[int, ...]
-    behind: tuple[int, ...]
-    looped: ProducerSet
-    outputs_behind: ProducerSet
-    entering: ProducerSet
-    leaving: Mapping[Place, ProducerSet]
+    def __init__(self, operations: Operations) -> None:
+        applied, producers = operations.applied, sources(operations)
+        sums, outputs = segment_sums(operations), outputs_of(operations)
+        self.before, self.loops, self.behind = list[int](), list[int](), list[int]()
+        self.leaving: dict[Place, ProducerSet] = {}
+        self.looped = self.outputs_behind = from_loops = entering = 0
+        for c, part in enumerate(components(operations)):
+            reads = union(union(producers.inputs[o]) for o in part.operations)
+            made = union(outputs[o] for o in part.operations)
+            if not applied.issuperset(part.operations):
+                self.loops.append(c)
+                self.looped |= made
+                entering |= reads
+            elif reads & (self.looped | self.outputs_behind):
+                self.behind.append(c)
+                self.outputs_behind |= made
+                is_sum = sums.issuperset(part.operations)
+                if is_sum and reads & (self.looped | from_loops):
+                    # If its results get no rows, its readers add up its summands.
+                    self.leaving[part.operations[0], SUMMANDS] = reads & ~made
+                    from_loops |= made
+            else:
+                self.before.append(c)
+        readers = applied.difference(sums)
+        for table, columns in enumerate((*producers.inputs, *producers.results)):
+            if table < len(operations.operations) and table not in readers:
+                continue
+            for column, makers in enumerate(columns):
+                if makers & (self.looped | from_loops) or not applied:
+                    self.leaving[table, column] = makers
+        entering |= union(self.leaving.values())
+        self.entering = entering & ~self.looped & ~self.outputs_behind
 
 
-SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment sum
-
-
-@memoized
-def phases(operations: Operations) -> Phases:
-    """Sort the components into those before loops, in loops and behind them."""
-    applied, producers = operations.applied, sources(operations)
-    sums, parts = segment_sums(operations), components(operations)
-    before, loops, behind = list[int](), list[int](), list[int]()
-    leaving: dict[Place, ProducerSet] = {}
-    looped = after = from_loops = entering = 0
-    for c, part in enumerate(parts):
-        reads = union(union(producers.inputs[o]) for o in part.operations)
-        outputs = union(outputs_of(operations)[o] for o in part.operations)
-        if not applied.issuperset(part.operations):
-            loops.append(c)
-            looped |= outputs
-            entering |= reads
-        elif reads & (looped | after):
-            behind.append(c)
-            after |= outputs
-            if sums.issuperset(part.operations) and reads & (looped | from_loops):
-                # If its results get no rows, its readers add up its summands.
-                leaving[part.operations[0], SUMMANDS] = reads & ~outputs
-                from_loops |= outputs
-        else:
-            before.append(c)
-    readers = applied.difference(sums)
-    for table, columns in enumerate((*producers.inputs, *producers.results)):
-        if table < len(operations.operations) and table not in readers:
-            continue
-        for column, makers in enumerate(columns):
-            if makers & (looped | from_loops) or not applied:
-                leaving[table, column] = makers
-    entering = (entering | union(leaving.values())) & ~looped & ~after
-    numbers = tuple(before), tuple(loops), tuple(behind)
-    return Phases(*numbers, looped, after, entering, leaving)
+phases = memoized(Phases)
 
 
 def type_at(operations: Operations, place: Place) -> int:
@@ -166,11 +152,10 @@ def type_at(operations: Operations, place: Place) -> int:
 
 def loops_of(operations: Operations) -> str:
     """Return a phrase such as '3 of 7 operations in loops'; '' if all are."""
-    count = len(operations.operations)
     if not operations.has_loops:
         return 'no loops'
-    in_loops = count - len(operations.applied)
-    return '' if in_loops == count else f'{in_loops} of {count} operations in loops'
+    count, applied = len(operations.operations), len(operations.applied)
+    return f'{count - applied} of {count} operations in loops' if applied else ''
 
 
 @memoized

@@ -133,9 +133,7 @@ class Operation(Memoized):
 
 @dataclass(frozen=True)
 class Producers:
-    """The possible producers of each operand: a bit set of outputs of operations.
-
-    Outputs are numbered through all operations, in order.
+    """The possible producers of each operand: a bit set of all operations' outputs.
 
     Attributes:
       inputs: one set per operation and input.
@@ -304,10 +302,10 @@ def check_operations(operations: Operations) -> None:
         raise ValueError(f'expected results of items {items}, got {got}')
     if operations.sources is None:
         return
-    for name, read in (
-        ('inputs', [x.inputs for x in operations.operations]),
-        ('results', [x.tensors for x in operations.results]),
+    for name, wanted in (
+        ('inputs', [len(x.inputs) for x in operations.operations]),
+        ('results', [len(x.tensors) for x in operations.results]),
     ):
         counts = list(map(len, getattr(operations.sources, name)))
-        if counts != (wanted := list(map(len, read))):
+        if counts != wanted:
             raise ValueError(f'expected `sources.{name}` of {wanted}, got {counts}')

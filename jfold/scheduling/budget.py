@@ -64,10 +64,7 @@ class Chain:
 
     def holding(self, need: Capacity) -> Spec | None:
         """Return the smallest spec that holds capacity `need`; `None` if none does."""
-        for spec in self.specs:
-            if spec.capacity.holds(need):
-                return spec
-        return None
+        return next((x for x in self.specs if x.capacity.holds(need)), None)
 
     @property
     def largest(self) -> Capacity | None:
@@ -165,12 +162,9 @@ class Budget:
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Reserve a spec that holds `need`; a new one has spare room unless `is_known`.
+        """Reserve a spec that holds `need` of several batches, called `whose` in logs.
 
-        Args:
-          need: a capacity that holds several batches, none of which is scheduled yet.
-          is_known: whether no later batch needs more than `need`.
-          whose: the name of the batches in log messages.
+        A new one has spare room unless `is_known`, that is, no later batch needs more.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -275,8 +269,7 @@ class Budget:
 class FixedBudget:
     """A budget that never grows: the specs of a model saved with compiled programs.
 
-    Attributes:
-      specs: all specs, from small to large; none of a corpus without a model.
+    They go from small to large; a corpus without a model has none.
     """
 
     specs: tuple[Spec, ...]

@@ -49,8 +49,7 @@ def capacity(
 ) -> Capacity:
     """Return the least capacity, of `size` result rows, for a batch with these demands.
 
-    With shards, `demanded` and `size` are those of a single shard. The capacity has no
-    profiles.
+    With shards, both are those of a single shard. The capacity has no profiles.
     """
     types, active = len(program.types), active_types(program)
     added, highest = demanded.added, demanded.highest
@@ -189,10 +188,7 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return each example's largest value [examples]; 0 for one without values.
-
-    The values of example i begin at `begin[i]` in `values` [n].
-    """
+    """Return each example's largest value, from its `begin` on; 0 without any."""
     if len(begin) == 1:
         return np.array([np.maximum.reduce(values, initial=0)], np.int64)
     # `reduceat` would give an example without values the first value of the next one.
@@ -260,10 +256,7 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _level_counts(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Count nodes per pair (level, example); return each pair's level and count [n].
-
-    Sorted by level, then by example; pairs without nodes are left out.
-    """
+    """Return level and count [n] of each pair (level, example) with nodes, sorted."""
     keys = levels.astype(np.int64) * max(examples, 1) + owner
     keys, count = np.unique(keys, return_counts=True)
     return keys // max(examples, 1), count

@@ -46,6 +46,7 @@ from jfold.scheduling.read_modes import (
 from jfold.scheduling.selections import (
     Column,
     Columns,
+    Merged,
     Selection,
     parts_of,
 )
@@ -71,7 +72,12 @@ def fill(
     batch = _Batch(selection, spec)
     # The array is not cleared before, since every section is written as a whole.
     _write_counts(batch, devices)
-    _write_owners(batch)
+    sections = batch.places.sections.owners
+    for r, section in enumerate(sections, selection.behind - len(sections)):
+        if section.shape != (0,):
+            # Spare rows get the index behind the last example's.
+            owners = selection.owners(r)
+            section.fill(batch.indices, owners, spec.capacity.examples)
     _write_rows(batch)
     return batch.indices, _constants(selection, spec)
 
@@ -126,7 +132,7 @@ class _Batch:
 
 @memoized
 def _in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
-    """Return (index, component) of each component that may run in several steps."""
+    """Return the components, with numbers, that may run in several steps."""
     pairs = zip(running_components(spec), layout(spec).tables, strict=True)
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
 
@@ -199,16 +205,6 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     ]
     components, operations, starts = np.array(triples, np.intp).reshape(-1, 3).T
     return components, operations, starts
-
-
-def _write_owners(batch: _Batch) -> None:
-    """Write the example of each row, for results whose number of rows varies."""
-    sections, tables = batch.places.sections.owners, batch.selection.behind
-    for r, section in enumerate(sections, tables - len(sections)):
-        if section.shape != (0,):
-            # Spare rows get the index behind the last example's.
-            owners = batch.selection.owners(r)
-            section.fill(batch.indices, owners, batch.spec.capacity.examples)
 
 
 def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
@@ -374,7 +370,7 @@ def _write_rows(batch: _Batch) -> None:
     selection = batch.selection
     # In loops all reads are indexed.
     in_slots = has_slots(spec.program)
-    merged = selection.merge(reads.columns) if in_slots else selection.values
+    merged = Merged(selection, reads.columns) if in_slots else selection.values
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
     # Numbers of values become rows of buffers. Behind them are numbers that are rows

@@ -96,7 +96,7 @@ def grow(
 def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
     """Return `need` with room for the operations of which neither capacity has rows.
 
-    They get as much as the largest of those that `need` has and `old` has not.
+    It is that of the largest of those that `need` has and `old` has not.
     """
 
     def filled(name: str) -> tuple[int, ...]:
@@ -116,12 +116,9 @@ def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
 
 def no_headroom(need: Capacity) -> Headroom:
     """Return zeros to pass as `more` to `grow`: no batch will need more than `need`."""
-    profiles = tuple(
-        tuple((count, (0,) * len(rows)) for count, rows in profile)
-        for profile in need.profiles
-    )
     zeros = {name: (0,) * len(getattr(need, name)) for name in ADDED}
-    return {**zeros, 'profiles': profiles}
+    parts = ([(n, (0,) * len(rows)) for n, rows in x] for x in need.profiles)
+    return {**zeros, 'profiles': tuple(map(tuple, parts))}
 
 
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:

@@ -132,11 +132,22 @@ class Layout:
     def __init__(self, spec: Spec) -> None:
         program, capacity = spec.program, spec.capacity
         self.component = component_of(program)
-        self.region, self.chunk, self.widths, self.together = _of_operations(spec)
+        self.region, self.chunk = list[int](), list[int]()
+        self.widths, self.together = list[Numbers](), list[Groups]()
+        for o, _ in enumerate(program.operations):
+            self._divide(spec, o)
         counted, examples = iter(capacity.metrics), capacity.examples
         kinds = (result.kind for result in program.results)
         self.results = [next(counted) if x.is_counted else examples for x in kinds]
-        self.column, self.tables, self.trips = _tables(spec)
+        self.column = [0 for _ in program.operations]
+        self.tables, self.trips = list[tuple[int, int]](), list[Numbers]()
+        parts = zip(components(program), running_components(spec), strict=True)
+        for component, runs in parts:
+            for place, o in enumerate(runs.operations):
+                self.column[o] = 2 * place  # first row and end
+            strategy = strategy_at(spec, component.operations[0])
+            self.trips.append(strategy.trips(spec, component))
+            self.tables.append((sum(self.trips[-1]), 2 * len(runs.operations)))
         self.value_base, self.value_rows = _values(spec, self.region)
         pairs = zip(self.value_rows, capacity.constants, strict=True)
         computed = [rows - constants for rows, constants in pairs]
@@ -152,41 +163,35 @@ class Layout:
         edges = _edges(spec, self)
         self.edges, self.edges_leaving, self.edge_sums, self.edge_rows = edges
 
-
-layout = memoized(Layout)
-
-
-def _of_operations(
-    spec: Spec,
-) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[Groups, ...]]:
-    """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
-    program, parts = spec.program, components(spec.program)
-    region, chunks, widths, together = [], [], [], []
-    for o, operation in enumerate(program.operations):
+    def _divide(self, spec: Spec, o: int) -> None:
+        """Divide the rows of operation `o` into tiles and chunks, and its inputs."""
+        program, operation = spec.program, spec.program.operations[o]
         strategy, rows = strategy_at(spec, o), spec.capacity.rows[o]
-        part = parts[component_of(program)[o]]
+        part = components(program)[self.component[o]]
         chunk = strategy.chunk(program, operation, rows)
-        of_tiles = strategy.widths(spec, o, part)
+        widths = strategy.widths(spec, o, part)
         # The last tile of a level may run past its end. Tiles of the one level of fixed
         # steps, or outside of loops, begin at multiples of their width.
         is_even = o in program.applied or (strategy.fixed and not part.recurrent)
-        unit = of_tiles[0] or 1
-        reached = -(-rows // unit) * unit if is_even else rows + max(of_tiles)
+        unit = widths[0] or 1
+        reached = -(-rows // unit) * unit if is_even else rows + max(widths)
         # Room for all tiles, and a multiple of the chunk.
-        region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
-        chunks.append(chunk)
-        widths.append(of_tiles)
+        self.region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
+        self.chunk.append(chunk)
+        self.widths.append(widths)
         # With fixed steps each read or write is a kernel, so inputs of one type are
         # read at once. On a CPU that would copy their cotangents.
         kinds = operation.inputs if strategy.fixed else range(len(operation.inputs))
         groups: dict[int, Numbers] = {}
         for a, kind in enumerate(kinds):
             groups[kind] = *groups.get(kind, ()), a
-        together.append(tuple(groups.values()))
-    return tuple(region), tuple(chunks), tuple(widths), tuple(together)
+        self.together.append(tuple(groups.values()))
 
 
-def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
+layout = memoized(Layout)
+
+
+def _values(spec: Spec, region: list[int]) -> tuple[list[Numbers], Numbers]:
     """Return `Layout.value_base` and `Layout.value_rows`, given `Layout.region`."""
     allocators = [Allocator() for _ in spec.program.types]
     # Constants first, so that a row's number alone tells whether it has a cotangent.
@@ -201,7 +206,7 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
             ends = ends or tuple(allocator.next for allocator in allocators)
         outputs = spec.program.operations[o].outputs
         base[o] = tuple(allocators[t].take(region[o]) for t in outputs)
-    return tuple(base), ends or tuple(allocator.next for allocator in allocators)
+    return base, ends or tuple(allocator.next for allocator in allocators)
 
 
 @memoized
@@ -254,19 +259,3 @@ def _edges(
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = [allocator.take(1) + 1 for allocator in allocators]
     return of_rows, leaving, sums, ends
-
-
-def _tables(
-    spec: Spec,
-) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
-    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
-    column = [0 for _ in spec.program.operations]
-    tables, trips = [], []
-    pairs = zip(components(spec.program), running_components(spec), strict=True)
-    for component, runs in pairs:
-        for place, o in enumerate(runs.operations):
-            column[o] = 2 * place  # first row and end
-        strategy = strategy_at(spec, component.operations[0])
-        trips.append(strategy.trips(spec, component))
-        tables.append((sum(trips[-1]), 2 * len(runs.operations)))
-    return tuple(column), tuple(tables), tuple(trips)

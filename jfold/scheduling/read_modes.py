@@ -32,7 +32,7 @@ from jfold.scheduling.spec import Capacity, Spec
 
 
 class ReadMode(enum.Enum):
-    """A way to read a value outside of loops: in place, summed, or by index."""
+    """A way to read a value outside of loops."""
 
     IN_PLACE = enum.auto()
     SUMMED = enum.auto()

@@ -321,8 +321,7 @@ def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
 def on_device(schedule: Schedule) -> Schedule:
     """Return a schedule with all arrays but 64-bit ones moved to its devices."""
     # JAX may allow 64 bits in the caller's thread alone, and this may be another.
-    shards = schedule.spec.shards
-    where = None if shards is None else shards.sharding
+    where = schedule.spec.shards and schedule.spec.shards.sharding
 
     def moved(x: jax.Array | Array) -> jax.Array | Array:
         wide = x.dtype.name.endswith(('64', '128'))
@@ -392,8 +391,7 @@ def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
 def abstract(spec: Spec) -> Schedule:
     """Return a schedule of `jax.ShapeDtypeStruct`s, for compiling ahead of time."""
     struct: Any = jax.ShapeDtypeStruct
-    shards = spec.shards
-    if shards is not None:
+    if (shards := spec.shards) is not None:
         struct = functools.partial(struct, sharding=shards.sharding)
     before = () if shards is None else (shards.count,)
     constants = tuple(

@@ -106,9 +106,8 @@ def loop_columns(program: Operations) -> Columns:
     return Columns([x for x in every if is_in_loops(x)], types)
 
 
-@dataclass(frozen=True, eq=False)
 class Merged:
-    """The entries of columns, with values numbered through all examples.
+    """The entries of columns, with values numbered through a selection's examples.
 
     Attributes:
       numbers: [rows of all columns] int64, one column behind another.
@@ -116,10 +115,17 @@ class Merged:
       ends: [columns + 1] where in `numbers` each column begins, and the last ends.
     """
 
-    columns: Columns
-    numbers: Array
-    lengths: Array
-    ends: list[int]
+    def __init__(self, selection: Selection, columns: Columns) -> None:
+        counts, begin = selection.counts[columns.tables], selection.numbers.first
+        if len(columns.spaces) and columns.spaces[-1] >= len(begin):
+            begin = np.concatenate([begin, selection.before[len(begin) :]])
+        # For each row of each column, the number at which its space and example begin.
+        self.numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
+        in_graph = [selection.column(table, a) for _, table, a in columns.every]
+        if in_graph:
+            self.numbers += concatenate_arrays(in_graph)
+        self.columns, self.lengths = columns, selection.totals[columns.tables]
+        self.ends: list[int] = [0, *self.lengths.cumsum().tolist()]
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
@@ -164,9 +170,8 @@ class Parts:
 parts_of = memoized(Parts)
 
 
-@dataclass(frozen=True, eq=False)
 class Numbers:
-    """The value numbers of all examples: one range, a cell, per producer and example.
+    """The value numbers of a selection: one range, a cell, per producer and example.
 
     The program's constants are the first values of the cell of an example's constants.
 
@@ -175,10 +180,11 @@ class Numbers:
       places: [cells + 1] the number of the first value of each cell.
     """
 
-    parts: Parts
-    cells: Array
-    places: Array
-    examples: int
+    def __init__(self, selection: Selection) -> None:
+        self.parts, self.examples = parts_of(selection.program), len(selection)
+        counts = selection.counts[self.parts.tables] + self.parts.shared
+        self.cells = self.parts.by_example(counts)
+        self.places = first_of(self.cells)
 
     @cached_property
     def first(self) -> Array:
@@ -214,9 +220,7 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Demands:
-    """The numbers of rows, levels and sums that each example needs.
-
-    The fields of `Capacity` explain the numbers.
+    """The numbers of rows, levels and sums that each example needs, as of `Capacity`.
 
     Attributes:
       added: [examples, numbers] int32, of which a batch needs the sum: constants per
@@ -273,10 +277,9 @@ class Selection(Memoized):
     @property
     def labels(self) -> tuple[Table, ...]:
         """The tables of metrics' labels, with the rows of the chosen examples alone."""
-        tables, examples = self.graph.labels, self.examples
-        if examples is None:
-            return tables
-        return tuple(table.pick(examples) for table in tables)
+        if self.examples is None:
+            return self.graph.labels
+        return tuple(table.pick(self.examples) for table in self.graph.labels)
 
     @cached_property
     def _begin(self) -> Array:
@@ -323,9 +326,7 @@ class Selection(Memoized):
     @cached_property
     def numbers(self) -> Numbers:
         """The numbering of values through all chosen examples."""
-        parts = parts_of(self.program)
-        cells = parts.by_example(self.counts[parts.tables] + parts.shared)
-        return Numbers(parts, cells, first_of(cells), len(self))
+        return Numbers(self)
 
     @property
     def behind(self) -> int:
@@ -341,23 +342,10 @@ class Selection(Memoized):
             np.cumsum(self.counts[:, :-1], axis=1, out=result[:, 1:])
         return result
 
-    def merge(self, columns: Columns) -> Merged:
-        """Return the entries of columns, with values numbered through all examples."""
-        counts, begin = self.counts[columns.tables], self.numbers.first
-        if len(columns.spaces) and columns.spaces[-1] >= len(begin):
-            begin = np.concatenate([begin, self.before[len(begin) :]])
-        # For each row of each column, the number at which its space and example begin.
-        numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
-        in_graph = [self.column(table, number) for _, table, number in columns.every]
-        if in_graph:
-            numbers += concatenate_arrays(in_graph)
-        lengths = self.totals[columns.tables]
-        return Merged(columns, numbers, lengths, [0, *lengths.cumsum().tolist()])
-
     @cached_property
     def values(self) -> Merged:
         """The numbers of the values that operations and results read."""
-        return self.merge(value_columns(self.program))
+        return Merged(self, value_columns(self.program))
 
     def outputs_of(self, o: int) -> Array:
         """Return the number of the value that each node of operation `o` makes [nodes].
@@ -386,7 +374,7 @@ def use_counts(selection: Selection, in_loops: bool) -> Array:
     With `in_loops` only reads in loops, and reads of loops' values, are counted.
     """
     program = selection.program
-    reads = selection.merge(loop_columns(program)) if in_loops else selection.values
+    reads = Merged(selection, loop_columns(program)) if in_loops else selection.values
     numbers, shared = selection.numbers, shared_counts(program)
     counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
     for t in active_types(program):

@@ -105,9 +105,9 @@ class Shards:
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
-        """Return `x`, with its sharding on automatic mesh axes constrained to `spec`.
+        """Return `x`, and its cotangent, constrained to `spec` on automatic mesh axes.
 
-        Its cotangent is constrained likewise. Unchanged if only `axes` are automatic.
+        Unchanged if only `axes` are automatic.
         """
         # Else XLA might split a loop over axes that are not those of the shards, and so
         # put collectives of all shards into it, though each shard runs it a different

@@ -165,11 +165,7 @@ def _prices(
     The steps hold all levels of the blocks in the range. All results are
     [blocks, blocks], by the first and the last block; widths, those of tiles, have a
     further axis, [operations]. If the last is before the first, the price is infinite.
-
-    Args:
-      counts, blocks: the levels in each block, and the most rows of one.
-      step, row: as of `cut`.
-      limit: [operations] the widest tile of each operation.
+    A block has `counts` levels, whose most rows are `blocks` [blocks, operations].
     """
     number, operations = blocks.shape
     price = np.full((number, number), np.inf)

@@ -98,10 +98,7 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return, per value, the row of its whole cotangent [rows]; `zero` if unused.
-
-    Each value has at most one use.
-    """
+    """Return the row of each value's cotangent, its only use; `zero` if unused."""
     totals = np.full(rows, zero, np.int32)
     totals[uses.rows] = uses.edges
     # A sum operation may be used by another, and so on: by pointer jumping, each round
@@ -111,23 +108,9 @@ def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
     return totals
 
 
-class SumTree(NamedTuple):
-    """The sums of cotangents of values that have too many uses for one gather.
-
-    Attributes:
-      table: [sums, SUM_ARITY] int32, the edge rows that each sum adds up.
-      rounds: [sums] the round of the reverse pass that takes the sum, ascending.
-      left: the uses that remain: those in no sum, and sums that no other sum adds up.
-    """
-
-    table: Array
-    rounds: Array
-    left: RowUses
-
-
 def sum_tree(
     uses: RowUses, most: Array, rounds: Array, base: int, zero: int
-) -> SumTree:
+) -> tuple[Array, Array, RowUses]:
     """Sum each value's uses in groups, then the sums, until `most` or fewer remain.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
@@ -146,6 +129,10 @@ def sum_tree(
       rounds: [rows] the round in which the sums of stage 0 of a value are taken.
       base: the edge row of the first sum; the others come behind it, round by round.
       zero: an edge row of zeros, which fills sums of fewer uses.
+
+    Returns:
+      The edge rows of each sum [sums, SUM_ARITY] int32, its round [sums], ascending,
+      and the uses that remain: those in no sum, and sums that no other sum adds up.
     """
     is_wide = np.bincount(uses.rows, minlength=len(most)) > most
     wide = is_wide[uses.rows]
@@ -181,7 +168,7 @@ def sum_tree(
         result[is_sum] = moved[edges[is_sum] - first]
         return result
 
-    return SumTree(placed(table[order]), rounds[order], RowUses(rows, placed(edges)))
+    return placed(table[order]), rounds[order], RowUses(rows, placed(edges))
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
@@ -238,21 +225,30 @@ def _summed(
     for o in adding(spec.program, t):  # by row, as `most_uses` by number
         first = places.value_base[o][0] - computed
         most[first : first + places.region[o]] = 1
-    tree, zero = None, places.edge_rows[t] - 1
+    zero = places.edge_rows[t] - 1
     if steps is not None:
         # All uses of a level's values are in later levels or components. So the reverse
         # pass has all their cotangents when it comes to the level, and sums them there,
         # in round `step * stages + stage`.
         rounds = steps * spec.capacity.stages
-        tree = sum_tree(uses, most, rounds, places.edge_sums[t], zero)
-        uses = tree.left
+        base = places.edge_sums[t]
+        table, rounds, uses = sum_tree(uses, most, rounds, base, zero)
     # The output of a sum operation has one use left, whose edge row holds its total
     # cotangent. That is also the cotangent of each operand, so operands read this row.
     is_total = (most < SUM_ARITY)[uses.rows]
     totals = total_cotangent_rows(uses.chosen(is_total), len(most), zero)
     uses = uses.chosen(~is_total)
-    if tree is not None:
-        _write_sums(spec, indices, t, resolve_edges(tree.table, totals), tree.rounds)
+    if steps is not None:
+        # Per round, the first sum and the number of tiles.
+        sections = places.sections
+        edges = resolve_edges(table, totals).T
+        for section, column in zip(sections.sums[t].rows, edges, strict=True):
+            section.fill(indices, column, zero)
+        taken, count = np.unique(rounds, return_counts=True)
+        begins = sections.steps[t].of(indices).reshape(-1, 2)
+        begins[...] = 0
+        begins[taken, 0] = count.cumsum() - count
+        begins[taken, 1] = -(-count // places.sum_width[t])
     return RowUses(uses.rows, resolve_edges(uses.edges, totals))
 
 
@@ -285,17 +281,3 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
         # Of several writes to a row NumPy keeps the last: the other uses are left.
         left = (written != numbers).nonzero()[0]
         rows, edges = rows[left], edges[left]
-
-
-def _write_sums(
-    spec: Spec, indices: Array, t: int, table: Array, rounds: Array
-) -> None:
-    """Write a `SumTree`'s sums of type `t`; per round, the first sum and tile count."""
-    places, sections = layout(spec), layout(spec).sections
-    for section, edges in zip(sections.sums[t].rows, table.T, strict=True):
-        section.fill(indices, edges, places.edge_rows[t] - 1)
-    taken, count = np.unique(rounds, return_counts=True)
-    steps = sections.steps[t].of(indices).reshape(-1, 2)
-    steps[...] = 0
-    tiles = -(-count // places.sum_width[t])
-    steps[taken, 0], steps[taken, 1] = count.cumsum() - count, tiles

@@ -98,10 +98,9 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per slot, pairs of a summand and the row to add it to.
+    """Return, per slot that reads sums, pairs of a summand and the row to add it to.
 
-    A slot that reads no sums has no pairs. In examples whose sums need rows the pairs
-    are incomplete, and not used.
+    In examples whose sums need rows the pairs are incomplete, and not used.
     """
     places = slots(selection.program)
     if not any(slot.combines for slot in places):
@@ -135,14 +134,31 @@ def _leaves(selection: Selection, sums: list[int]) -> Pairs:
 
 
 def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return pairs (leaf, root) of the trees that `sums` form in `chosen` examples."""
+    """Return pairs (leaf, root) of the trees that `sums` form in `chosen` examples.
+
+    sum      reads
+         8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5
+         9   4 5
+        10   8 9
+    """
     columns, types = [NO_PAIRS], len(selection.program.types)
     for o in sums:
         results, rows = selection.outputs_of(o), chosen[selection.owners(types + o)]
         for a in range(len(selection.program.operations[o].inputs)):
             read = selection.values.column(types + o, 1 + a)
             columns.append(Pairs(read[rows], results[rows]))
-    return Pairs(*sum_leaves(*map(np.concatenate, zip(*columns, strict=True))))
+    read, parent = map(np.concatenate, zip(*columns, strict=True))
+    if not len(read) or not ((read >= parent.min()) & (read <= parent.max())).any():
+        return Pairs(read, parent)  # no sum is read
+    reader = np.full(int(max(read.max(), parent.max())) + 1, -1)
+    reader[parent] = parent
+    inner = reader[read] >= 0
+    reader[read[inner]] = parent[inner]  # at most one sum reads a sum
+    roots = parent[~inner]
+    # `reader` maps an inner sum to its parent and a root to itself: follow it to roots.
+    while (reader[roots] != roots).any():  # trees are not deep
+        roots = reader[roots]
+    return Pairs(read[~inner], roots)
 
 
 def _is_neutral(selection: Selection) -> Array:
@@ -161,10 +177,8 @@ def _is_neutral(selection: Selection) -> Array:
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
     """Pair each row with the value that it reads; if a sum, with its leaves.
 
-    Args:
-      read: [rows] the merged number of the value that each row reads.
-      is_sum: [values] bool, whether each value is a sum.
-      leaves: pairs of leaf and root; a sum of neutral constants alone has none.
+    `read` [rows] are merged numbers of values, `is_sum` [values] tells which are sums,
+    and `leaves` are pairs (leaf, root), none of a sum of neutral constants alone.
     """
     of_sums = is_sum[read]
     plain, reader = np.flatnonzero(~of_sums), np.full(len(is_sum), -1)
@@ -175,31 +189,6 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
     rows = np.concatenate([plain, rows[is_read]])
     order = rows.argsort(kind='stable')
     return Pairs(values[order], rows[order])
-
-
-def sum_leaves(read: Array, parent: Array) -> tuple[Array, Array]:
-    """Return the leaves of trees of sums and each leaf's root: two arrays [leaves].
-
-        parent   read
-             8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5
-             9   4 5
-            10   8 9
-
-    Args:
-      read: [reads] the number of the value that a sum reads.
-      parent: [reads] the number of that sum. At most one sum reads a sum.
-    """
-    if not len(read) or not ((read >= parent.min()) & (read <= parent.max())).any():
-        return read, parent  # no sum is read
-    reader = np.full(int(max(read.max(initial=0), parent.max(initial=0))) + 1, -1)
-    reader[parent] = parent
-    inner = reader[read] >= 0
-    reader[read[inner]] = parent[inner]
-    sums = parent[~inner]
-    # `reader` maps an inner sum to its parent and a root to itself: follow it to roots.
-    while (reader[sums] != sums).any():  # trees are not deep
-        sums = reader[sums]
-    return read[~inner], sums
 
 
 # ---- tables --------------------------------------------------------------------------

@@ -177,8 +177,11 @@ class Strategy:
         part[len(ends) :] = ends[-1] if len(ends) else 0
 
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return how many tiles of each width each step takes [steps, widths] int."""
-        return np.ones((len(table), 1), int)
+        """Return how many tiles of each width each step takes [steps, widths] int.
+
+        Here it is one in the loop that the step belongs to.
+        """
+        return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 class Counted(Strategy):
@@ -358,10 +361,6 @@ class Fixed(Strategy):
         np.maximum.accumulate(first, out=first)
         table[: len(level), 0], table[: len(level), 1] = first, end[level]
         table[len(level) :] = first[-1], end[-1]
-
-    def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
-        """Return tile counts [steps, loops]: 1 in the loop that the step belongs to."""
-        return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
