@@ -101,11 +101,9 @@ class Allocator:
         return Section(self.take(math.prod(shape)), shape)
 
 
+@dataclass(frozen=True, eq=False)
 class Sections:
-    """All sections of an index array, one behind another: place and shape of each.
-
-    Of the arguments, `computed` [types] counts the rows of value buffers that are not
-    constants; others are attributes of the layout.
+    """All sections of an index array: the place and the shape of each.
 
     Attributes:
       depths: [components] levels of each component; steps, if their number is fixed.
@@ -135,55 +133,78 @@ class Sections:
         without sums.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        tables: Sequence[tuple[int, int]],
-        region: Sequence[int],
-        results: Sequence[int],
-        computed: Sequence[int],
-        sum_width: Sequence[int],
-    ) -> None:
-        program, capacity, allocator = spec.program, spec.capacity, Allocator()
-        section = allocator.section
-        self.depths = section(len(components(program)))
-        self.counts = section(len(program.operations))
-        self.rows, self.empty = section(len(program.results)), section(1)
-        self.examples = self.rows[program.value_results[0]]
-        self.tiles, self.summands, self.sums_of = (list[Section]() for _ in range(3))
-        for c, table in enumerate(tables):
-            sums = components(program)[c].operations
-            is_added = summed_at_once(spec, c) and sums_have_rows(spec)
-            rows = [region[o] * len(program.operations[o].inputs) for o in sums]
-            self.tiles.append(section(*table))
-            self.summands.append(section(is_added * sum(rows)))
-            self.sums_of.append(section(is_added * sum(rows)))
-        self.inputs, self.input_sums = list[Slots](), list[Slots]()
-        for o, operation in enumerate(program.operations):
-            count = 0 if summed_at_once(spec, component_of(program)[o]) else region[o]
-            reads, added = _slots(allocator, spec, o, len(operation.inputs), count)
-            self.inputs.append(reads)
-            self.input_sums.append(added)
-        self.owners = list[Section]()
-        self.results, self.result_sums = list[Slots](), list[Slots]()
-        for r, result in enumerate(program.results):
-            self.owners.append(section(results[r] if result.kind.is_counted else 0))
-            numbers = len(program.operations) + r, len(result.tensors)
-            reads, added = _slots(allocator, spec, *numbers, results[r])
-            self.results.append(reads)
-            self.result_sums.append(added)
-        self.consumers, self.steps, self.sums = (list[Section]() for _ in range(3))
-        levels = sum(steps for steps, _ in tables)
-        for t, size in enumerate(computed):
-            # Without loops JAX differentiates the program, so no edges are summed here.
-            fan = capacity.fans[t] if program.has_loops else 0
-            count = capacity.sums[t] if program.has_loops else 0
-            self.consumers.append(section(fan, size))
-            self.steps.append(section(levels if count else 0, capacity.stages, 2))
-            # The last tile of sums may run past their end.
-            room = count + sum_width[t] if count else 0
-            self.sums.append(section(SUM_ARITY, room))
-        self.size = allocator.next
+    depths: Section
+    counts: Section
+    rows: Section
+    empty: Section
+    examples: Section
+    size: int
+    tiles: list[Section]
+    summands: list[Section]
+    sums_of: list[Section]
+    inputs: list[Slots]
+    input_sums: list[Slots]
+    owners: list[Section]
+    results: list[Slots]
+    result_sums: list[Slots]
+    consumers: list[Section]
+    steps: list[Section]
+    sums: list[Section]
+
+
+def allocate_sections(
+    spec: Spec,
+    tables: Sequence[tuple[int, int]],
+    region: Sequence[int],
+    results: Sequence[int],
+    computed: Sequence[int],
+    sum_width: Sequence[int],
+) -> Sections:
+    """Lay out the sections of an index array one behind another.
+
+    `computed` [types] counts the rows of value buffers that are not constants; other
+    arguments are attributes of the layout.
+    """
+    program, capacity, allocator = spec.program, spec.capacity, Allocator()
+    section = allocator.section
+    depths, counts = section(len(components(program))), section(len(program.operations))
+    rows, empty = section(len(program.results)), section(1)
+    tiles, summands, sums_of, owners = (list[Section]() for _ in range(4))
+    of_inputs, of_results = list[tuple[Slots, Slots]](), list[tuple[Slots, Slots]]()
+    for c, table in enumerate(tables):
+        added = components(program)[c].operations
+        if not (summed_at_once(spec, c) and sums_have_rows(spec)):
+            added = ()
+        count = sum(region[o] * len(program.operations[o].inputs) for o in added)
+        tiles.append(section(*table))
+        summands.append(section(count))
+        sums_of.append(section(count))
+    for o, operation in enumerate(program.operations):
+        count = 0 if summed_at_once(spec, component_of(program)[o]) else region[o]
+        of_inputs.append(_slots(allocator, spec, o, len(operation.inputs), count))
+    for r, result in enumerate(program.results):
+        owners.append(section(results[r] if result.kind.is_counted else 0))
+        numbers = len(program.operations) + r, len(result.tensors)
+        of_results.append(_slots(allocator, spec, *numbers, results[r]))
+    consumers, steps, sums = (list[Section]() for _ in range(3))
+    levels = sum(steps for steps, _ in tables)
+    for t, size in enumerate(computed):
+        # Without loops JAX differentiates the program, so no edges are summed here.
+        fan = capacity.fans[t] if program.has_loops else 0
+        count = capacity.sums[t] if program.has_loops else 0
+        consumers.append(section(fan, size))
+        steps.append(section(levels if count else 0, capacity.stages, 2))
+        # The last tile of sums may run past their end.
+        sums.append(section(SUM_ARITY, count + sum_width[t] if count else 0))
+    return Sections(
+        *(depths, counts, rows, empty, rows[program.value_results[0]]),
+        allocator.next,
+        *(tiles, summands, sums_of),
+        *([reads for reads, _ in of_inputs], [added for _, added in of_inputs]),
+        owners,
+        *([reads for reads, _ in of_results], [added for _, added in of_results]),
+        *(consumers, steps, sums),
+    )
 
 
 def section_of(program: Operations, sections: Sections, place: Place) -> Section:
