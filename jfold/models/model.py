@@ -246,8 +246,10 @@ class Model(Stays, Displayed):
         [3.0, 3.0]
         """
         checked = check_examples(examples)
-        more = checked, skip_errors, progress
-        record = lambda: trace_corpus(self.scheduler, *more)  # noqa: E731
+
+        def record() -> Corpus:
+            return trace_corpus(self.scheduler, checked, skip_errors, progress)
+
         return growing(self._recorded, self._lower, [checked], record)
 
     @api_boundary
