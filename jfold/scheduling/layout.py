@@ -18,7 +18,8 @@ sections `index_array.py` lays out. All places follow from a `Spec` alone.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ from jfold.scheduling.index_array import (
     SUM_ARITY,
     Allocator,
     Sections,
+    allocate_sections,
     section_of,
 )
 from jfold.scheduling.spec import Spec
@@ -95,6 +97,7 @@ Groups: TypeAlias = tuple[Numbers, ...]  # groups of numbers of inputs
 Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
 
 
+@dataclass(frozen=True, eq=False)
 class Layout:
     """The places of rows in buffers and of sections in the index array.
 
@@ -129,69 +132,81 @@ class Layout:
       sections: the sections of the index array.
     """
 
-    def __init__(self, spec: Spec) -> None:
-        program, capacity = spec.program, spec.capacity
-        self.component = component_of(program)
-        self.region, self.chunk = list[int](), list[int]()
-        self.widths, self.together = list[Numbers](), list[Groups]()
-        for o, _ in enumerate(program.operations):
-            self._divide(spec, o)
-        counted, examples = iter(capacity.metrics), capacity.examples
-        kinds = (result.kind for result in program.results)
-        self.results = [next(counted) if x.is_counted else examples for x in kinds]
-        self.column = [0 for _ in program.operations]
-        self.tables, self.trips = list[tuple[int, int]](), list[Numbers]()
-        parts = zip(components(program), running_components(spec), strict=True)
-        for component, runs in parts:
-            for place, o in enumerate(runs.operations):
-                self.column[o] = 2 * place  # first row and end
-            strategy = strategy_at(spec, component.operations[0])
-            self.trips.append(strategy.trips(spec, component))
-            self.tables.append((sum(self.trips[-1]), 2 * len(runs.operations)))
-        self.value_base, self.value_rows = _values(spec, self.region)
-        pairs = zip(self.value_rows, capacity.constants, strict=True)
-        computed = [rows - constants for rows, constants in pairs]
-        # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
-        is_fixed = strategy_of(spec).fixed
-        sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
-        self.sum_width = [
-            even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
-            for rows, size in zip(capacity.sums, sizes, strict=True)
-        ]
-        rows = self.region, self.results, computed, self.sum_width
-        self.sections = Sections(spec, self.tables, *rows)
-        edges = _edges(spec, self)
-        self.edges, self.edges_leaving, self.edge_sums, self.edge_rows = edges
+    region: Numbers
+    results: Numbers
+    chunk: Numbers
+    widths: tuple[Numbers, ...]
+    component: Numbers
+    column: Numbers
+    tables: tuple[tuple[int, int], ...]
+    trips: tuple[Numbers, ...]
+    value_base: tuple[Numbers, ...]
+    value_rows: Numbers
+    together: tuple[Groups, ...]
+    edges: tuple[Steps, ...]
+    edges_leaving: dict[Place, int]
+    edge_sums: Numbers
+    edge_rows: Numbers
+    sum_width: Numbers
+    sections: Sections
 
-    def _divide(self, spec: Spec, o: int) -> None:
-        """Divide the rows of operation `o` into tiles and chunks, and its inputs."""
-        program, operation = spec.program, spec.program.operations[o]
+
+@memoized
+def layout(spec: Spec) -> Layout:
+    """Compute the places of rows in buffers, and of sections, from a spec."""
+    program, capacity = spec.program, spec.capacity
+    region, chunk, widths, together = _of_operations(spec)
+    counted, examples = iter(capacity.metrics), capacity.examples
+    kinds = (result.kind for result in program.results)
+    results = tuple(next(counted) if x.is_counted else examples for x in kinds)
+    column, tables, trips = _tables(spec)
+    base, ends = _values(spec, region)
+    computed = [x - y for x, y in zip(ends, capacity.constants, strict=True)]
+    # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
+    is_fixed = strategy_of(spec).fixed
+    sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
+    sums = tuple(
+        even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
+        for rows, size in zip(capacity.sums, sizes, strict=True)
+    )
+    sections = allocate_sections(spec, tables, region, results, computed, sums)
+    edges = _edges(spec, region, base, together, sums, sections)
+    of_rows = region, results, chunk, widths, component_of(program), column
+    of_values = tables, trips, base, ends, together
+    return Layout(*of_rows, *of_values, *edges, sums, sections)
+
+
+def _of_operations(
+    spec: Spec,
+) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[Groups, ...]]:
+    """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
+    program, parts = spec.program, components(spec.program)
+    region, chunks, widths, together = [], [], [], []
+    for o, operation in enumerate(program.operations):
         strategy, rows = strategy_at(spec, o), spec.capacity.rows[o]
-        part = components(program)[self.component[o]]
+        part = parts[component_of(program)[o]]
         chunk = strategy.chunk(program, operation, rows)
-        widths = strategy.widths(spec, o, part)
+        of_tiles = strategy.widths(spec, o, part)
         # The last tile of a level may run past its end. Tiles of the one level of fixed
         # steps, or outside of loops, begin at multiples of their width.
         is_even = o in program.applied or (strategy.fixed and not part.recurrent)
-        unit = widths[0] or 1
-        reached = -(-rows // unit) * unit if is_even else rows + max(widths)
+        unit = of_tiles[0] or 1
+        reached = -(-rows // unit) * unit if is_even else rows + max(of_tiles)
         # Room for all tiles, and a multiple of the chunk.
-        self.region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
-        self.chunk.append(chunk)
-        self.widths.append(widths)
+        region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
+        chunks.append(chunk)
+        widths.append(of_tiles)
         # With fixed steps each read or write is a kernel, so inputs of one type are
         # read at once. On a CPU that would copy their cotangents.
         kinds = operation.inputs if strategy.fixed else range(len(operation.inputs))
         groups: dict[int, Numbers] = {}
         for a, kind in enumerate(kinds):
             groups[kind] = *groups.get(kind, ()), a
-        self.together.append(tuple(groups.values()))
+        together.append(tuple(groups.values()))
+    return tuple(region), tuple(chunks), tuple(widths), tuple(together)
 
 
-layout = memoized(Layout)
-
-
-def _values(spec: Spec, region: list[int]) -> tuple[list[Numbers], Numbers]:
+def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     """Return `Layout.value_base` and `Layout.value_rows`, given `Layout.region`."""
     allocators = [Allocator() for _ in spec.program.types]
     # Constants first, so that a row's number alone tells whether it has a cotangent.
@@ -206,7 +221,7 @@ def _values(spec: Spec, region: list[int]) -> tuple[list[Numbers], Numbers]:
             ends = ends or tuple(allocator.next for allocator in allocators)
         outputs = spec.program.operations[o].outputs
         base[o] = tuple(allocators[t].take(region[o]) for t in outputs)
-    return base, ends or tuple(allocator.next for allocator in allocators)
+    return tuple(base), ends or tuple(allocator.next for allocator in allocators)
 
 
 @memoized
@@ -221,9 +236,19 @@ def in_buffers(program: Operations) -> frozenset[int]:
 
 
 def _edges(
-    spec: Spec, places: Layout
-) -> tuple[list[Steps], dict[Place, int], list[int], list[int]]:
-    """Return `edges`, `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`."""
+    spec: Spec,
+    region: Numbers,
+    values: Sequence[Numbers],
+    together: Sequence[Groups],
+    sum_width: Numbers,
+    sections: Sections,
+) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
+    """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
+
+    Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
+    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
+    of its attributes too, but `values` is `value_base`.
+    """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
 
@@ -238,24 +263,40 @@ def _edges(
         if operation.is_sum:
             # Every operand of a sum has the cotangent of the sum. So operands read the
             # edge row of the sum's own use, which `resolve_edges` puts in for `~row`.
-            (t,), (first,) = operation.outputs, places.value_base[o]
+            (t,), (first,) = operation.outputs, values[o]
             step = ~(first - spec.capacity.constants[t]), -1
             return (step,) * len(operation.inputs)
         steps = [(-1, 1) for _ in operation.inputs]
-        for group in places.together[o]:
+        for group in together[o]:
             base = take(operation.inputs[group[0]], rows * len(group))
             if base >= 0:
                 for number, a in enumerate(group):
                     steps[a] = base + number, len(group)
         return tuple(steps)
 
-    of_rows = list(itertools.starmap(of_inputs, enumerate(places.region)))
+    of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
     leaving = {}
     for place in phases(program).leaving:
-        (rows,) = section_of(program, places.sections, place).shape
+        (rows,) = section_of(program, sections, place).shape
         leaving[place] = take(type_at(program, place), rows)
-    pairs = enumerate(zip(spec.capacity.sums, places.sum_width, strict=True))
-    sums = [take(t, rows + width if rows else 0) for t, (rows, width) in pairs]
+    counts = enumerate(spec.capacity.sums)
+    sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
-    ends = [allocator.take(1) + 1 for allocator in allocators]
+    ends = tuple(allocator.take(1) + 1 for allocator in allocators)
     return of_rows, leaving, sums, ends
+
+
+def _tables(
+    spec: Spec,
+) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
+    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
+    column = [0 for _ in spec.program.operations]
+    tables, trips = [], []
+    pairs = zip(components(spec.program), running_components(spec), strict=True)
+    for component, runs in pairs:
+        for place, o in enumerate(runs.operations):
+            column[o] = 2 * place  # first row and end
+        strategy = strategy_at(spec, component.operations[0])
+        trips.append(strategy.trips(spec, component))
+        tables.append((sum(trips[-1]), 2 * len(runs.operations)))
+    return tuple(column), tuple(tables), tuple(trips)
